@@ -1,0 +1,102 @@
+# `make help` lists what there is. Everything lives in virtual environments under this directory.
+
+PYTHON ?= python3
+VENV ?= .venv
+EXTRAS ?= [arrow,cli]
+PYTEST ?=
+
+BIN := $(VENV)/bin
+BUILT_FROM := pyproject.toml setup.py src/_codec.pyx
+CODE := $(wildcard src tests bench)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help test lowest lint types demo bench sanitize coverage dist clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  make test PYTEST='-k decode -x'   passes arguments to pytest"
+	@echo "  make test PYTHON=python3.13       chooses the interpreter of a new environment"
+
+$(BIN)/activate:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "dcp-arrow needs Python 3.10 or newer: make PYTHON=python3.12 (or wherever yours is)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' \
+		|| { echo "$(PYTHON) lacks venv or its C headers: apt-get install python3-venv python3-dev gcc (Debian, Ubuntu)," \
+			"dnf install python3-devel gcc (Fedora), or name another interpreter: make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+
+# A stamp says that the extension in the tree and the installed libraries are those of the files it depends on.
+$(VENV)/.installed: $(BIN)/activate $(BUILT_FROM)
+	$(BIN)/python -m pip install --quiet --editable '.$(EXTRAS)' --group test
+	@touch $@
+
+$(VENV)/.lint $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/activate pyproject.toml
+	$(BIN)/python -m pip install --quiet --group $*
+	@touch $@
+
+test: $(VENV)/.installed ## build the extension and run the tests
+	$(BIN)/python -m pytest $(PYTEST)
+
+lowest: ## run the tests with the oldest libraries the project says it works with
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --upgrade uv
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct \
+		--editable '.$(EXTRAS)' --group test
+	.venv-lowest/bin/python -m pytest $(PYTEST)
+
+lint: $(VENV)/.lint ## ruff and cython-lint
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/cython-lint src
+
+# What Cython itself adds to a class and to a module, besides what the stub promises.
+CYTHON_ADDS := .*\.__(reduce|setstate)_cython__|dcp\._codec\.__test__
+
+types: $(VENV)/.installed $(VENV)/.lint ## mypy, and the extension's stub against the extension
+	$(BIN)/mypy --strict $(CODE)
+	echo '$(CYTHON_ADDS)' | MYPYPATH=src $(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml \
+		--ignore-disjoint-bases --allowlist /dev/stdin --ignore-unused-allowlist dcp._codec
+
+demo: $(VENV)/.installed ## decode a capture of a real server
+	$(BIN)/dcp inspect tests/captures/couchbase-xattr.pcapng
+
+bench: $(VENV)/.installed $(VENV)/.bench ## every benchmark, one after the other
+	@set -e; for script in bench/bench_*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+# The sanitizers' run time has to be loaded before Python, and the C++ one with it: pyarrow throws exceptions.
+# The interpreter frees little at its end, so leaks are not looked for here. pytest may not capture file descriptors,
+# or the report of a finding would go with the process that it ends.
+sanitize: ## run the tests on an extension built with the address and undefined-behaviour sanitizers
+	$(PYTHON) -m venv --clear .venv-sanitize
+	.venv-sanitize/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	DCP_BUILD=sanitize .venv-sanitize/bin/python -m pip install --quiet '.$(EXTRAS)' --group test
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+		.venv-sanitize/bin/python -m pytest --capture=sys $(PYTEST)
+
+coverage: ## which lines the tests run, of the Python and of the Cython code
+	$(PYTHON) -m venv --clear .venv-trace
+	.venv-trace/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	DCP_BUILD=trace .venv-trace/bin/python -m pip install --quiet '.$(EXTRAS)' --group test --group coverage
+	.venv-trace/bin/python -m coverage run --parallel-mode -m pytest $(PYTEST)
+	.venv-trace/bin/python -m coverage combine --quiet
+	.venv-trace/bin/python -m coverage report
+
+dist: $(VENV)/.dist ## sdist and wheel in dist/, and the tests of the sdist against the wheel alone
+	rm -rf dist build/dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	mkdir -p build/dist
+	tar -xzf dist/*.tar.gz -C build/dist --strip-components=1
+	$(PYTHON) -m venv build/dist/.venv
+	build/dist/.venv/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	cd build/dist && .venv/bin/python -m pip install --quiet "$$(echo ../../dist/*.whl)$(EXTRAS)" --group test
+	cd build/dist && .venv/bin/python -m pytest $(PYTEST)
+
+clean: ## everything that can be made again
+	rm -rf .venv .venv-* build dist src/*.egg-info src/_codec.c src/dcp/_codec*.so .coverage*
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,9 @@
+"""What the bytes mean: tables and pure functions."""
+
+from dcp.wire.dcp import DCP
+from dcp.wire.layout import Dialect
+from dcp.wire.tap import TAP
+from dcp.wire.upr1 import UPR1
+from dcp.wire.upr2 import UPR2
+
+DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (TAP, UPR1, UPR2, DCP)}

@@ -1,0 +1,89 @@
+"""Keys and values of documents: collection prefixes, vbuckets, xattr sections."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from enum import IntFlag
+
+from dcp.errors import LocalProtocolError, RemoteProtocolError
+
+
+class Datatype(IntFlag):
+    """What the value of a document is; SNAPPY is undone first, then XATTR split off."""
+
+    JSON = 0x01
+    SNAPPY = 0x02
+    XATTR = 0x04
+
+
+def vbucket_of(key: bytes, vbuckets: int = 1024) -> int:
+    """The vbucket that holds a key (without its collection prefix)."""
+    return ((zlib.crc32(key) >> 16) & 0x7FFF) % vbuckets
+
+
+def join_collection(collection_id: int, key: bytes) -> bytes:
+    """A key as it travels on a connection with collections: behind the id as unsigned LEB128."""
+    if not 0 <= collection_id < 1 << 32:
+        raise LocalProtocolError(f"collection id: expected 32 bits, found {collection_id}")
+    prefix = bytearray()
+    while collection_id > 0x7F:
+        prefix.append(collection_id & 0x7F | 0x80)
+        collection_id >>= 7
+    prefix.append(collection_id)
+    return bytes(prefix) + key
+
+
+def split_collection(key: bytes) -> tuple[int, bytes]:
+    """The collection id before a key, and the key. Only the shortest form of an id is legal."""
+    number = 0
+    for position, byte in enumerate(key[:5]):
+        number |= (byte & 0x7F) << 7 * position
+        if byte < 0x80:
+            if (position and not byte) or number >> 32:
+                break
+            return number, key[position + 1 :]
+    raise RemoteProtocolError(
+        f"collection id: expected at most 32 bits as the shortest LEB128, found {key[:5].hex() or 'nothing'}"
+    )
+
+
+Xattrs = tuple[tuple[bytes, bytes], ...]
+
+
+def split_xattrs(value: bytes) -> tuple[Xattrs, bytes]:
+    """The (name, JSON text) pairs before a document's body, and the body.
+
+    `value` is one whose datatype has XATTR, after it was inflated.
+    """
+    end = 4 + _length(value, 0, len(value))
+    pairs, position = [], 4
+    while position < end:
+        start = position + 4
+        position = start + _length(value, position, end)
+        name, found, rest = value[start:position].partition(b"\0")
+        if not found or rest.find(b"\0") != len(rest) - 1:
+            raise RemoteProtocolError(f"xattrs: pair at byte {start - 4}: expected a name, 00, a value and 00")
+        pairs.append((name, rest[:-1]))
+    return tuple(pairs), value[end:]
+
+
+def _length(value: bytes, position: int, end: int) -> int:
+    left = end - position - 4
+    length = int.from_bytes(value[position : position + 4], "big")
+    if left < 0 or length > left:
+        raise RemoteProtocolError(
+            f"xattrs: length at byte {position}: "
+            + (f"expected at most {left}, found {length}" if left >= 0 else f"expected 4 bytes, found {left + 4}")
+        )
+    return length
+
+
+def join_xattrs(pairs: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> bytes:
+    """The inverse of `split_xattrs`."""
+    section = bytearray()
+    for name, value in pairs:
+        if b"\0" in name or b"\0" in value:
+            raise LocalProtocolError(f"xattrs: expected a name and a value without 00, found {name!r}: {value!r}")
+        section += (len(name) + len(value) + 2).to_bytes(4, "big") + name + b"\0" + value + b"\0"
+    return len(section).to_bytes(4, "big") + bytes(section) + body

@@ -1,0 +1,258 @@
+"""What may import what in src/dcp, held by reading the source.
+
+Each rule yields its violations as `file:line: what is wrong` for any source tree, so that the same code that finds none
+in ours is shown, at the end of this file, to find one in a tree that has it.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import dcp
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+# Each room may import the rooms before it. Those below are not part of the order.
+ORDER = ["errors", "_codec", "wire", "columns", "position", "cluster", "session", "client"]
+EVERYTHING = frozenset([*ORDER, "embedded", "spark", "cli", "__init__"])
+MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, room in enumerate(ORDER)} | {
+    "embedded": frozenset(["errors", "_codec", "wire", "columns", "position", "cluster", "embedded"]),
+    "spark": EVERYTHING,
+    "cli": EVERYTHING,
+    "__init__": EVERYTHING,
+    "__main__": EVERYTHING,
+}
+
+OUTSIDE = frozenset(["client", "embedded", "spark", "cli"])
+SOCKETS = ["socket", "ssl", "select", "selectors", "asyncio", "subprocess"]
+CLOCKS_AND_THREADS = ["time", "threading", "concurrent", "multiprocessing"]
+
+# Optional libraries: the rooms that may import them. `import dcp` works without any of them.
+LIBRARIES: dict[str, frozenset[str]] = {
+    "numpy": frozenset(["columns", "spark", "cli"]),
+    "pyarrow": frozenset(["columns", "spark", "cli"]),
+    "pandas": frozenset(["spark"]),
+    "pyspark": frozenset(["spark"]),
+}
+# These two are imported only by someone who asked for them, so what they need may stand at the top of their modules.
+LOADED_ON_REQUEST = frozenset(["spark", "cli"])
+
+
+class Import(NamedTuple):
+    where: str
+    room: str
+    target: str
+    at_import: bool
+    """Whether it runs when the module is imported: neither in a function nor under TYPE_CHECKING."""
+
+
+def modules(source: Path) -> list[Path]:
+    return sorted((source / "dcp").rglob("*.py"))
+
+
+def module_name(source: Path, path: Path) -> str:
+    parts = path.relative_to(source).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(source: Path, path: Path) -> str:
+    return path.relative_to(source / "dcp").parts[0].removesuffix(".py")
+
+
+def where(source: Path, path: Path, line: int) -> str:
+    return f"{path.relative_to(source.parent)}:{line}"
+
+
+def targets(node: ast.Import | ast.ImportFrom, package: list[str]) -> Iterator[str]:
+    """The modules that an import statement names, absolute."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    base = package[: len(package) - node.level + 1] if node.level else []
+    module = ".".join([*base, *([node.module] if node.module else [])])
+    if module == "dcp":
+        yield from (f"dcp.{alias.name}" for alias in node.names)
+    else:
+        yield module
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def statements(node: ast.AST, at_import: bool = True) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, at_import
+        deferred = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or is_type_checking(child)
+        yield from statements(child, at_import and not deferred)
+
+
+def imports(source: Path) -> Iterator[Import]:
+    for path in modules(source):
+        package = list(path.relative_to(source).parent.parts)
+        for node, at_import in statements(ast.parse(path.read_text("utf-8"))):
+            for target in targets(node, package):
+                yield Import(where(source, path, node.lineno), room_of(source, path), target, at_import)
+
+
+def rooms_without_a_place(source: Path) -> Iterator[str]:
+    for path in modules(source):
+        if (room := room_of(source, path)) not in MAY_IMPORT:
+            yield f"{where(source, path, 1)}: {room} has no place in the order of imports"
+
+
+def imports_against_the_order(source: Path) -> Iterator[str]:
+    for found in imports(source):
+        if found.target.partition(".")[0] != "dcp":
+            continue
+        room = found.target.partition(".")[2].partition(".")[0]
+        room = room if room in MAY_IMPORT else "__init__"
+        if room not in MAY_IMPORT.get(found.room, EVERYTHING):
+            yield f"{found.where}: {found.room} may not import {found.target}"
+
+
+def imports_of_the_outside(source: Path) -> Iterator[str]:
+    for found in imports(source):
+        if found.target.partition(".")[0] in (*SOCKETS, *CLOCKS_AND_THREADS) and found.room not in OUTSIDE:
+            rooms = ", ".join(sorted(OUTSIDE))
+            yield f"{found.where}: {found.target} belongs in {rooms}; here, take what it knows as an argument"
+
+
+def misplaced_libraries(source: Path) -> Iterator[str]:
+    for found in imports(source):
+        library = found.target.partition(".")[0]
+        if library == "dcp" or library in sys.stdlib_module_names:
+            continue
+        if library in LIBRARIES and found.room not in LIBRARIES[library]:
+            yield f"{found.where}: {library} belongs in {', '.join(sorted(LIBRARIES[library]))}"
+        elif found.at_import and found.room not in LOADED_ON_REQUEST:
+            yield f"{found.where}: {library} is optional; import it in the function that needs it"
+
+
+def code_in_the_front_door(source: Path) -> Iterator[str]:
+    path = source / "dcp" / "__init__.py"
+    for position, node in enumerate(ast.parse(path.read_text("utf-8")).body):
+        docstring = position == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
+        if not (docstring or isinstance(node, ast.Import | ast.ImportFrom) or name in ("__all__", "__version__")):
+            yield f"{where(source, path, node.lineno)}: only imports, __all__ and __version__ belong here"
+
+
+def promises_to_keep_in_sync(source: Path) -> Iterator[str]:
+    for path in sorted(p for p in source.rglob("*") if p.suffix in (".py", ".pyi", ".pyx", ".pxd", ".h")):
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            if re.search(r"\b(keep|kept|must be|stay)\b.*\bin[ -]sync", line, re.IGNORECASE):
+                yield f"{where(source, path, number)}: derive one from the other, or write the test that compares them"
+
+
+Rule = Callable[[Path], Iterator[str]]
+
+RULES: list[Rule] = [
+    rooms_without_a_place,
+    imports_against_the_order,
+    imports_of_the_outside,
+    misplaced_libraries,
+    code_in_the_front_door,
+    promises_to_keep_in_sync,
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_source_has_no(rule: Rule) -> None:
+    assert modules(SOURCE)
+    assert list(rule(SOURCE)) == []
+
+
+@pytest.mark.parametrize("name", [module_name(SOURCE, p) for p in modules(SOURCE) if p.name != "__main__.py"])
+def test_every_module_imports_alone(name: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, text=True, check=False)
+    missing = re.search(r"^ModuleNotFoundError: No module named '(?!dcp)(\w+)", ran.stderr, re.MULTILINE)
+    if missing and name.split(".")[1:2] in [[room] for room in LOADED_ON_REQUEST]:
+        pytest.skip(f"{missing[1]} is not installed")
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_public_names_are_sorted() -> None:
+    assert list(dcp.__all__) == sorted(set(dcp.__all__))
+
+
+def test_every_public_name_exists() -> None:
+    assert [name for name in dcp.__all__ if not hasattr(dcp, name)] == []
+
+
+# For each rule the ways to break it: a file, its text, and how the violation reads.
+BROKEN: dict[Rule, list[tuple[str, str, str]]] = {
+    rooms_without_a_place: [("attic.py", "", "attic.py:1: attic has no place")],
+    imports_against_the_order: [
+        ("errors.py", "import dcp._codec", "errors.py:1: errors may not import dcp._codec"),
+        ("wire/layout.py", "\nfrom ..columns import schema", "layout.py:2: wire may not import dcp.columns"),
+        ("wire/__init__.py", "from ..session import x", "wire may not import dcp.session"),
+        ("wire/frame.py", "import dcp", "wire may not import dcp"),
+        ("position.py", "from dcp import cluster", "position may not import dcp.cluster"),
+        ("cluster.py", "from .session.flow import x", "cluster may not import dcp.session.flow"),
+        ("session/flow.py", "from dcp import Frame", "session may not import dcp.Frame"),
+        ("client/url.py", "def f():\n    import dcp.embedded", "url.py:2: client may not import dcp.embedded"),
+        ("embedded/node.py", "from ..session import sasl", "embedded may not import dcp.session"),
+    ],
+    imports_of_the_outside: [
+        ("session/flow.py", "from time import monotonic", "flow.py:1: time belongs in"),
+        ("cluster.py", "def f():\n    import concurrent.futures", "cluster.py:2: concurrent.futures belongs in"),
+    ],
+    misplaced_libraries: [
+        ("columns/batch.py", "import numpy as np", "batch.py:1: numpy is optional"),
+        ("columns/batch.py", "class B:\n    from pyarrow import compute", "batch.py:2: pyarrow is optional"),
+        ("wire/frame.py", "def f():\n    import pyarrow", "frame.py:2: pyarrow belongs in"),
+        ("cli/copy.py", "import pyspark.sql", "copy.py:1: pyspark belongs in spark"),
+        ("session/sasl.py", "import scramp", "sasl.py:1: scramp is optional"),
+    ],
+    code_in_the_front_door: [
+        ("__init__.py", '"""Text."""\n\nprint("hello")', "__init__.py:3: only imports"),
+        ("__init__.py", "def f(): ...", "__init__.py:1: only imports"),
+    ],
+    promises_to_keep_in_sync: [("wire/dcp.py", "\n# Keep in sync with upr2.py", "wire/dcp.py:2: derive one")],
+}
+
+SOUND = {
+    "__init__.py": '"""Text."""\n\nfrom .wire import Frame\n\n__all__ = ["Frame"]\n__version__ = "1"\n',
+    "wire/__init__.py": "from . import frame\nfrom ..errors import DcpError\nfrom .dcp import DCP\n",
+    "columns/schema.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyarrow\n",
+    "columns/batch.py": "from .. import _codec\nfrom ..wire import layout\ndef f():\n    import numpy.linalg\n",
+    "embedded/node.py": "import socket\nfrom dcp import cluster, position\n",
+    "session/flow.py": "from dcp.cluster import owner\nfrom dcp import columns\n",
+    "spark/source.py": "import pyspark.sql\nimport time\nfrom dcp import embedded, connect\n",
+    "cli/tail.py": "import click\nimport dcp\n",
+    "cluster.py": "# The server keeps its nodes synchronous.\n",
+}
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / "src" / "dcp" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return root / "src"
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "text", "violation"), [(rule, *case) for rule, cases in BROKEN.items() for case in cases]
+)
+def test_a_rule_finds_what_breaks_it(tmp_path: Path, rule: Rule, name: str, text: str, violation: str) -> None:
+    found = list(rule(tree(tmp_path, {name: text})))
+    assert len(found) == 1
+    assert violation in found[0]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_accepts_a_sound_tree(tmp_path: Path, rule: Rule) -> None:
+    assert list(rule(tree(tmp_path, SOUND))) == []
+
+
+def test_every_rule_is_shown_to_fail() -> None:
+    assert list(BROKEN) == RULES
