@@ -22,7 +22,7 @@ help: ## this list
 $(BIN)/activate:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "dcp-arrow needs Python 3.10 or newer: make PYTHON=python3.12 (or wherever yours is)" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' \
+	@$(PYTHON) -c 'import ensurepip, os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null \
 		|| { echo "$(PYTHON) lacks venv or its C headers: apt-get install python3-venv python3-dev gcc (Debian, Ubuntu)," \
 			"dnf install python3-devel gcc (Fedora), or name another interpreter: make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -50,7 +50,7 @@ lowest: ## run the tests with the oldest libraries the project says it works wit
 lint: $(VENV)/.lint ## ruff and cython-lint
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/cython-lint src
+	PATH="$(abspath $(BIN)):$$PATH" cython-lint src
 
 # What Cython itself adds to a class and to a module, besides what the stub promises.
 CYTHON_ADDS := .*\.__(reduce|setstate)_cython__|dcp\._codec\.__test__
@@ -77,6 +77,7 @@ sanitize: ## run the tests on an extension built with the address and undefined-
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 		.venv-sanitize/bin/python -m pytest --capture=sys $(PYTEST)
 
+# From 3.13 on Cython reports its lines in a way that its coverage plugin does not see: say PYTHON=python3.12.
 coverage: ## which lines the tests run, of the Python and of the Cython code
 	$(PYTHON) -m venv --clear .venv-trace
 	.venv-trace/bin/python -m pip install --quiet --upgrade 'pip>=25.1'

@@ -1,5 +1,6 @@
-from collections.abc import Buffer
 from typing import final
+
+from typing_extensions import Buffer
 
 HEADER: dict[str, int]
 

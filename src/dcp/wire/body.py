@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dcp.errors import RemoteProtocolError
-from dcp.wire.field import Field, struct_of, u16, u64
+from dcp.wire.field import Field, struct_of, u64
 
 
 class Body:
@@ -72,13 +72,17 @@ class TextOrJson(Body):
         return TEXT.encode(content) if isinstance(content, str) else JSON.encode(content)
 
 
+def _record(about: str, names: list[str]) -> Any:
+    return namedtuple(about.title().replace(" ", ""), names)
+
+
 class Records(Body):
     """A list of records of fixed width, in a tuple; records of one number are that number."""
 
     def __init__(self, about: str, *fields: Field) -> None:
         self.about = about
         self.struct = struct_of(fields)
-        self.record: Any = namedtuple(about.title().replace(" ", ""), [f.name for f in fields])  # noqa: PYI024
+        self.record = _record(about, [f.name for f in fields])
 
     def problem(self, length: int) -> str:
         size = self.struct.size

@@ -11,7 +11,7 @@ from enum import IntEnum, IntFlag
 from dcp.wire.body import FAILOVER_LOG, JSON, TEXT
 from dcp.wire.dcp_body import CACHED_DOCUMENTS, STREAM_FILTER, SYSTEM_EVENT_TABLE
 from dcp.wire.field import Field, reserved, u8, u16, u32, u64
-from dcp.wire.layout import MAY, MUST, Dialect, Layout, Message, Role, Side
+from dcp.wire.layout import MAY, MUST, Layout, Message, Role, Side
 from dcp.wire.memcached import DOCUMENT, MEMCACHED, Status, VbucketState
 
 

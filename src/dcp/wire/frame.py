@@ -54,9 +54,16 @@ class Frame:
         shown += [f"cas=0x{self.cas:x}"] if self.cas else []
         shown += [f"{name}={getattr(self, name)}" for name in ("vbucket", "status", "datatype") if getattr(self, name)]
         shown += [f"{name}={_short(value)}" for name, value in self.fields.items()]
-        shown += [f"{name}={_short(getattr(self, name))}" for name in ("key", "value") if getattr(self, name)]
+        shown += [f"key={_short(self.key)}"] if self.key else []
+        shown += [f"value={self.shown_value(32)}"] if self.value else []
         shown += [f"frame_info={self.frame_info}"] if self.frame_info else []
         return f"Frame({', '.join(shown)})"
+
+    def shown_value(self, longest: int) -> str:
+        """The value for a person to read: its beginning, and nothing of a credential."""
+        if self.name in _SECRET:
+            return f"({len(self.value)} bytes, not shown)"
+        return _short(self.value, longest)
 
     @property
     def kind(self) -> Kind:
@@ -79,10 +86,13 @@ class Frame:
         return self.value if body is None else body.decode(self.value, self.fields)
 
 
-def _short(value: int | bytes) -> str:
-    if isinstance(value, int) or len(value) <= 40:
+_SECRET = frozenset(message.name for dialect in DIALECTS.values() for message in dialect.messages if message.secret)
+
+
+def _short(value: int | bytes, longest: int = 32) -> str:
+    if isinstance(value, int) or len(value) <= longest:
         return repr(value)
-    return f"{value[:32]!r}… ({len(value)} bytes)"
+    return f"{value[:longest]!r}… ({len(value)} bytes)"
 
 
 def dialect_of(name: str) -> Dialect:
@@ -156,7 +166,7 @@ def read_frame(raw: bytes, dialect: Dialect, offset: int = 0) -> Frame:
     status = header.vbucket if kind.answers and messages[0].type is None else 0
     forms = [(message, layout) for message in messages for layout in message.forms(kind, status)]
     sections = _cut(raw, header, offset, forms)
-    message, layout, fields, key, value = _recognise(forms, sections, header, kind, offset)
+    message, fields, key, value = _recognise(forms, sections, header, kind, offset)
     return Frame(
         message.name,
         header.magic,
@@ -228,18 +238,19 @@ _Fields = dict[str, "int | bytes"]
 
 def _recognise(
     forms: list[tuple[Message, Layout]], sections: _Sections, header: _Header, kind: Kind, offset: int
-) -> tuple[Message, Layout, _Fields, bytes, bytes]:
+) -> tuple[Message, _Fields, bytes, bytes]:
     mismatches: list[_Mismatch] = []
     for message, layout in forms:
         found = _read_layout(layout, sections)
         if not isinstance(found, _Mismatch):
-            return (message, layout, *found)
+            return (message, *found)
         mismatches.append(found)
         if layout.when and found.stage > _WHEN:
             break
     furthest = max(mismatch.stage for mismatch in mismatches)
     wrong = [mismatch for mismatch in mismatches if mismatch.stage == furthest]
-    expected = " or ".join(dict.fromkeys(mismatch.expected for mismatch in wrong))
+    *others, last = dict.fromkeys(mismatch.expected for mismatch in wrong)
+    expected = f"{', '.join(others)} or {last}" if others else last
     name = forms[0][0].name + (" response" if kind.answers and forms[0][0].kind is not kind else "")
     raise _frame_error(f"{name}: {wrong[0].what}: expected {expected}, found {wrong[0].found}", header, offset)
 

@@ -206,7 +206,8 @@ class Message:
 
     `sent` are the forms of the message itself, under a magic of `kind`; `answer` those of the reply,
     empty where no reply is due. `type` is the sub-opcode in byte 5 that UPR draft 1 has instead of a
-    datatype (it has no status either: its answers carry the vbucket).
+    datatype (it has no status either: its answers carry the vbucket). The value of a `secret`
+    message is never shown.
     """
 
     name: str
@@ -222,6 +223,7 @@ class Message:
     until: str = ""
     enabled_by: str = ""
     note: str = ""
+    secret: bool = False
 
     def forms(self, kind: Kind, status: int) -> tuple[Layout, ...]:
         """The forms that a frame of `kind` (with `status`, if it answers) can have."""
@@ -235,13 +237,16 @@ EMPTY = Layout()
 ERROR = Layout(value=MAY, body=TEXT_OR_JSON, note="error")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dialect:
     """All messages of one generation of the protocol."""
 
     name: str
     title: str
     messages: tuple[Message, ...]
+
+    def __repr__(self) -> str:
+        return f"<Dialect {self.name}: {len(self.messages)} messages>"
 
     def extend(self, name: str, title: str, *messages: Message) -> Dialect:
         """This dialect and `messages`, which take over their opcodes."""

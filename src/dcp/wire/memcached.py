@@ -154,18 +154,26 @@ _SASL_ANSWER = (
 )
 
 
-def _command(name: str, opcode: int, sent: tuple[Layout, ...], answer: tuple[Layout, ...], **row: str) -> Message:
-    """A command of the consumer outside streams; every server since 3.0 has it unless `row` says more."""
-    return Message(name, opcode, sent, Side.CONSUMER, row.pop("source", _PROTOCOL), answer, **row)  # type: ignore[arg-type]
+def _command(
+    name: str,
+    opcode: int,
+    sent: tuple[Layout, ...],
+    answer: tuple[Layout, ...],
+    *,
+    source: str = _PROTOCOL,
+    since: str = "3.0",
+    note: str = "",
+    secret: bool = False,
+) -> Message:
+    """A command of the consumer outside streams."""
+    return Message(name, opcode, sent, Side.CONSUMER, source, answer, since=since, note=note, secret=secret)
 
 
 MEMCACHED = Dialect(
     "memcached",
     "the commands around a stream",
     (
-        _command(
-            "get", 0x00, (Layout(key=MUST),), (Layout(extras=(u32("flags"),), value=MAY),)
-        ),
+        _command("get", 0x00, (Layout(key=MUST),), (Layout(extras=(u32("flags"),), value=MAY),)),
         _command("set", 0x01, _STORE, _STORED),
         _command("add", 0x02, _STORE, _STORED),
         _command("replace", 0x03, _STORE, _STORED),
@@ -187,8 +195,8 @@ MEMCACHED = Dialect(
         ),
         _command("hello", 0x1F, (Layout(key=MAY, value=MAY, body=FEATURES),), (Layout(value=MAY, body=FEATURES),)),
         _command("sasl_list_mechs", 0x20, (Layout(),), (Layout(value=MAY, body=TEXT),)),
-        _command("sasl_auth", 0x21, _SASL, _SASL_ANSWER),
-        _command("sasl_step", 0x22, _SASL, _SASL_ANSWER),
+        _command("sasl_auth", 0x21, _SASL, _SASL_ANSWER, secret=True),
+        _command("sasl_step", 0x22, _SASL, _SASL_ANSWER, secret=True),
         _command(
             "get_all_vb_seqnos",
             0x48,

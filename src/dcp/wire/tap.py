@@ -19,6 +19,7 @@ from dcp.wire.memcached import MEMCACHED, VbucketState
 VBUCKETS = Records("vbuckets", u16("vbucket"))
 CHECKPOINTS = Records("checkpoints", u16("vbucket"), u64("checkpoint"))
 
+
 class TapConnectFlag(IntFlag):
     """What a TAP client asks for; some flags bring a piece of the value with them."""
 

@@ -1,0 +1,101 @@
+"""Network captures: packets to the byte streams of TCP connections."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+import dpkt
+
+from dcp.errors import DcpError
+
+_MAGICS = {
+    b"\n\r\r\n": dpkt.pcapng.Reader,
+    b"\xa1\xb2\xc3\xd4": dpkt.pcap.Reader,
+    b"\xd4\xc3\xb2\xa1": dpkt.pcap.Reader,
+    b"\xa1\xb2\x3c\x4d": dpkt.pcap.Reader,
+    b"\x4d\x3c\xb2\xa1": dpkt.pcap.Reader,
+}
+_LINKS = {
+    dpkt.pcap.DLT_NULL: dpkt.loopback.Loopback,
+    dpkt.pcap.DLT_LOOP: dpkt.loopback.Loopback,
+    dpkt.pcap.DLT_EN10MB: dpkt.ethernet.Ethernet,
+    dpkt.pcap.DLT_LINUX_SLL: dpkt.sll.SLL,
+    dpkt.pcap.DLT_RAW: dpkt.ip.IP,
+}
+
+
+class Flow(NamedTuple):
+    """One direction of a TCP connection."""
+
+    source: str
+    target: str
+
+    @property
+    def connection(self) -> frozenset[str]:
+        """The same for both directions."""
+        return frozenset(self)
+
+
+def is_capture(data: bytes) -> bool:
+    """Whether a file is a pcap or a pcapng."""
+    return data[:4] in _MAGICS
+
+
+def streams(data: bytes) -> Iterator[tuple[float, Flow, bytes]]:
+    """The bytes of every TCP connection in a capture, in order, with the time at which they came."""
+    flows: dict[Flow, _Reassembly] = {}
+    for time, packet in _packets(data):
+        segment = packet.data.data if isinstance(packet.data, dpkt.ip.IP | dpkt.ip6.IP6) else None
+        if not isinstance(segment, dpkt.tcp.TCP):
+            continue
+        flow = Flow(_address(packet.data.src, segment.sport), _address(packet.data.dst, segment.dport))
+        if segment.flags & dpkt.tcp.TH_SYN or flow not in flows:
+            flows[flow] = _Reassembly(segment.seq + bool(segment.flags & dpkt.tcp.TH_SYN))
+        if arrived := flows[flow].take(segment.seq, bytes(segment.data)):
+            yield time, flow, arrived
+
+
+def _packets(data: bytes) -> Iterator[tuple[float, Any]]:
+    try:
+        reader = _MAGICS[data[:4]](io.BytesIO(data))
+        link = _LINKS.get(reader.datalink())
+        if link is None:
+            known = ", ".join(str(number) for number in sorted(_LINKS))
+            raise DcpError(f"capture: link type {reader.datalink()}: expected one of {known}")
+        for time, packet in reader:
+            yield time, link(packet) if link is not dpkt.ip.IP else dpkt.Packet(data=dpkt.ip.IP(packet))
+    except (dpkt.Error, ValueError) as error:
+        raise DcpError(f"capture: {error}") from None
+
+
+def _address(host: bytes, port: int) -> str:
+    address = ip_address(host)
+    return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
+
+
+@dataclass(slots=True)
+class _Reassembly:
+    """One direction of a connection: what comes twice is dropped, what comes early waits."""
+
+    next: int
+    early: dict[int, bytes] = field(default_factory=dict)
+
+    def take(self, sequence: int, data: bytes) -> bytes:
+        """The bytes that are in order now."""
+        if data:
+            self.early[sequence] = max(data, self.early.get(sequence, b""), key=len)
+        arrived = b""
+        while ready := [start for start in self.early if self._ahead(start) <= 0]:
+            for start in ready:
+                segment = self.early.pop(start)[-self._ahead(start) :]
+                arrived += segment
+                self.next = (self.next + len(segment)) & 0xFFFF_FFFF
+        return arrived
+
+    def _ahead(self, sequence: int) -> int:
+        """How far a sequence number lies ahead of the next; numbers wrap at 32 bits."""
+        return (sequence - self.next + 0x8000_0000) % 0x1_0000_0000 - 0x8000_0000

@@ -1,0 +1,69 @@
+"""The tables as a page: which message of which dialect is understood, and as what.
+
+`python -m dcp.wire.coverage README.md` writes it between the two markers of that file.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from dcp.wire import DIALECTS
+from dcp.wire.layout import Dialect, Layout, Message, Side
+from dcp.wire.memcached import MEMCACHED
+
+START, END = "<!-- coverage: from the tables -->", "<!-- coverage: end -->"
+
+_ARROWS = {Side.CONSUMER: "C → P", Side.PRODUCER: "P → C", Side.EITHER: "C ↔ P"}
+_HEAD = "| opcode | message | direction | answered | forms | servers | decoded as | enabled by |\n" + 8 * "|---" + "|"
+
+
+def markdown() -> str:
+    """A table for each dialect, and one for what they share."""
+    own = [_section(dialect, _own(dialect)) for dialect in reversed(DIALECTS.values())]
+    return "\n\n".join([*own, _section(MEMCACHED, MEMCACHED.messages)])
+
+
+def _own(dialect: Dialect) -> tuple[Message, ...]:
+    shared = set(map(id, MEMCACHED.messages))
+    return tuple(message for message in dialect.messages if id(message) not in shared)
+
+
+def _section(dialect: Dialect, messages: tuple[Message, ...]) -> str:
+    rows = "\n".join(_row(message) for message in messages)
+    title = dialect.title if dialect is MEMCACHED else f"{dialect.title} (`{dialect.name}`)"
+    return f"**{title[0].upper()}{title[1:]}**\n\n{_HEAD}\n{rows}"
+
+
+def _row(message: Message) -> str:
+    opcode = f"0x{message.opcode:02x}" + (f" type {message.type}" if message.type is not None else "")
+    cells = (
+        opcode,
+        message.name,
+        _ARROWS[message.sender],
+        "yes" if message.answer else "",
+        "; ".join(filter(None, map(_form, message.sent))),
+        f"{message.since} to {message.until}" if message.until else message.since,
+        message.role.value,
+        message.enabled_by,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _form(form: Layout) -> str:
+    since = f"{form.since}: " if form.since else ""
+    return f"{since}{form.note}" if form.note else since.rstrip(": ")
+
+
+def rewrite(page: str) -> str:
+    """The page with what stands between the markers as the tables say it."""
+    before, start, rest = page.partition(START)
+    _, end, after = rest.partition(END)
+    if not (start and end):
+        raise ValueError(f"expected the markers {START} and {END}")
+    return f"{before}{START}\n\n{markdown()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(rewrite(path.read_text()))

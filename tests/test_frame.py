@@ -1,0 +1,161 @@
+"""One message as an object: properties over everything the tables can say, and what errors tell."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dcp
+from dcp.wire.frame import decode, encode, read_opaque, split
+from dcp.wire.framing import stream_id
+from dcp.wire.layout import Dialect
+from tests.strategies import conversations
+
+Conversation = tuple[Dialect, list[dcp.Frame]]
+
+MUTATION = dcp.Frame(
+    "mutation",
+    0x80,
+    opaque=0x22,
+    vbucket=9,
+    fields={"seqno": 1, "rev_seqno": 1, "flags": 0, "expiry": 0, "lock_time": 0, "nru": 0},
+    key=b"k",
+    value=b"v",
+)
+
+
+@given(conversations())
+def test_what_is_encoded_decodes_to_the_same_frames(conversation: Conversation) -> None:
+    dialect, frames = conversation
+    data = b"".join(encode(frame, dialect.name) for frame in frames)
+    assert decode(data, dialect.name) == frames
+
+
+@given(conversations(), st.data())
+def test_a_corrupted_byte_gives_frames_or_a_frame_error(conversation: Conversation, data: st.DataObject) -> None:
+    dialect, frames = conversation
+    raw = bytearray(b"".join(encode(frame, dialect.name) for frame in frames))
+    if raw:
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = decode(bytes(raw), dialect.name)
+    except dcp.FrameError as error:
+        assert 0 <= error.offset <= len(raw)
+    else:
+        assert b"".join(encode(frame, dialect.name) for frame in found) == raw
+
+
+@given(st.binary(max_size=200), st.sampled_from(list(dcp.DIALECTS)))
+def test_any_bytes_give_frames_or_a_frame_error(data: bytes, dialect: str) -> None:
+    try:
+        assert b"".join(encode(frame, dialect) for frame in decode(data, dialect)) == data
+    except dcp.FrameError as error:
+        assert 0 <= error.offset <= len(data)
+
+
+@given(conversations())
+def test_bodies_are_read_or_refused(conversation: Conversation) -> None:
+    dialect, frames = conversation
+    for frame in frames:
+        try:
+            frame.body(dialect.name)
+        except dcp.RemoteProtocolError as error:
+            assert str(error)
+
+
+@given(conversations())
+def test_a_frame_survives_a_pickle_and_shows_what_it_is(conversation: Conversation) -> None:
+    for frame in conversation[1]:
+        assert pickle.loads(pickle.dumps(frame)) == frame
+        assert hash(pickle.loads(pickle.dumps(frame))) == hash(frame)
+        assert repr(frame).startswith(f"Frame({frame.name}, ")
+
+
+@given(conversations())
+def test_any_whole_frame_can_be_kept_without_its_layout(conversation: Conversation) -> None:
+    dialect, frames = conversation
+    for offset, raw in split(b"".join(encode(frame, dialect.name) for frame in frames)):
+        if raw[0] not in (0x08, 0x18) or raw[2]:
+            assert encode(read_opaque(raw, offset)) == raw
+
+
+def _change(**changes: Any) -> dcp.Frame:
+    members = {name: getattr(MUTATION, name) for name in MUTATION.__slots__}
+    return dcp.Frame(**(members | changes))
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        (_change(name="mutatoin"), "dialect dcp has no request 'mutatoin'; did you mean mutation?"),
+        (_change(magic=0x7F), "mutation: magic: expected one of 0x80, 0x81, 0x08, 0x18, 0x82, 0x83, found 127"),
+        (_change(vbucket=1 << 16), "mutation: vbucket: expected an integer of 16 bits, found 65536"),
+        (_change(opaque=-1), "mutation: opaque: expected an integer of 32 bits, found -1"),
+        (_change(status=1), "mutation: status: expected 0 in a request, found 1"),
+        (_change(key=b""), "mutation: key length: expected at least 1, found 0"),
+        (_change(fields={"seqno": 1}), "expected the fields {seqno, rev_seqno, flags, expiry, lock_time, nru}, found"),
+        (_change(fields={**MUTATION.fields, "nru": 256}), "mutation: nru: expected an integer of 8 bits, found 256"),
+        (_change(fields={**MUTATION.fields, "meta": 7}), "mutation: meta: expected bytes, found 7"),
+        (_change(frame_info=(stream_id(1),)), "mutation: magic: expected 0x08 or 0x18 with frame infos, found 128"),
+        (_change(magic=0x08, key=b"k" * 256, frame_info=(stream_id(1),)), "key length: expected at most 255, found"),
+        (_change(magic=0x08, frame_info=(stream_id(1, counted=False),)), "nothing uncounted but the stream id of a"),
+        (dcp.Frame("unknown", 0x80), "unknown: fields: expected {opcode: 0 to 255, extras: bytes}"),
+        (dcp.Frame("get_failover_log", 0x81, value=b"x"), "value length: expected a multiple of 16, found 1"),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_a_frame_that_cannot_be_said_is_refused_with_the_reason(frame: dcp.Frame, problem: str) -> None:
+    with pytest.raises(dcp.LocalProtocolError) as refused:
+        encode(frame)
+    assert problem in str(refused.value)
+
+
+def test_the_fallback_of_a_message_does_not_take_what_a_special_form_claims() -> None:
+    event = {"seqno": 5, "event": 0, "version": 0}
+    with pytest.raises(dcp.LocalProtocolError, match=r"expected the fields .*collection_id"):
+        encode(dcp.Frame("system_event", 0x80, fields=event, value=b"short"))
+
+
+def test_a_frame_error_says_where_whose_and_what() -> None:
+    good = encode(MUTATION)
+    bad = bytearray(good)
+    bad[4] = 30
+    with pytest.raises(dcp.FrameError) as refused:
+        decode(good + bytes(bad))
+    error = refused.value
+    assert (error.offset, error.opcode, error.vbucket) == (len(good), 0x57, 9)
+    assert str(error) == ("frame at byte 57 (opcode 0x57, vbucket 9): mutation: extras length: expected 31, found 30")
+
+
+def test_every_form_that_would_have_done_is_named() -> None:
+    bad = bytearray(encode(dcp.Frame("deletion", 0x80, fields={"seqno": 1, "rev_seqno": 1}, key=b"key")))
+    bad[3:5] = 2, 19
+    with pytest.raises(dcp.FrameError, match="extras length: expected 18 or 21, found 19"):
+        decode(bytes(bad))
+
+
+def test_an_unknown_marker_version_is_refused() -> None:
+    marker = {"version": 0, "snapshot_start": 1, "snapshot_end": 2, "flags": 1}
+    fields = {**marker, "max_visible_seqno": 0, "high_completed_seqno": 0}
+    bad = bytearray(encode(dcp.Frame("snapshot_marker", 0x80, fields=fields)))
+    bad[24] = 9
+    with pytest.raises(dcp.FrameError, match="version: expected 0, 1 or 2, found 9"):
+        decode(bytes(bad))
+
+
+def test_an_unknown_dialect_is_refused_with_those_there_are() -> None:
+    with pytest.raises(dcp.LocalProtocolError, match="expected one of tap, upr1, upr2, dcp, found 'upr3'"):
+        decode(b"", "upr3")
+
+
+def test_the_uncounted_stream_id_of_real_servers_is_read_and_can_be_written() -> None:
+    fields = {"seqno": 1, "rev_seqno": 1, "delete_time": 7}
+    frame = dcp.Frame("deletion", 0x08, fields=fields, key=b"a", frame_info=(stream_id(71, counted=False),))
+    raw = encode(frame)
+    assert raw[2] == 0
+    assert decode(raw) == [frame]
+    assert decode(raw)[0].stream_id == 71
