@@ -146,7 +146,7 @@ MODIFIED = bytes.fromhex(
 
 
 def test_a_flatbuffers_event_is_read_through_its_table() -> None:
-    assert SYSTEM_EVENT_TABLE.decode(MODIFIED, {"event": 5}) == {
+    assert SYSTEM_EVENT_TABLE.decode(MODIFIED, {"event_id": 5}) == {
         "manifest_uid": 0x20,
         "scope_id": 0x0C,
         "collection_id": 0x91,
@@ -161,7 +161,7 @@ def test_a_flatbuffers_event_is_read_through_its_table() -> None:
 
 
 def test_an_event_without_a_table_says_nothing() -> None:
-    assert SYSTEM_EVENT_TABLE.decode(MODIFIED, {"event": 77}) == {}
+    assert SYSTEM_EVENT_TABLE.decode(MODIFIED, {"event_id": 77}) == {}
 
 
 @given(st.integers(0, len(MODIFIED) - 1), u8, st.sampled_from([0, 1, 3, 4, 5]))
@@ -170,7 +170,7 @@ def test_a_corrupted_flatbuffers_event_is_read_or_refused(position: int, byte: i
     value[position] = byte
     for cut in (bytes(value), bytes(value[:position])):
         try:
-            SYSTEM_EVENT_TABLE.decode(cut, {"event": event})
+            SYSTEM_EVENT_TABLE.decode(cut, {"event_id": event})
         except dcp.RemoteProtocolError as error:
             assert "points outside" in str(error)
 

@@ -115,7 +115,7 @@ def test_a_frame_that_cannot_be_said_is_refused_with_the_reason(frame: dcp.Frame
 
 
 def test_the_fallback_of_a_message_does_not_take_what_a_special_form_claims() -> None:
-    event = {"seqno": 5, "event": 0, "version": 0}
+    event = {"seqno": 5, "event_id": 0, "version": 0}
     with pytest.raises(dcp.LocalProtocolError, match=r"expected the fields .*collection_id"):
         encode(dcp.Frame("system_event", 0x80, fields=event, value=b"short"))
 

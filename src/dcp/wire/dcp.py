@@ -11,7 +11,7 @@ from enum import IntEnum, IntFlag
 from dcp.wire.body import FAILOVER_LOG, JSON, TEXT
 from dcp.wire.dcp_body import CACHED_DOCUMENTS, STREAM_FILTER, SYSTEM_EVENT_TABLE
 from dcp.wire.field import Field, reserved, u8, u16, u32, u64
-from dcp.wire.layout import MAY, MUST, Layout, Message, Role, Side
+from dcp.wire.layout import MAY, MUST, Effect, Layout, Message, Role, Side
 from dcp.wire.memcached import DOCUMENT, MEMCACHED, Status, VbucketState
 
 
@@ -101,7 +101,7 @@ _CHANGE = (u64("seqno"), u64("rev_seqno"))
 _MARKER = (u64("snapshot_start"), u64("snapshot_end"), u32("flags", MarkerFlag))
 _MARKER_2_0 = (*_MARKER, u64("max_visible_seqno"), u64("high_completed_seqno"))
 _MARKER_VERSION = u8("version")
-_EVENT = (u64("seqno"), u32("event", SystemEvent), u8("version"))
+_EVENT = (u64("seqno"), u32("event_id", SystemEvent), u8("version"))
 _SCOPE_IDS = (u64("manifest_uid"), u32("scope_id"))
 _COLLECTION_IDS = (*_SCOPE_IDS, u32("collection_id"))
 
@@ -115,7 +115,7 @@ def _marker(version: int, content: tuple[Field, ...], since: str, note: str) -> 
 
 
 def _event(event: SystemEvent, version: int, *content: Field, note: str = "") -> Layout:
-    return Layout(extras=_EVENT, key=MAY, content=content, when={"event": event, "version": version}, note=note)
+    return Layout(extras=_EVENT, key=MAY, content=content, when={"event_id": event, "version": version}, note=note)
 
 
 DCP = MEMCACHED.extend(
@@ -194,6 +194,7 @@ DCP = MEMCACHED.extend(
         Side.PRODUCER,
         _document("stream-end"),
         role=Role.CONTROL,
+        effect=Effect.STREAM_END,
     ),
     Message(
         "snapshot_marker",
@@ -213,6 +214,7 @@ DCP = MEMCACHED.extend(
         _document("snapshot-marker"),
         (Layout(),),
         role=Role.CONTROL,
+        effect=Effect.SNAPSHOT,
         note="answered only if its flags say so",
     ),
     Message(
@@ -285,6 +287,7 @@ DCP = MEMCACHED.extend(
         _document("no-op"),
         (Layout(),),
         role=Role.CONTROL,
+        effect=Effect.UNCOUNTED,
         enabled_by="control enable_noop",
     ),
     Message(
@@ -393,6 +396,7 @@ DCP = MEMCACHED.extend(
         Side.PRODUCER,
         _document("oso_snapshot"),
         role=Role.CONTROL,
+        effect=Effect.DISORDER,
         since="7.0",
         enabled_by="control enable_out_of_order_snapshots",
     ),

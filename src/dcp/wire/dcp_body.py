@@ -203,7 +203,7 @@ class SystemEventTable(Body):
     about = "FlatBuffers system event"
 
     def decode(self, value: bytes, fields: Mapping[str, int | bytes]) -> dict[str, int | bool | str]:
-        table = _TABLES.get(int(fields["event"]), "")
+        table = _TABLES.get(int(fields["event_id"]), "")
         slots = [entry.split(":") for entry in table.split()]
         try:
             return dict(self._slots(value, slots))

@@ -89,6 +89,16 @@ class Role(Enum):
     OBJECT = "object"
 
 
+class Effect(Enum):
+    """What a message does to the rows that follow it on its stream, or to what is counted."""
+
+    NONE = "none"
+    SNAPSHOT = "opens a snapshot, whose window is in snapshot_start and snapshot_end if it has them"
+    DISORDER = "opens (bit 1 of its flags) or closes a snapshot whose seqnos come in any order"
+    STREAM_END = "ends the stream"
+    UNCOUNTED = "does not count for flow control"
+
+
 class Presence(Enum):
     """Whether a frame has a key, or a value."""
 
@@ -219,6 +229,7 @@ class Message:
     kind: Kind = Kind.REQUEST
     type: int | None = None
     role: Role = Role.OBJECT
+    effect: Effect = Effect.NONE
     since: str = "3.0"
     until: str = ""
     enabled_by: str = ""

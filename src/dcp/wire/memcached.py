@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from dcp.wire.body import FAILOVER_LOG, JSON, TEXT, TEXT_OR_JSON, Records
 from dcp.wire.field import i64, u8, u16, u32, u64
-from dcp.wire.layout import MAY, MUST, Dialect, Kind, Layout, Message, Role, Side
+from dcp.wire.layout import MAY, MUST, Dialect, Effect, Kind, Layout, Message, Role, Side
 
 # What a peer has to hold at most for one frame: the server's own limit, a 20 MiB document with 1 MiB
 # of system xattrs and room to spare (kv_engine setting max_packet_size).
@@ -179,7 +179,16 @@ MEMCACHED = Dialect(
         _command("replace", 0x03, _STORE, _STORED),
         _command("delete", 0x04, (Layout(key=MUST),), _STORED),
         _command("flush", 0x08, (Layout(), Layout(extras=(u32("expiry"),))), (Layout(),)),
-        Message("noop", 0x0A, (Layout(),), Side.EITHER, _PROTOCOL, (Layout(),), role=Role.CONTROL),
+        Message(
+            "noop",
+            0x0A,
+            (Layout(),),
+            Side.EITHER,
+            _PROTOCOL,
+            (Layout(),),
+            role=Role.CONTROL,
+            effect=Effect.UNCOUNTED,
+        ),
         _command("version", 0x0B, (Layout(),), (Layout(value=MAY, body=TEXT),)),
         _command(
             "stat",

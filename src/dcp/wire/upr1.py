@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.field import u64
-from dcp.wire.layout import MAY, MUST, Kind, Layout, Message, Role, Side
+from dcp.wire.layout import MAY, MUST, Effect, Kind, Layout, Message, Role, Side
 from dcp.wire.memcached import DOCUMENT, MEMCACHED
 
 _SOURCE = "UPR Transport Specification, first draft"
@@ -21,7 +21,15 @@ def _request(name: str, type: int, *sent: Layout) -> Message:
     return Message(name, 1, sent, Side.CONSUMER, _SOURCE, type=type, since="draft")
 
 
-def _stream(name: str, opcode: int, type: int, *sent: Layout, role: Role = Role.CONTROL, note: str = "") -> Message:
+def _stream(
+    name: str,
+    opcode: int,
+    type: int,
+    *sent: Layout,
+    role: Role = Role.CONTROL,
+    effect: Effect = Effect.NONE,
+    note: str = "",
+) -> Message:
     return Message(
         name,
         opcode,
@@ -31,6 +39,7 @@ def _stream(name: str, opcode: int, type: int, *sent: Layout, role: Role = Role.
         kind=Kind.RESPONSE,
         type=type,
         role=role,
+        effect=effect,
         since="draft",
         note=note,
     )
@@ -56,12 +65,12 @@ UPR1 = MEMCACHED.extend(
         Layout(extras=(u64("rollback_seqno_in_extras"),), note="the draft can also be read so"),
     ),
     _stream("stream_start", 3, 0),
-    _stream("snapshot_start", 4, 1),
+    _stream("snapshot_start", 4, 1, effect=Effect.SNAPSHOT),
     _stream("snapshot_end", 4, 2),
     _stream("mutation", 4, 3, replace(_CHANGED, value=MAY), role=Role.ROW),
     _stream("deletion", 4, 4, _CHANGED, role=Role.ROW),
     _stream("expiration", 4, 5, _CHANGED, role=Role.ROW),
     _stream("stream_flush", 4, 6),
-    _stream("stream_end_ok", 5, 1),
-    _stream("stream_end_state_changed", 5, 2),
+    _stream("stream_end_ok", 5, 1, effect=Effect.STREAM_END),
+    _stream("stream_end_state_changed", 5, 2, effect=Effect.STREAM_END),
 )

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.field import reserved, u8, u32, u64
-from dcp.wire.layout import MAY, MUST, Layout, Message, Role, Side
+from dcp.wire.layout import MAY, MUST, Effect, Layout, Message, Role, Side
 from dcp.wire.memcached import DOCUMENT, MEMCACHED, Status
 
 _SOURCE = "UPR Transport Specification, second draft"
@@ -39,8 +39,8 @@ def _request(name: str, opcode: int, sent: Layout, *answer: Layout) -> Message:
     return Message(name, opcode, (sent,), Side.CONSUMER, _SOURCE, answer, since="draft")
 
 
-def _stream(name: str, opcode: int, sent: Layout, role: Role = Role.CONTROL) -> Message:
-    return Message(name, opcode, (sent,), Side.PRODUCER, _SOURCE, role=role, since="draft")
+def _stream(name: str, opcode: int, sent: Layout, role: Role = Role.CONTROL, effect: Effect = Effect.NONE) -> Message:
+    return Message(name, opcode, (sent,), Side.PRODUCER, _SOURCE, role=role, effect=effect, since="draft")
 
 
 UPR2 = MEMCACHED.extend(
@@ -66,8 +66,8 @@ UPR2 = MEMCACHED.extend(
     ),
     _request("get_failover_log", 0x51, Layout(), Layout(value=MAY, body=FAILOVER_LOG)),
     _stream("stream_start", 0x52, Layout()),
-    _stream("stream_end", 0x53, Layout(extras=(u32("reason", StreamEnd),))),
-    _stream("snapshot_start", 0x54, Layout()),
+    _stream("stream_end", 0x53, Layout(extras=(u32("reason", StreamEnd),)), effect=Effect.STREAM_END),
+    _stream("snapshot_start", 0x54, Layout(), effect=Effect.SNAPSHOT),
     _stream("snapshot_end", 0x55, Layout()),
     _stream("mutation", 0x56, Layout(extras=DOCUMENT, key=MUST, value=MAY), Role.ROW),
     _stream("deletion", 0x57, _DELETED, Role.ROW),
