@@ -108,7 +108,8 @@ def _bytes(presence: Presence, longest: int) -> st.SearchStrategy[bytes]:
 def _values(form: Layout) -> st.SearchStrategy[bytes]:
     if isinstance(form.body, Records):
         size = form.body.struct.size
-        return st.integers(0, 4).flatmap(lambda n: st.binary(min_size=n * size, max_size=n * size))
+        fewest = int(form.value is Presence.MUST)
+        return st.integers(fewest, 4).flatmap(lambda n: st.binary(min_size=n * size, max_size=n * size))
     return _bytes(form.value, 80)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import doctest
 from pathlib import Path
 
-from click.testing import CliRunner
+import pytest
 
-from dcp.cli.group import dcp as command
 from dcp.wire.coverage import rewrite
 
 ROOT = Path(__file__).parent.parent
@@ -26,6 +25,11 @@ def test_the_coverage_tables_are_those_of_the_code() -> None:
 
 
 def test_the_demo_prints_the_lines_that_the_readme_shows() -> None:
+    pytest.importorskip("click", reason="the command line is an extra")
+    from click.testing import CliRunner
+
+    from dcp.cli.group import dcp as command
+
     shown = README.read_text(encoding="utf-8").partition("seconds   from")[2].partition("```")[0].splitlines()[1:]
     printed = CliRunner().invoke(command, ["inspect", str(ROOT / "tests/captures/couchbase-xattr.pcapng")]).output
     assert len(shown) == 5
