@@ -6,7 +6,7 @@ EXTRAS ?= [arrow,cli]
 PYTEST ?=
 
 BIN := $(VENV)/bin
-BUILT_FROM := pyproject.toml setup.py src/_codec.pyx
+BUILT_FROM := pyproject.toml setup.py src/_codec.pyx $(wildcard src/codec/*.pxi)
 CODE := $(wildcard src tests bench)
 
 .DEFAULT_GOAL := help

@@ -8,6 +8,7 @@ DCP_BUILD chooses another build than the one users get:
 
 import os
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -29,7 +30,7 @@ LINK = []
 if sys.platform == "win32":
     COMPILE = ["/O2", "/W3"]
 else:
-    COMPILE = ["-O2", "-Wall", "-Wextra", "-Wsign-compare"]
+    COMPILE = ["-O3", "-Wall", "-Wextra", "-Wsign-compare"]
 
 if BUILD == "debug":
     DIRECTIVES |= {"boundscheck": True, "initializedcheck": True}
@@ -47,6 +48,7 @@ setup(
         Extension(
             "dcp._codec",
             ["src/_codec.pyx"],
+            depends=sorted(map(str, Path("src/codec").glob("*.pxi"))),
             define_macros=MACROS,
             extra_compile_args=COMPILE,
             extra_link_args=LINK,

@@ -73,7 +73,11 @@ def test_any_value_is_split_or_refused(value: bytes) -> None:
     except dcp.RemoteProtocolError as error:
         assert "xattrs: " in str(error)
     else:
-        assert join_xattrs(pairs, body) == value
+        assert not value or join_xattrs(pairs, body) == value
+
+
+def test_an_empty_value_has_no_xattrs() -> None:
+    assert split_xattrs(b"") == ((), b"")
 
 
 def test_a_section_of_a_real_document_is_split() -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import dcp
-
-pytest.importorskip("click", reason="the command line is an extra")
-
 from click.testing import CliRunner, Result
 
+import dcp
 from dcp.cli.group import dcp as command
 
 NOOP = dcp.encode(dcp.Frame("dcp_noop", 0x80, opaque=0x989681))

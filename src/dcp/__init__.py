@@ -1,5 +1,7 @@
 """Couchbase's change protocol as Arrow columns."""
 
+from dcp.columns.batch import Batch
+from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, FrameError, LocalProtocolError, RemoteProtocolError
 from dcp.wire import DIALECTS
 from dcp.wire.frame import Frame, decode, encode
@@ -9,7 +11,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DIALECTS",
+    "Batch",
     "DcpError",
+    "Decoder",
     "Frame",
     "FrameError",
     "FrameInfo",

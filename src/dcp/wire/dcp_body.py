@@ -139,42 +139,41 @@ class CachedDocuments(Body):
     """The records of a cache transfer, one behind the other."""
 
     about = "cached documents"
-    _head = struct_of(
-        (
-            u64("cas"),
-            u64("seqno"),
-            u64("rev_seqno"),
-            u32("value_length"),
-            u32("flags"),
-            u32("expiry"),
-            u16("key_length"),
-            u8("datatype"),
-            u8("nru"),
-        )
+    _fields = (
+        u64("cas"),
+        u64("seqno"),
+        u64("rev_seqno"),
+        u32("value_length"),
+        u32("flags"),
+        u32("expiry"),
+        u16("key_length"),
+        u8("datatype"),
+        u8("nru"),
     )
+    _head = struct_of(_fields)
 
     def decode(self, value: bytes, fields: Mapping[str, int | bytes]) -> tuple[CachedDocument, ...]:
         documents, position, size = [], 0, self._head.size
         while position < len(value):
             if len(value) - position < size:
                 raise self._short(position, size, len(value))
-            head = self._head.unpack_from(value, position)
-            cas, seqno, rev_seqno, value_length, flags, expiry, key_length, datatype, nru = head
+            head = dict(zip((f.name for f in self._fields), self._head.unpack_from(value, position), strict=True))
+            key_length, value_length = head.pop("key_length"), head.pop("value_length")
             position += size
             if len(value) - position < key_length + value_length:
                 raise self._short(position, key_length + value_length, len(value))
             key = value[position : position + key_length]
             position += key_length + value_length
-            content = value[position - value_length : position]
-            documents.append(CachedDocument(cas, seqno, rev_seqno, flags, expiry, datatype, nru, key, content))
+            documents.append(CachedDocument(**head, key=key, value=value[position - value_length : position]))
         return tuple(documents)
 
     def encode(self, content: Iterable[CachedDocument]) -> bytes:
         return b"".join(self._encode(document) for document in content)
 
-    def _encode(self, d: CachedDocument) -> bytes:
-        head = (d.cas, d.seqno, d.rev_seqno, len(d.value), d.flags, d.expiry, len(d.key), d.datatype, d.nru)
-        return self._head.pack(*head) + d.key + d.value
+    def _encode(self, document: CachedDocument) -> bytes:
+        lengths = {"key_length": len(document.key), "value_length": len(document.value)}
+        head = (lengths.get(f.name, getattr(document, f.name, 0)) for f in self._fields)
+        return self._head.pack(*head) + document.key + document.value
 
     @staticmethod
     def _short(position: int, expected: int, length: int) -> RemoteProtocolError:

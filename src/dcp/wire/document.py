@@ -54,8 +54,11 @@ Xattrs = tuple[tuple[bytes, bytes], ...]
 def split_xattrs(value: bytes) -> tuple[Xattrs, bytes]:
     """The (name, JSON text) pairs before a document's body, and the body.
 
-    `value` is one whose datatype has XATTR, after it was inflated.
+    `value` is one whose datatype has XATTR, after it was inflated. An empty one has none: servers keep
+    the bit where they leave the value out.
     """
+    if not value:
+        return (), b""
     end = 4 + _length(value, 0, len(value))
     pairs, position = [], 4
     while position < end:

@@ -1,0 +1,306 @@
+# The decoder: what is fed, what is handed out. The work is done in work.pxi.
+
+cdef enum:
+    CHUNK = 1 << 20
+
+_DETAILS = {
+    BAD_COLLECTION: "key: expected a collection id of at most 32 bits as the shortest LEB128 before it",
+    BAD_KEY: "key: expected UTF-8; ask for binary keys",
+    BAD_SNAPPY: "value: expected a sound snappy block",
+    BAD_SIZE: "value: inflates to more than max_value",
+    BAD_XATTRS: "value: expected a sound section of xattrs at its beginning",
+    SEQNO_FELL: "seqno: expected one above {detail}, the last of the same snapshot",
+    STREAMS_ABOUND: f"opaque: expected no more than {MOST_STREAMS} streams on one connection",
+}
+
+
+cdef class Decoder:
+    """Bytes in any chunks to columns, as a plan says. Not for two threads at once."""
+
+    cdef readonly Plan plan
+    # What came and is not decoded: first the rest in our own chunk, then a caller's bytes.
+    cdef Feed _own
+    cdef Feed _lent
+    cdef Work _work
+    cdef Status _status
+    cdef long _busy
+
+    def __cinit__(self, Plan plan not None, *, Py_ssize_t max_frame, Py_ssize_t max_value, bint collections=False,
+                  bint inflate=True, bint split_xattrs=True, bint check_keys=False, bint quarantine=False,
+                  bint views=False):
+        cdef Work* w = &self._work
+        for name, bound in (("max_frame", max_frame), ("max_value", max_value)):
+            if not HEADER_SIZE <= bound <= MOST_DATA // 2:
+                raise ValueError(f"{name}: expected {HEADER_SIZE} to {MOST_DATA // 2} bytes, found {bound}")
+        self.plan = plan
+        w.shapes, w.specs, w.routes, w.at = plan.shapes, plan.specs, plan.routes, plan.at
+        w.n_columns = plan.n_columns
+        w.max_frame, w.max_value = max_frame, max_value
+        w.collections, w.inflate, w.split_xattrs = collections, inflate, split_xattrs
+        w.check_keys, w.quarantine, w.views = check_keys, quarantine, views
+        if plan.at[<int>VALUE] != NOWHERE or plan.at[<int>XATTRS] != NOWHERE:
+            w.opened = (SNAPPY_BIT | XATTR_BIT) if split_xattrs else SNAPPY_BIT
+        w.runs = not (views or collections or check_keys) and plan.at[<int>KEY] != NOWHERE \
+            and plan.at[<int>VALUE] != NOWHERE and plan.at[<int>TIMESTAMP] == NOWHERE
+        w.hint = FEWEST_ROWS
+        self._own.number = self._lent.number = NOWHERE
+
+    def __dealloc__(self):
+        cdef Work* w = &self._work
+        cdef int i
+        memory_release(self._own.memory)
+        memory_release(self._lent.memory)
+        for i in range(MAX_COLUMNS):
+            free(w.columns.fixed[i])
+            free(w.columns.valid[i])
+            free(w.columns.bytes[i].data)
+        for i in range(w.n_sources):
+            memory_release(w.sources[i])
+        free(w.sources)
+        free(w.arena)
+        free(w.scratch)
+        free(w.notes)
+        free(w.noted)
+        free(w.streams.slots)
+
+    # ------------------------------------------------------------------------------------ bytes
+
+    @property
+    def max_frame(self):
+        return self._work.max_frame
+
+    @property
+    def pending(self):
+        """How many bytes were fed and are not decoded yet."""
+        return self._own.end - self._own.begin + self._lent.end - self._lent.begin
+
+    @property
+    def offset(self):
+        """How many bytes of the stream are decoded."""
+        return self._work.offset
+
+    @property
+    def counted(self):
+        """The bytes for flow control of what is in the batch in work: whole frames of requests, noops left out."""
+        return self._work.counted
+
+    @property
+    def rows(self):
+        """How many rows the batch in work has."""
+        return self._work.rows
+
+    def feed(self, data not None):
+        """Take the next bytes of the stream, of any length. `bytes` are read where they are, without a copy."""
+        cdef const uint8_t[::1] view
+        self._return_lent()
+        if isinstance(data, bytes):
+            self._lend(data)
+            return
+        view = data
+        if view.shape[0]:
+            self._append(&view[0], view.shape[0])
+
+    def buffer(self):
+        """Where the next bytes of the stream may be written. Say with `received` how many were."""
+        cdef Feed* own = &self._own
+        self._return_lent()
+        self._make_room(0)
+        return memoryview(View.of(own.memory, own.memory.data + own.end, own.memory.size - own.end, True))
+
+    def received(self, Py_ssize_t count):
+        """`count` bytes were written to the last `buffer`."""
+        cdef Py_ssize_t room = 0 if self._own.memory == NULL else self._own.memory.size - self._own.end
+        if not 0 <= count <= room:
+            raise ValueError(f"received: expected 0 to {room} bytes, the length of the buffer, found {count}")
+        self._own.end += count
+
+    cdef int _lend(self, bytes data) except -1:
+        if not data:
+            return 0
+        self._lent.memory = memory_of(<void*><char*>data, len(data), <PyObject*>data)
+        if self._lent.memory == NULL:
+            raise MemoryError
+        Py_INCREF(data)
+        self._lent.end = len(data)
+        return 0
+
+    cdef int _return_lent(self) except -1:
+        """What is left of a caller's bytes moves to our own chunk, where more can follow it."""
+        if self._lent.memory == NULL:
+            return 0
+        if self._lent.end > self._lent.begin:
+            self._append(self._lent.memory.data + self._lent.begin, self._lent.end - self._lent.begin)
+        memory_release(self._lent.memory)
+        self._lent = Feed(NULL, 0, 0, NOWHERE)
+        return 0
+
+    cdef int _append(self, const uint8_t* data, Py_ssize_t count) except -1:
+        self._make_room(count)
+        memcpy(self._own.memory.data + self._own.end, data, count)
+        self._own.end += count
+        return 0
+
+    cdef int _make_room(self, Py_ssize_t count) except -1:
+        """Room for `count` bytes behind the pending ones; for 0, as much as is worth a call to receive.
+
+        A partial frame moves to the front, or to a larger chunk if it fills most of this one. Never to more
+        than twice what is there: a length that is only announced takes no memory.
+        """
+        cdef Feed* own = &self._own
+        cdef Py_ssize_t pending = own.end - own.begin
+        cdef Py_ssize_t wanted = count or max(<Py_ssize_t>CHUNK // 4, pending)
+        cdef bint shared = own.memory != NULL and atomic_get(&own.memory.owners) > 1
+        cdef Memory* chunk
+        if own.memory != NULL and pending == 0 and not shared:
+            own.begin = own.end = 0
+        if own.memory != NULL and own.memory.size - own.end >= wanted:
+            return 0
+        if own.memory != NULL and not shared and own.memory.size - pending >= wanted:
+            memmove(own.memory.data, own.memory.data + own.begin, pending)
+        else:
+            chunk = memory_new(max(<Py_ssize_t>CHUNK, pending + wanted))
+            if chunk == NULL:
+                raise MemoryError
+            if pending:
+                memcpy(chunk.data, own.memory.data + own.begin, pending)
+            memory_release(own.memory)
+            own.memory, own.number = chunk, NOWHERE
+        own.begin, own.end = 0, pending
+        return 0
+
+    # ------------------------------------------------------------------------------------- work
+
+    def _advance(self, int64_t max_rows, int64_t max_bytes):
+        """Decodes what was fed until a limit is reached; True if one is. What is wrong is in `_problem`."""
+        if atomic_take(&self._busy):
+            raise RuntimeError("a decoder is not for two threads at once")
+        self._work.max_rows, self._work.max_bytes = max_rows, max_bytes
+        try:
+            if self._status == MORE or self._status == FULL:
+                self._status = self._run()
+        finally:
+            atomic_give(&self._busy)
+        if self._status == NO_MEMORY:
+            raise MemoryError
+        if self._status == MORE:
+            self._return_lent()
+        return self._status == FULL
+
+    cdef Status _run(self) except *:
+        cdef Status status
+        if self._lent.memory != NULL and self._own.end > self._own.begin:
+            status = self._stitch()
+            if status != MORE or self._own.end > self._own.begin:
+                return status
+        with nogil:
+            status = scan(&self._work, &self._own if self._lent.memory == NULL else &self._lent)
+        return status
+
+    cdef Status _stitch(self) except *:
+        """Completes the partial frame in our chunk from the caller's bytes, and decodes it."""
+        cdef Feed* own = &self._own
+        cdef Feed* lent = &self._lent
+        cdef uint64_t size
+        cdef Py_ssize_t missing
+        cdef Status status
+        while own.end > own.begin:
+            if check_frame(own.memory.data + own.begin, own.end - own.begin, self._work.max_frame, &size) != INCOMPLETE:
+                with nogil:
+                    status = scan(&self._work, own)
+                if status != MORE:
+                    return status
+                continue
+            missing = min(<Py_ssize_t>size - (own.end - own.begin), lent.end - lent.begin)
+            if missing == 0:
+                break
+            self._append(lent.memory.data + lent.begin, missing)
+            lent.begin += missing
+        return MORE
+
+    # ------------------------------------------------------------------------------- handing out
+
+    def _controls(self):
+        """The frames that became no rows since the last call: (rows before it, byte where it started, its bytes)."""
+        cdef Work* w = &self._work
+        cdef Note* note
+        found = []
+        for i in range(w.n_notes):
+            note = &w.notes[<int64_t>i]
+            found.append((note.row, note.offset, PyBytes_FromStringAndSize(<char*>w.noted + note.at, note.size)))
+        w.n_notes = w.noted_used = 0
+        return found
+
+    def _cut(self, int64_t row):
+        """Forgets the rows from `row` on: those behind a control that is wrong."""
+        cdef Work* w = &self._work
+        cdef Bytes* bytes
+        cdef int i
+        if not 0 <= row < w.rows:
+            return
+        for i in range(w.n_columns):
+            bytes = &w.columns.bytes[i]
+            if w.specs[i].width == 0:
+                if w.specs[i].nullable:
+                    fill_offsets(&w.columns, i, w.rows)
+                bytes.used = (<int32_t*>w.columns.fixed[i])[row]
+                bytes.filled = min(bytes.filled, row)
+        w.rows = row
+
+    def _finish(self):
+        """The batch in work, as rows of its own; the next one begins."""
+        cdef Work* w = &self._work
+        cdef Rows rows = Rows.__new__(Rows)
+        cdef int i
+        rows.plan, rows.num_rows = self.plan, w.rows
+        if w.room == 0 and not grow_rows(w):
+            raise MemoryError
+        for i in range(w.n_columns):
+            blank_nulls(&w.columns, i, &w.specs[i], w.rows)
+        if w.views:
+            self._finish_sources(rows)
+        for i in range(w.n_columns):
+            if not finish_column(&w.columns, i, &w.specs[i], w.rows, w.room, &rows.built[i]):
+                raise MemoryError
+        w.hint = max(<int64_t>FEWEST_ROWS, w.rows + w.rows // 8)
+        w.rows = w.room = w.data = w.counted = 0
+        return rows
+
+    cdef int _finish_sources(self, Rows rows) except -1:
+        """The buffers that the views point into; what was inflated comes last."""
+        cdef Work* w = &self._work
+        cdef int number, column
+        cdef int64_t n
+        cdef int32_t* view
+        cdef Memory* arena
+        if w.arena_used:
+            arena = memory_of(w.arena, w.arena_used)
+            if arena == NULL or not add_source(w, arena, &number):
+                raise MemoryError
+            memory_release(arena)
+            w.arena, w.arena_used, w.arena_room = NULL, 0, 0
+            for column in (w.at[<int>VALUE], w.at[<int>XATTRS]):
+                view = NULL if column == NOWHERE else <int32_t*>w.columns.fixed[column]
+                for n in range(w.rows if view != NULL else 0):
+                    if view[4 * n] > 12 and view[4 * n + 2] == NOWHERE:
+                        view[4 * n + 2] = number
+        rows.sources, rows.n_sources = w.sources, w.n_sources
+        w.sources, w.n_sources = NULL, 0
+        self._own.number = self._lent.number = NOWHERE
+        return 0
+
+    # ------------------------------------------------------------------------------------ errors
+
+    def _problem(self):
+        """What stopped the loop: (the frame's bytes as far as they are there, where it starts, detail), or None."""
+        cdef Feed* feed = &self._own if self._own.end > self._own.begin else &self._lent
+        cdef uint64_t size = 0
+        cdef Py_ssize_t end = feed.end
+        if self._status == MORE or self._status == FULL:
+            return None
+        if check_frame(feed.memory.data + feed.begin, end - feed.begin, self._work.max_frame, &size) == WHOLE:
+            end = feed.begin + <Py_ssize_t>size
+        detail = _DETAILS.get(self._status)
+        if detail is not None:
+            detail = detail.format(detail=self._work.detail)
+        raw = PyBytes_FromStringAndSize(<char*>feed.memory.data + feed.begin, end - feed.begin)
+        return raw, self._work.offset, detail

@@ -1,0 +1,94 @@
+# Memory that several owners share: columns, receive buffers, what Arrow consumers hold.
+#
+# The count is atomic and freeing needs no Python, so the last owner may be any thread, with or without
+# the GIL. Only memory that belongs to a Python object takes the GIL to let go of it.
+
+cdef extern from *:
+    """
+    #if defined(_MSC_VER)
+      #include <intrin.h>
+      #define atomic_add(at, n) (_InterlockedExchangeAdd((volatile long *)(at), (n)) + (n))
+      #define atomic_take(at) _InterlockedExchange((volatile long *)(at), 1)
+      #define atomic_give(at) _InterlockedExchange((volatile long *)(at), 0)
+      #define atomic_get(at) _InterlockedExchangeAdd((volatile long *)(at), 0)
+    #else
+      #define atomic_add(at, n) __atomic_add_fetch((at), (n), __ATOMIC_ACQ_REL)
+      #define atomic_take(at) __atomic_exchange_n((at), 1, __ATOMIC_ACQUIRE)
+      #define atomic_give(at) __atomic_store_n((at), 0, __ATOMIC_RELEASE)
+      #define atomic_get(at) __atomic_load_n((at), __ATOMIC_ACQUIRE)
+    #endif
+    """
+    long atomic_add(long* at, long n) noexcept nogil
+    long atomic_take(long* at) noexcept nogil
+    void atomic_give(long* at) noexcept nogil
+    long atomic_get(long* at) noexcept nogil
+
+cdef struct Memory:
+    long owners
+    Py_ssize_t size
+    uint8_t* data
+    PyObject* holder
+
+
+cdef Memory* memory_of(void* data, Py_ssize_t size, PyObject* holder=NULL) noexcept nogil:
+    """Wraps malloc'ed data (or that of a Python object) for its first owner. NULL if there is no room."""
+    cdef Memory* memory = <Memory*>malloc(sizeof(Memory))
+    if memory != NULL:
+        memory.owners, memory.size, memory.data, memory.holder = 1, size, <uint8_t*>data, holder
+    return memory
+
+
+cdef Memory* memory_new(Py_ssize_t size) noexcept nogil:
+    """Fresh memory that can be read a little beyond its end (see SLACK). NULL if there is no room."""
+    cdef void* data = malloc(size + SLACK)
+    cdef Memory* memory = NULL if data == NULL else memory_of(data, size)
+    if memory == NULL:
+        free(data)
+    return memory
+
+
+cdef Memory* memory_share(Memory* memory) noexcept nogil:
+    """One more owner."""
+    if memory != NULL:
+        atomic_add(&memory.owners, 1)
+    return memory
+
+
+cdef void memory_release(Memory* memory) noexcept nogil:
+    """One owner less; the last one frees."""
+    if memory == NULL or atomic_add(&memory.owners, -1):
+        return
+    if memory.holder == NULL:
+        free(memory.data)
+    else:
+        memory_release_holder(memory.holder)
+    free(memory)
+
+
+cdef void memory_release_holder(PyObject* holder) noexcept with gil:
+    Py_DECREF(<object>holder)
+
+
+cdef class View:
+    """A window on shared memory, as a Python buffer."""
+
+    cdef Memory* _memory
+    cdef uint8_t* _data
+    cdef Py_ssize_t _size
+    cdef bint _writable
+
+    @staticmethod
+    cdef View of(Memory* memory, void* data, Py_ssize_t size, bint writable):
+        cdef View view = View.__new__(View)
+        view._memory = memory_share(memory)
+        view._data, view._size, view._writable = <uint8_t*>data, size, writable
+        return view
+
+    def __dealloc__(self):
+        memory_release(self._memory)
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self._data, self._size, not self._writable, flags)
+
+    def __len__(self):
+        return self._size

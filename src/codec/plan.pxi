@@ -1,0 +1,243 @@
+# What the tables say, as C structures: which frames are rows, and which bytes go into which column.
+#
+# Compiled by dcp.columns.plan from the tables; nothing here knows what an opcode or a column means.
+
+cpdef enum Source:
+    FIELD
+    EVENT
+    TIMESTAMP
+    COLLECTION
+    KEY
+    VALUE
+    XATTRS
+    SNAPSHOT_START
+    SNAPSHOT_END
+    STREAM_ID
+    ERROR
+
+cpdef enum Effect:
+    NOTHING
+    SNAPSHOT
+    DISORDER
+    STREAM_END
+    UNCOUNTED
+
+cdef enum Move:
+    COPY8
+    COPY4
+    COPY2
+    COPY1
+    ZERO8
+    ZERO4
+    ZERO2
+    ZERO1
+    WIDEN4
+    WIDEN2
+    WIDEN1
+    MOVES
+
+cdef enum:
+    MAX_COLUMNS = 64
+    NOWHERE = -1
+    ANY_LENGTH = -2
+
+cdef struct Op:
+    uint16_t offset
+    uint8_t column
+    bint behind_infos
+
+cdef struct Shape:
+    int next
+    int type
+    int event
+    int effect
+    int extras_length
+    int engine_at
+    int engine_length
+    int meta_at
+    int seqno_at
+    int start_at
+    int end_at
+    bint key_must
+    bint key_may
+    bint value_must
+    bint value_may
+    bint defect
+    # Whether more than magic, opcode and extras length tells it from its siblings.
+    bint varied
+    # Whether its frames can be taken in runs: see `put_run`.
+    bint plain
+    bint widens
+    # The moves of each kind: from the end of those of the kind before to this one.
+    const Op* ends[MOVES]
+    int n_valid
+    uint8_t valid[MAX_COLUMNS]
+    Op* ops
+
+cdef struct Spec:
+    int source
+    int width
+    bint binary
+    bint nullable
+
+
+cdef int stored_width(str format) except -1:
+    """How many bytes a row takes in the fixed part of a column of this Arrow type."""
+    if format in ("L", "l") or format.startswith("ts"):
+        return 8
+    if format in ("vz", "vu"):
+        return 16
+    if format in ("I", "i"):
+        return 4
+    if format in ("S", "s"):
+        return 2
+    if format in ("C", "c"):
+        return 1
+    if format in ("z", "u"):
+        return 0
+    raise ValueError(f"no column can have the Arrow type {format!r}")
+
+
+cdef Move move_of(int wire, int stored) except? MOVES:
+    if wire == stored:
+        return {8: COPY8, 4: COPY4, 2: COPY2, 1: COPY1}[wire]
+    return {(4, 8): WIDEN4, (2, 4): WIDEN2, (1, 4): WIDEN1}[wire, stored]
+
+
+cdef Move zero_of(int stored) except? MOVES:
+    return {8: ZERO8, 4: ZERO4, 2: ZERO2, 1: ZERO1}[stored]
+
+
+cdef class Plan:
+    """A dialect and a choice of columns, ready for the loop. Immutable: threads may share it."""
+
+    cdef readonly tuple names, formats, events
+    cdef int n_columns, n_shapes
+    cdef Spec specs[MAX_COLUMNS]
+    cdef int at[11]
+    cdef int routes[4][256]
+    cdef Shape* shapes
+    cdef ArrowSchema schema
+    cdef Memory* event_offsets
+    cdef Memory* event_data
+
+    def __cinit__(self, columns, events, shapes):
+        """`columns`: (name, format, source, nullable). `events`: names of the rows.
+
+        `shapes`: one mapping a form, siblings in the order in which they are tried.
+        """
+        cdef int i
+        if not 0 < len(columns) <= MAX_COLUMNS:
+            raise ValueError(f"columns: expected 1 to {MAX_COLUMNS}, found {len(columns)}")
+        self.names = tuple(column[0] for column in columns)
+        self.formats = tuple(column[1] for column in columns)
+        self.events = tuple(events)
+        self.n_columns = len(columns)
+        memset(self.at, 0xFF, sizeof(self.at))
+        memset(self.routes, 0xFF, sizeof(self.routes))
+        for i, (_, format, source, nullable) in enumerate(columns):
+            self.specs[i] = Spec(source, stored_width(format), format in ("z", "u", "vz", "vu"), nullable)
+            if source != FIELD:
+                self.at[<int>source] = i
+        self._name_events()
+        self._describe(columns)
+        self.shapes = <Shape*>room_for((len(shapes) + 1) * sizeof(Shape))
+        for row in shapes:
+            self._add(row)
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.n_shapes):
+            PyMem_Free(self.shapes[i].ops)
+        free(self.shapes)
+        if self.schema.release != NULL:
+            self.schema.release(&self.schema)
+        memory_release(self.event_offsets)
+        memory_release(self.event_data)
+
+    def __arrow_c_schema__(self):
+        cdef ArrowSchema* schema = <ArrowSchema*>room_for(sizeof(ArrowSchema))
+        capsule = PyCapsule_New(schema, "arrow_schema", drop_schema)
+        if copy_schema(&self.schema, schema) < 0:
+            raise MemoryError
+        return capsule
+
+    cdef int _name_events(self) except -1:
+        """The dictionary of the events: utf8 names."""
+        text = "".join(self.events).encode()
+        self.event_offsets = memory_new(4 * (len(self.events) + 1))
+        self.event_data = memory_new(len(text))
+        if self.event_offsets == NULL or self.event_data == NULL:
+            raise MemoryError
+        memcpy(self.event_data.data, <const char*>text, len(text))
+        position = 0
+        for i, name in enumerate(("", *self.events)):
+            position += len(name.encode())
+            (<int32_t*>self.event_offsets.data)[i] = position
+        return 0
+
+    cdef int _describe(self, columns) except -1:
+        cdef int i
+        cdef ArrowSchema* child
+        if start_schema(&self.schema, "+s", "", 0, self.n_columns) == NULL:
+            raise MemoryError
+        for i, (name, format, source, nullable) in enumerate(columns):
+            child = <ArrowSchema*>room_for(sizeof(ArrowSchema))
+            self.schema.children[i] = child
+            wire_name, wire_format = name.encode(), format.encode()
+            if start_schema(child, wire_format, wire_name, ARROW_FLAG_NULLABLE if nullable else 0, 0) == NULL:
+                raise MemoryError
+            if source == EVENT and format == "c":
+                child.dictionary = <ArrowSchema*>room_for(sizeof(ArrowSchema))
+                if start_schema(child.dictionary, "u", "", 0, 0) == NULL:
+                    raise MemoryError
+        return 0
+
+    cdef int _add(self, row) except -1:
+        cdef Shape* shape = &self.shapes[self.n_shapes]
+        cdef int* route = &self.routes[<int>row["kind"]][<int>row["opcode"]]
+        shape.next = NOWHERE
+        shape.type, shape.event, shape.effect = row["type"], row["event"], row["effect"]
+        shape.extras_length, shape.seqno_at, shape.meta_at = row["extras_length"], row["seqno_at"], row["meta_at"]
+        shape.engine_at, shape.engine_length = row["engine_at"], row["engine_length"]
+        shape.start_at, shape.end_at = row["start_at"], row["end_at"]
+        shape.key_must, shape.key_may = row["key"]
+        shape.value_must, shape.value_may = row["value"]
+        shape.defect = row["defect"]
+        shape.varied = shape.type != NOWHERE or shape.engine_at != NOWHERE
+        self._compile(shape, row["places"])
+        shape.plain = shape.event != NOWHERE and not shape.varied and row["kind"] == 0 and shape.key_must \
+            and not shape.value_must and shape.value_may and shape.seqno_at != NOWHERE and not shape.widens
+        while route[0] != NOWHERE:
+            route = &self.shapes[route[0]].next
+        route[0] = self.n_shapes
+        self.n_shapes += 1
+        return 0
+
+    cdef int _compile(self, Shape* shape, places) except -1:
+        """Sorts what has to be moved for each row of this shape by how it is moved."""
+        cdef int column, kind
+        cdef Op* op
+        moves = [[] for _ in range(MOVES)]
+        for column in range(self.n_columns):
+            if self.specs[column].source != FIELD:
+                continue
+            place = places.get(self.names[column])
+            if place is None:
+                moves[<int>zero_of(self.specs[column].width)].append((0, column))
+                continue
+            offset, width = place
+            moves[<int>move_of(width, self.specs[column].width)].append((offset, column))
+            if self.specs[column].nullable:
+                shape.valid[shape.n_valid] = column
+                shape.n_valid += 1
+        shape.ops = op = <Op*>PyMem_Calloc(self.n_columns + 1, sizeof(Op))
+        if op == NULL:
+            raise MemoryError
+        for kind in range(<int>MOVES):
+            for offset, column in moves[kind]:
+                op[0] = Op(offset, column, offset >= HEADER_SIZE)
+                op += 1
+            shape.ends[kind] = op
+            shape.widens |= kind >= WIDEN4 and len(moves[kind]) > 0
+        return 0

@@ -1,0 +1,1 @@
+"""What a batch is: columns, their types, and how bytes become them."""

@@ -1,0 +1,160 @@
+"""The decoder: bytes in any chunks to batches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from dcp import _codec
+from dcp.columns.batch import Batch
+from dcp.columns.plan import compile_plan, events_of
+from dcp.columns.schema import COLUMNS, Column, Schema, choose
+from dcp.errors import DcpError, FrameError, LocalProtocolError
+from dcp.wire.frame import Frame, dialect_of, read_frame, split
+from dcp.wire.layout import HEADER_STRUCT, Dialect
+from dcp.wire.memcached import MAX_FRAME
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# What a batch may take at most: its offsets are numbers of 32 bits, and the last row may be a large one.
+MAX_BATCH_BYTES = (1 << 31) - (1 << 21)
+MAX_BATCH_ROWS = (1 << 31) - 1
+
+
+class Decoder(_codec.Decoder):
+    """Turns the bytes that a producer sends into batches of columns.
+
+    Feed it bytes in any chunks (`feed`), or let a socket write into its memory (`buffer`, `received`);
+    then `take` what is there. One decoder is for one connection.
+
+    columns: names, in any order; None for the default ones. What is not asked for is not decoded.
+    collections: keys carry their collection id, as on a connection with HELLO Collections.
+    views: keys, values and xattrs are Arrow views into the received bytes; nothing is copied.
+    events: the messages that become rows; None for all but system events.
+    inflate: undo snappy. xattrs: "split" them off the value, or leave them "inline".
+    keys: "binary", or "utf8": checked.
+    errors: "raise", or "quarantine": a value that cannot be read is delivered as it came, and the
+    column `error` says why.
+    max_frame, max_value: the largest frame, and the largest value after inflating, in bytes.
+    """
+
+    schema: Schema
+    controls: list[tuple[int, Frame]]
+    _dialect: Dialect
+    _error: DcpError | None
+
+    def __new__(
+        cls,
+        dialect: str = "dcp",
+        columns: Iterable[str] | None = None,
+        *,
+        collections: bool = False,
+        views: bool = False,
+        max_frame: int = MAX_FRAME,
+        max_value: int = MAX_FRAME,
+        events: Collection[str] | None = None,
+        inflate: bool = True,
+        xattrs: Literal["split", "inline"] = "split",
+        keys: Literal["binary", "utf8"] = "binary",
+        errors: Literal["raise", "quarantine"] = "raise",
+    ) -> Self:
+        for name, value, accepted in (
+            ("xattrs", xattrs, ("split", "inline")),
+            ("keys", keys, ("binary", "utf8")),
+            ("errors", errors, ("raise", "quarantine")),
+        ):
+            if value not in accepted:
+                raise LocalProtocolError(f"{name}: expected {' or '.join(accepted)}, found {value!r}")
+        table = dialect_of(dialect)
+        chosen = _typed(choose(table, columns), views, keys, quarantine=errors == "quarantine")
+        plan = compile_plan(table, chosen, events_of(table, events))
+        self = super().__new__(
+            cls,
+            plan,
+            max_frame=max_frame,
+            max_value=max_value,
+            collections=collections,
+            inflate=inflate,
+            split_xattrs=xattrs == "split",
+            check_keys=keys == "utf8",
+            quarantine=errors == "quarantine",
+            views=views,
+        )
+        self.schema = Schema(chosen, plan)
+        self.controls = []
+        self._dialect = table
+        self._error = None
+        return self
+
+    def advance(self, max_rows: int | None = None, max_bytes: int | None = None) -> bool:
+        """Decode what was fed into the batch in work, and say whether it has reached a limit.
+
+        `controls` has the frames that were met, as soon as this returns. What breaks the protocol is
+        raised by the `take` after the one that delivers what came before it.
+        """
+        if self._error is not None:
+            return True
+        full = self._advance(
+            _limit("max_rows", max_rows, MAX_BATCH_ROWS), _limit("max_bytes", max_bytes, MAX_BATCH_BYTES)
+        )
+        for row, offset, raw in self._controls():
+            try:
+                self.controls.append((row, read_frame(raw, self._dialect, offset)))
+            except FrameError as error:
+                self._error = error
+                self._cut(row)
+                return True
+        self._error = self._failure()
+        return full or self._error is not None
+
+    def take(self, max_rows: int | None = None, max_bytes: int | None = None) -> Batch:
+        """The rows so far, at most `max_rows` of them and about `max_bytes`; the rest comes with the next one.
+
+        Raises FrameError where the bytes break the protocol, after the rows before that were taken.
+        """
+        self.advance(max_rows, max_bytes)
+        if self._error is not None and not self.rows and not self.controls:
+            raise self._error
+        counted, controls = self.counted, self.controls
+        self.controls = []
+        return Batch(self._finish(), self.schema, controls, counted)
+
+    def _failure(self) -> DcpError | None:
+        """The error for what stopped the loop. What the tables say of a frame, they say here too."""
+        problem = self._problem()
+        if problem is None:
+            return None
+        raw, offset, detail = problem
+        try:
+            for _, whole in split(raw, self.max_frame):
+                read_frame(whole, self._dialect)
+        except FrameError as error:
+            return FrameError(error.problem, offset, error.opcode, error.vbucket)
+        vbucket = HEADER_STRUCT.unpack_from(raw)[5]
+        frame = read_frame(raw, self._dialect, offset)
+        seqno = frame.fields.get("seqno")
+        whose = frame.name if seqno is None else f"{frame.name} of seqno {seqno!r}"
+        return FrameError(f"{whose}: {detail}", offset, raw[1], vbucket)
+
+
+def _typed(columns: tuple[Column, ...], views: bool, keys: str, *, quarantine: bool) -> tuple[Column, ...]:
+    """The columns with the types that the options give them."""
+    if quarantine and all(column.name != "error" for column in columns):
+        columns += tuple(column for column in COLUMNS if column.name == "error")
+    formats = {"key": "u" if keys == "utf8" else "z"}
+    chosen = (replace(column, format=formats.get(column.name, column.format)) for column in columns)
+    return tuple(_viewed(column) if views else column for column in chosen)
+
+
+def _viewed(column: Column) -> Column:
+    return replace(column, format="v" + column.format) if column.name in ("key", "value", "xattrs") else column
+
+
+def _limit(name: str, limit: int | None, most: int) -> int:
+    if limit is None:
+        return most
+    if limit < 1:
+        raise LocalProtocolError(f"{name}: expected 1 or more, found {limit}")
+    return min(limit, most)

@@ -1,0 +1,100 @@
+"""From the tables to the loop: what `_codec` needs to know of a dialect, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from dcp import _codec
+from dcp.columns.schema import Column
+from dcp.errors import LocalProtocolError
+from dcp.wire.layout import HEADER, HEADER_STRUCT, Dialect, Effect, Kind, Layout, Message, Place, Presence, Role
+
+_KINDS = list(Kind)
+_NOWHERE = -1
+_EFFECTS = {
+    Effect.NONE: _codec.Effect.NOTHING,
+    Effect.SNAPSHOT: _codec.Effect.SNAPSHOT,
+    Effect.DISORDER: _codec.Effect.DISORDER,
+    Effect.STREAM_END: _codec.Effect.STREAM_END,
+    Effect.UNCOUNTED: _codec.Effect.UNCOUNTED,
+}
+# Their rows come when they are asked for: a consumer folds them into the manifest.
+_NOT_BY_DEFAULT = frozenset({"system_event"})
+
+
+def events_of(dialect: Dialect, names: Collection[str] | None) -> tuple[str, ...]:
+    """The messages that become rows, in the order of the table."""
+    possible = [message.name for message in dialect.messages if message.role is Role.ROW]
+    if names is None:
+        return tuple(name for name in possible if name not in _NOT_BY_DEFAULT)
+    for name in names:
+        if name not in possible:
+            raise LocalProtocolError(f"events: expected some of {', '.join(possible)}, found {name!r}")
+    return tuple(name for name in possible if name in names)
+
+
+def compile_plan(dialect: Dialect, columns: Sequence[Column], events: Sequence[str]) -> _codec.Plan:
+    """The plan for these columns of these rows."""
+    described = [(column.name, column.format, column.source, column.nullable) for column in columns]
+    shapes = [shape for message in dialect.messages for shape in _shapes(message, events)]
+    return _codec.Plan(described, events, shapes)
+
+
+def _shapes(message: Message, events: Sequence[str]) -> Iterator[dict[str, Any]]:
+    event = events.index(message.name) if message.name in events else _NOWHERE
+    if event == _NOWHERE and message.effect is Effect.NONE:
+        return
+    seen = set()
+    for layout in message.sent:
+        # Forms that differ only in their value are one to the loop.
+        lengths = layout.extras_length, layout.engine_length
+        if lengths not in seen:
+            seen.add(lengths)
+            yield _shape(message, layout, event)
+
+
+def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
+    places = {place.name: (place.offset, place.width) for place in _places(message, layout)}
+    measures = {place.name: place.offset for place in _all_places(layout.extras)}
+    lengths = {field.measures: measures[field.name] for field in layout.extras if field.measures}
+    value_may = any(form.value is not Presence.NONE or form.content for form in message.sent)
+    return {
+        "kind": _KINDS.index(message.kind),
+        "opcode": message.opcode,
+        "type": _NOWHERE if message.type is None else message.type,
+        "event": event,
+        "effect": _EFFECTS[message.effect],
+        "extras_length": layout.extras_length,
+        "engine_at": lengths.get("engine", _NOWHERE),
+        "engine_length": layout.engine_length if layout.engine else _NOWHERE,
+        "meta_at": lengths.get("meta", _NOWHERE),
+        "seqno_at": places["seqno"][0] if "seqno" in places else _NOWHERE,
+        "start_at": _window(layout, "snapshot_start"),
+        "end_at": _window(layout, "snapshot_end"),
+        "key": (layout.key is Presence.MUST, layout.key is not Presence.NONE),
+        "value": (layout.value is Presence.MUST and len(message.sent) == 1, value_may),
+        "defect": layout.stream_id_defect,
+        "places": places,
+    }
+
+
+def _places(message: Message, layout: Layout) -> Iterator[Place]:
+    """Every number of a row: those of the header, then those of the form."""
+    for place in _all_places(HEADER, 0):
+        if place.name != "datatype" or message.type is None:
+            yield place
+    yield from layout.places()
+
+
+def _all_places(fields: Sequence[Any], offset: int = HEADER_STRUCT.size) -> Iterator[Place]:
+    for field in fields:
+        yield Place(field.name, offset, field.width)
+        offset += field.width
+
+
+def _window(layout: Layout, name: str) -> int:
+    for place in _all_places(layout.extras + layout.content):
+        if place.name == name:
+            return place.offset
+    return _NOWHERE

@@ -1,0 +1,118 @@
+"""The columns: their names, Arrow types, order, and where their contents come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from dcp import _codec
+from dcp._codec import Source
+from dcp.errors import LocalProtocolError
+from dcp.wire.layout import HEADER, Dialect, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `format` is its type in the words of the Arrow C data interface.
+
+    What a message lacks is null where `nullable`, and 0 otherwise.
+    """
+
+    name: str
+    format: str
+    about: str
+    source: Source = Source.FIELD
+    nullable: bool = False
+    default: bool = True
+
+
+_UNSIGNED = {1: "C", 2: "S", 4: "I", 8: "L"}
+DICTIONARY = "c"
+
+# In the order in which they come. What is not a default column comes when it is asked for by name.
+COLUMNS = (
+    Column("event", DICTIONARY, "what happened to the document", Source.EVENT),
+    Column("vbucket", "S", "the partition that holds the key"),
+    Column("seqno", "L", "the place of the change in its vbucket"),
+    Column("rev_seqno", "L", "how often the document has changed"),
+    Column("cas", "L", "the version of the document: a hybrid clock"),
+    Column("timestamp", "tsu:UTC", "the clock part of the CAS", Source.TIMESTAMP, default=False),
+    Column("flags", "I", "the flags that the writer's client stored"),
+    Column("expiry", "I", "when the document expires, in Unix seconds; 0 is never"),
+    Column("lock_time", "I", "always 0"),
+    Column("delete_time", "I", "when the tombstone was made, in Unix seconds", nullable=True),
+    Column("datatype", "C", "bits of what the value was sent as: 1 JSON, 2 snappy, 4 xattrs"),
+    Column("collection_id", "I", "the collection of the key", Source.COLLECTION, nullable=True),
+    Column("key", "z", "the key, without its collection prefix", Source.KEY),
+    Column("value", "z", "the body of the document", Source.VALUE),
+    Column("xattrs", "z", "the section of extended attributes", Source.XATTRS, nullable=True),
+    Column("snapshot_start", "L", "the first seqno of the snapshot", Source.SNAPSHOT_START, nullable=True),
+    Column("snapshot_end", "L", "the last seqno of the snapshot", Source.SNAPSHOT_END, nullable=True),
+    Column("stream_id", "S", "the stream, where several share a vbucket", Source.STREAM_ID, nullable=True),
+    Column("error", "u", "why the value could not be read", Source.ERROR, nullable=True, default=False),
+)
+_BY_NAME = {column.name: column for column in COLUMNS}
+
+
+def columns_of(dialect: Dialect) -> dict[str, Column]:
+    """Every column that the rows of a dialect can have: `COLUMNS`, and each further field of its rows."""
+    fields = {
+        field.name: Column(field.name, _UNSIGNED[field.width], "a field of the message", default=False)
+        for message in dialect.messages
+        if message.role is Role.ROW
+        for layout in message.sent
+        for section in (layout.extras, layout.engine)
+        for field in (*HEADER[-2:], *section)
+        if field.visible
+    }
+    return _BY_NAME | {name: column for name, column in fields.items() if name not in _BY_NAME}
+
+
+def choose(dialect: Dialect, names: Iterable[str] | None) -> tuple[Column, ...]:
+    """The columns with these names, in their order; the default ones for None."""
+    if names is None:
+        return tuple(column for column in COLUMNS if column.default)
+    known = columns_of(dialect)
+    chosen = [names] if isinstance(names, str) else list(names)
+    for name in chosen:
+        if name not in known:
+            close = get_close_matches(str(name), known, 3)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+            raise LocalProtocolError(f"columns: there is no column {name!r} in dialect {dialect.name}; {hint}")
+    if not chosen or len(set(chosen)) != len(chosen):
+        raise LocalProtocolError(f"columns: expected one or more names, each once, found {chosen}")
+    return tuple(known[name] for name in chosen)
+
+
+class Schema(Sequence[Column]):
+    """The columns of a batch. Any Arrow library takes it: `pyarrow.schema(batch.schema)`."""
+
+    def __init__(self, columns: Sequence[Column], plan: _codec.Plan) -> None:
+        self._columns = tuple(columns)
+        self._plan = plan
+
+    def __arrow_c_schema__(self) -> object:
+        return self._plan.__arrow_c_schema__()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __getitem__(self, index: int) -> Column:  # type: ignore[override]
+        return self._columns[index]
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self._columns)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and self._columns == other._columns
+
+    def __hash__(self) -> int:
+        return hash(self._columns)
+
+    def __repr__(self) -> str:
+        return f"Schema({', '.join(f'{column.name}: {column.format}' for column in self._columns)})"
