@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, final
@@ -43,7 +44,8 @@ class Splitter:
 @final
 class View:
     def __len__(self) -> int: ...
-    def __buffer__(self, flags: int) -> memoryview: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int) -> memoryview: ...
 
 @final
 class Plan:
