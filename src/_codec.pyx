@@ -9,13 +9,13 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from libc.errno cimport ENOMEM
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcpy, memmove, memset, strlen
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 
-from dcp.errors import FrameError
+from dcp.errors import FrameError, LocalProtocolError
 
 cdef enum:
     HEADER_SIZE = 24
@@ -49,3 +49,4 @@ include "codec/rows.pxi"
 include "codec/streams.pxi"
 include "codec/work.pxi"
 include "codec/decoder.pxi"
+include "codec/encoder.pxi"

@@ -58,6 +58,7 @@ cdef struct Shape:
     int seqno_at
     int start_at
     int end_at
+    bint prefixed
     bint key_must
     bint key_may
     bint value_must
@@ -201,6 +202,7 @@ cdef class Plan:
         shape.extras_length, shape.seqno_at, shape.meta_at = row["extras_length"], row["seqno_at"], row["meta_at"]
         shape.engine_at, shape.engine_length = row["engine_at"], row["engine_length"]
         shape.start_at, shape.end_at = row["start_at"], row["end_at"]
+        shape.prefixed = row["prefixed"]
         shape.key_must, shape.key_may = row["key"]
         shape.value_must, shape.value_may = row["value"]
         shape.defect = row["defect"]

@@ -295,7 +295,7 @@ cdef inline Status put_row(Work* w, const uint8_t* at, uint64_t size, const Shap
             w.detail = row.stream.last
             return SEQNO_FELL
 
-    if w.collections and shape.key_may and not split_key(&row):
+    if w.collections and shape.prefixed and not split_key(&row):
         return BAD_COLLECTION
     if w.check_keys and w.at[<int>KEY] != NOWHERE and not is_utf8(row.key, row.key + row.key_size):
         return BAD_KEY

@@ -2,6 +2,7 @@
 
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
+from dcp.columns.encoder import Encoder
 from dcp.errors import DcpError, FrameError, LocalProtocolError, RemoteProtocolError
 from dcp.wire import DIALECTS
 from dcp.wire.frame import Frame, decode, encode
@@ -14,6 +15,7 @@ __all__ = [
     "Batch",
     "DcpError",
     "Decoder",
+    "Encoder",
     "Frame",
     "FrameError",
     "FrameInfo",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from dcp import _codec
 from dcp.columns.schema import Column
 from dcp.errors import LocalProtocolError
+from dcp.wire.field import Field
 from dcp.wire.layout import HEADER, HEADER_STRUCT, Dialect, Effect, Kind, Layout, Message, Place, Presence, Role
 
 _KINDS = list(Kind)
@@ -56,8 +58,8 @@ def _shapes(message: Message, events: Sequence[str]) -> Iterator[dict[str, Any]]
 
 def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
     places = {place.name: (place.offset, place.width) for place in _places(message, layout)}
-    measures = {place.name: place.offset for place in _all_places(layout.extras)}
-    lengths = {field.measures: measures[field.name] for field in layout.extras if field.measures}
+    offsets = field_offsets(layout.extras + layout.content)
+    lengths = {field.measures: offsets[field.name] for field in layout.extras if field.measures}
     value_may = any(form.value is not Presence.NONE or form.content for form in message.sent)
     return {
         "kind": _KINDS.index(message.kind),
@@ -70,8 +72,9 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
         "engine_length": layout.engine_length if layout.engine else _NOWHERE,
         "meta_at": lengths.get("meta", _NOWHERE),
         "seqno_at": places["seqno"][0] if "seqno" in places else _NOWHERE,
-        "start_at": _window(layout, "snapshot_start"),
-        "end_at": _window(layout, "snapshot_end"),
+        "start_at": offsets.get("snapshot_start", _NOWHERE),
+        "end_at": offsets.get("snapshot_end", _NOWHERE),
+        "prefixed": message.document,
         "key": (layout.key is Presence.MUST, layout.key is not Presence.NONE),
         "value": (layout.value is Presence.MUST and len(message.sent) == 1, value_may),
         "defect": layout.stream_id_defect,
@@ -81,20 +84,14 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
 
 def _places(message: Message, layout: Layout) -> Iterator[Place]:
     """Every number of a row: those of the header, then those of the form."""
-    for place in _all_places(HEADER, 0):
-        if place.name != "datatype" or message.type is None:
-            yield place
+    offsets = field_offsets(HEADER, 0)
+    for field in HEADER:
+        # Where a message has a type, it stands in the place of the datatype.
+        if field.name != "datatype" or message.type is None:
+            yield Place(field.name, offsets[field.name], field.width)
     yield from layout.places()
 
 
-def _all_places(fields: Sequence[Any], offset: int = HEADER_STRUCT.size) -> Iterator[Place]:
-    for field in fields:
-        yield Place(field.name, offset, field.width)
-        offset += field.width
-
-
-def _window(layout: Layout, name: str) -> int:
-    for place in _all_places(layout.extras + layout.content):
-        if place.name == name:
-            return place.offset
-    return _NOWHERE
+def field_offsets(fields: Sequence[Field], start: int = HEADER_STRUCT.size) -> dict[str, int]:
+    """Where each of these fields stands, the first one at `start`."""
+    return dict(zip((f.name for f in fields), accumulate((f.width for f in fields), initial=start), strict=False))

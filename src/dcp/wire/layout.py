@@ -216,8 +216,9 @@ class Message:
 
     `sent` are the forms of the message itself, under a magic of `kind`; `answer` those of the reply,
     empty where no reply is due. `type` is the sub-opcode in byte 5 that UPR draft 1 has instead of a
-    datatype (it has no status either: its answers carry the vbucket). The value of a `secret`
-    message is never shown.
+    datatype (it has no status either: its answers carry the vbucket). The key of a `document` message
+    is a document's: on a connection with collections it stands behind the collection's id. The value
+    of a `secret` message is never shown.
     """
 
     name: str
@@ -234,6 +235,7 @@ class Message:
     until: str = ""
     enabled_by: str = ""
     note: str = ""
+    document: bool = False
     secret: bool = False
 
     def forms(self, kind: Kind, status: int) -> tuple[Layout, ...]:

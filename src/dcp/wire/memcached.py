@@ -163,21 +163,24 @@ def _command(
     source: str = _PROTOCOL,
     since: str = "3.0",
     note: str = "",
+    document: bool = False,
     secret: bool = False,
 ) -> Message:
     """A command of the consumer outside streams."""
-    return Message(name, opcode, sent, Side.CONSUMER, source, answer, since=since, note=note, secret=secret)
+    return Message(
+        name, opcode, sent, Side.CONSUMER, source, answer, since=since, note=note, document=document, secret=secret
+    )
 
 
 MEMCACHED = Dialect(
     "memcached",
     "the commands around a stream",
     (
-        _command("get", 0x00, (Layout(key=MUST),), (Layout(extras=(u32("flags"),), value=MAY),)),
-        _command("set", 0x01, _STORE, _STORED),
-        _command("add", 0x02, _STORE, _STORED),
-        _command("replace", 0x03, _STORE, _STORED),
-        _command("delete", 0x04, (Layout(key=MUST),), _STORED),
+        _command("get", 0x00, (Layout(key=MUST),), (Layout(extras=(u32("flags"),), value=MAY),), document=True),
+        _command("set", 0x01, _STORE, _STORED, document=True),
+        _command("add", 0x02, _STORE, _STORED, document=True),
+        _command("replace", 0x03, _STORE, _STORED, document=True),
+        _command("delete", 0x04, (Layout(key=MUST),), _STORED, document=True),
         _command("flush", 0x08, (Layout(), Layout(extras=(u32("expiry"),))), (Layout(),)),
         Message(
             "noop",
@@ -201,6 +204,7 @@ MEMCACHED = Dialect(
             0x1C,
             (Layout(extras=(u32("expiry"),), key=MUST),),
             (Layout(), Layout(extras=(u32("flags"),), note="older servers")),
+            document=True,
         ),
         _command("hello", 0x1F, (Layout(key=MAY, value=MAY, body=FEATURES),), (Layout(value=MAY, body=FEATURES),)),
         _command("sasl_list_mechs", 0x20, (Layout(),), (Layout(value=MAY, body=TEXT),)),

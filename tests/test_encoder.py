@@ -1,0 +1,190 @@
+"""Columns back to frames: what was decoded comes out byte for byte, from any Arrow library's rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dcp
+from dcp.columns.schema import columns_of
+from dcp.wire.frame import read_frame, split
+from dcp.wire.layout import Dialect, Role
+from tests import conformance
+from tests.strategies import conversations
+
+pa = pytest.importorskip("pyarrow", reason="Arrow's own library is an extra")
+
+
+def events(dialect: Dialect) -> list[str]:
+    return [message.name for message in dialect.messages if message.role is Role.ROW]
+
+
+def all_columns(dialect: Dialect) -> list[str]:
+    """Every column that says something of a frame."""
+    return [name for name in columns_of(dialect) if name not in ("timestamp", "error")]
+
+
+def rows_of(data: bytes, dialect: Dialect) -> list[bytes]:
+    """The frames that become rows."""
+    found = []
+    for offset, raw in split(data):
+        frame = read_frame(raw, dialect, offset)
+        sent = frame.name in events(dialect) and frame.kind is dialect.by_name[frame.name].kind
+        found += [raw] if sent else []
+    return found
+
+
+def decode(data: bytes, dialect: Dialect, **options: Any) -> dcp.Batch:
+    decoder = dcp.Decoder(
+        dialect.name, columns=all_columns(dialect), events=events(dialect), **{"inflate": False, **options}
+    )
+    decoder.feed(data)
+    return decoder.take()
+
+
+@pytest.mark.parametrize("path", conformance.TRANSCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_rows_of_a_recorded_server_come_out_byte_for_byte(path: Path) -> None:
+    transcript = conformance.transcript(path)
+    dialect = dcp.DIALECTS[transcript.dialect]
+    for connection in transcript.connections:
+        data = connection.server
+        rows = rows_of(data, dialect)
+        defect = any(raw[0] == 0x08 and not raw[2] for raw in rows)
+        encoder = dcp.Encoder(dialect.name, inflate=False, stream_id_defect=defect)
+        batch = decode(data, dialect)
+        assert encoder.encode(batch) == b"".join(rows)
+        record = pa.record_batch(batch)
+        assert encoder.encode(record) == b"".join(rows)
+        middle = len(rows) // 2
+        assert encoder.encode(record.slice(middle)) == b"".join(rows[middle:])
+
+
+@given(conversations(), st.sampled_from([{}, {"xattrs": "inline"}, {"views": True}]))
+def test_any_rows_come_out_byte_for_byte(
+    conversation: tuple[Dialect, list[dcp.Frame]], options: dict[str, Any]
+) -> None:
+    dialect, frames = conversation
+    plain = [frame for frame in frames if _is_plain(frame, dialect)]
+    data = b"".join(dcp.encode(frame, dialect.name) for frame in plain)
+    try:
+        batch = decode(data, dialect, **options)
+    except dcp.FrameError:
+        return
+    rows = b"".join(rows_of(data, dialect)[: len(batch)])
+    assert dcp.Encoder(dialect.name, inflate=False).encode(batch) == rows
+
+
+def _is_plain(frame: dcp.Frame, dialect: Dialect) -> bool:
+    """Whether columns say all of a frame: no frame infos but a stream id, no trailer, no reserved bytes."""
+    if frame.fields.keys() & {"meta", "engine", "reserved"} or (frame.magic in (0x08, 0x18) and not frame.frame_info):
+        return False
+    return all(info.id == 2 and len(info.data) == 2 and info.counted for info in frame.frame_info[:1]) and (
+        len(frame.frame_info) < 2
+    )
+
+
+def rows(**columns: list[Any]) -> Any:
+    return pa.record_batch(columns)
+
+
+MUTATION = {"event": ["mutation"], "key": [b"k"]}
+
+
+def test_rows_of_another_tool_need_only_what_they_say() -> None:
+    data = dcp.Encoder().encode(rows(**MUTATION, value=[b"v"], seqno=[7], vbucket=[3]), opaque=5)
+    [frame] = dcp.decode(data)
+    assert (frame.name, frame.key, frame.value, frame.vbucket, frame.opaque) == ("mutation", b"k", b"v", 3, 5)
+    assert frame.fields["seqno"] == 7
+
+
+@pytest.mark.parametrize("type", ["string", "large_string", "binary_view", "string_view", "binary", "large_binary"])
+def test_text_and_binary_of_any_arrow_type_are_taken(type: str) -> None:
+    values = [b"short", b"longer than a view holds inside", b""]
+    keys = pa.array([b"a", b"b", b"c"]).cast(pa.binary())
+    made = pa.array(values).cast(getattr(pa, type)())
+    data = dcp.Encoder().encode(pa.record_batch({"event": ["mutation"] * 3, "key": keys, "value": made}))
+    assert [frame.value for frame in dcp.decode(data)] == values
+
+
+@pytest.mark.parametrize("type", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_integers_of_any_width_are_taken(type: str) -> None:
+    numbers = pa.array([101, 7], getattr(pa, type)())
+    columns = {"event": ["mutation"] * 2, "key": [b"a", b"b"], "seqno": numbers, "vbucket": numbers, "nru": numbers}
+    frames = dcp.decode(dcp.Encoder().encode(pa.record_batch(columns)))
+    assert [(f.fields["seqno"], f.vbucket, f.fields["nru"]) for f in frames] == [(101, 101, 101), (7, 7, 7)]
+
+
+def test_a_deletion_with_a_time_has_the_newer_form_and_one_without_the_older() -> None:
+    data = dcp.Encoder().encode(rows(event=["deletion"] * 2, key=[b"a", b"b"], delete_time=[9, None]))
+    assert ["delete_time" in frame.fields for frame in dcp.decode(data)] == [True, False]
+
+
+def test_the_snappy_bit_goes_where_the_value_is_plain_and_stays_where_it_is_not() -> None:
+    made = rows(**MUTATION, value=[b"\x01\x00v"], datatype=[3])
+    assert dcp.decode(dcp.Encoder().encode(made))[0].datatype == 1
+    assert dcp.decode(dcp.Encoder(inflate=False).encode(made))[0].datatype == 3
+
+
+def test_a_collection_and_a_stream_id_go_where_they_belong() -> None:
+    made = rows(**MUTATION, collection_id=pa.array([0x555], pa.uint32()), stream_id=pa.array([71], pa.uint16()))
+    [frame] = dcp.decode(dcp.Encoder().encode(made))
+    assert (frame.key, frame.stream_id, frame.magic) == (b"\xd5\x0ak", 71, 0x08)
+
+
+def test_the_column_opaque_speaks_where_no_opaque_is_given() -> None:
+    made = rows(**MUTATION, opaque=[9])
+    assert dcp.decode(dcp.Encoder().encode(made))[0].opaque == 9
+    assert dcp.decode(dcp.Encoder().encode(made, opaque=4))[0].opaque == 4
+
+
+def test_frames_are_written_into_a_buffer_that_has_room() -> None:
+    made = rows(**MUTATION)
+    wanted = dcp.Encoder().encode(made)
+    for room in (len(wanted), 500):
+        buffer = bytearray(room)
+        assert dcp.Encoder().encode_into(buffer, made) == len(wanted)
+        assert buffer.startswith(wanted)
+    with pytest.raises(dcp.LocalProtocolError, match=f"buffer: expected room for {len(wanted)} bytes"):
+        dcp.Encoder().encode_into(bytearray(len(wanted) - 1), made)
+
+
+def test_no_rows_are_no_frames() -> None:
+    assert dcp.Encoder().encode(rows(**MUTATION).slice(1)) == b""
+    assert dcp.Encoder().encode_into(bytearray(), rows(**MUTATION).slice(1)) == 0
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (rows(event=["mutation", "mutation"], key=[b"k", b""]), "row 1: key: expected at least 1 byte"),
+        (rows(event=["mutatoin"], key=[b"k"]), "row 0: event: expected one of mutation, deletion, expiration, "),
+        (rows(event=pa.array([None], pa.string()), key=[b"k"]), "row 0: event: expected one of"),
+        (rows(key=[b"k"]), "rows: expected a column event, found key"),
+        (rows(event=["commit"], key=[b"k"], value=[b"v"]), "row 0: value: expected none with this event"),
+        (rows(event=["mutation"], key=[b"k" * 65536]), "row 0: key: expected at most 65535 bytes"),
+        (rows(event=["mutation"], key=[7]), "key: expected binary or text, found the Arrow type 'l'"),
+        (rows(**MUTATION, seqno=[1.5]), "seqno: expected integers, found the Arrow type 'g'"),
+        (rows(event=[1], key=[b"k"]), "event: expected text, plain or dictionary encoded, found the Arrow type 'l'"),
+        (rows(event=["expiration"], key=[b"k"]), "row 0: event: no form of it has these columns"),
+        (pa.array([1, 2]), "rows: expected rows in columns, found the Arrow type 'l'"),
+        ([1], "rows: expected a batch or an Arrow record batch, found list"),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_rows_that_cannot_go_are_refused_with_the_row_and_the_reason(made: Any, problem: str) -> None:
+    with pytest.raises(dcp.LocalProtocolError) as refused:
+        dcp.Encoder().encode(made)
+    assert problem in str(refused.value)
+
+
+def test_a_column_that_is_not_needed_may_have_any_type() -> None:
+    assert dcp.Encoder().encode(rows(**MUTATION, score=[1.5], seen=[True])) == dcp.Encoder().encode(rows(**MUTATION))
+
+
+def test_an_opaque_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(dcp.LocalProtocolError, match="opaque: expected an integer of 32 bits, found 4294967296"):
+        dcp.Encoder().encode(rows(**MUTATION), opaque=1 << 32)
