@@ -91,7 +91,7 @@ def rows(**columns: list[Any]) -> Any:
     return pa.record_batch(columns)
 
 
-MUTATION = {"event": ["mutation"], "key": [b"k"]}
+MUTATION: dict[str, list[Any]] = {"event": ["mutation"], "key": [b"k"]}
 
 
 def test_rows_of_another_tool_need_only_what_they_say() -> None:

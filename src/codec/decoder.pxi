@@ -38,6 +38,7 @@ cdef class Decoder:
         w.max_frame, w.max_value = max_frame, max_value
         w.collections, w.inflate, w.split_xattrs = collections, inflate, split_xattrs
         w.check_keys, w.quarantine, w.views = check_keys, quarantine, views
+        w.map_xattrs = plan.at[<int>XATTRS] != NOWHERE and plan.specs[plan.at[<int>XATTRS]].mapped
         if plan.at[<int>VALUE] != NOWHERE or plan.at[<int>XATTRS] != NOWHERE:
             w.opened = (SNAPPY_BIT | XATTR_BIT) if split_xattrs else SNAPPY_BIT
         w.runs = not (views or collections or check_keys) and plan.at[<int>KEY] != NOWHERE \
@@ -57,6 +58,7 @@ cdef class Decoder:
         for i in range(w.n_sources):
             memory_release(w.sources[i])
         free(w.sources)
+        drop_pairs(&w.columns.pairs)
         free(w.arena)
         free(w.scratch)
         free(w.notes)
@@ -258,6 +260,8 @@ cdef class Decoder:
             blank_nulls(&w.columns, i, &w.specs[i], w.rows)
         if w.views:
             self._finish_sources(rows)
+        if w.map_xattrs:
+            self._finish_pairs(rows)
         for i in range(w.n_columns):
             if not finish_column(&w.columns, i, &w.specs[i], w.rows, w.room, &rows.built[i]):
                 raise MemoryError
@@ -279,13 +283,30 @@ cdef class Decoder:
             memory_release(arena)
             w.arena, w.arena_used, w.arena_room = NULL, 0, 0
             for column in (w.at[<int>VALUE], w.at[<int>XATTRS]):
-                view = NULL if column == NOWHERE else <int32_t*>w.columns.fixed[column]
+                view = NULL if column == NOWHERE or w.specs[column].width != 16 else <int32_t*>w.columns.fixed[column]
                 for n in range(w.rows if view != NULL else 0):
                     if view[4 * n] > 12 and view[4 * n + 2] == NOWHERE:
                         view[4 * n + 2] = number
         rows.sources, rows.n_sources = w.sources, w.n_sources
         w.sources, w.n_sources = NULL, 0
         self._own.number = self._lent.number = NOWHERE
+        return 0
+
+    cdef int _finish_pairs(self, Rows rows) except -1:
+        cdef Pairs* pairs = &self._work.columns.pairs
+        cdef int i
+        if pairs.count == 0 and not put_pair(pairs, b"", 0, b"", 0):
+            raise MemoryError
+        # An entry that nobody counts gives the buffers of a column without entries.
+        rows.n_pairs = self._work.columns.bytes[self._work.at[<int>XATTRS]].used
+        for i, (data, size) in enumerate((
+            (<size_t>pairs.name_ends, 4 * (rows.n_pairs + 1)), (<size_t>pairs.names.data, pairs.names.used),
+            (<size_t>pairs.text_ends, 4 * (rows.n_pairs + 1)), (<size_t>pairs.texts.data, pairs.texts.used),
+        )):
+            rows.pairs[i] = memory_of(<void*><size_t>data, size)
+            if rows.pairs[i] == NULL:
+                raise MemoryError
+        memset(pairs, 0, sizeof(Pairs))
         return 0
 
     # ------------------------------------------------------------------------------------ errors

@@ -79,6 +79,7 @@ cdef struct Spec:
     int source
     int width
     bint binary
+    bint mapped
     bint nullable
 
 
@@ -94,7 +95,7 @@ cdef int stored_width(str format) except -1:
         return 2
     if format in ("C", "c"):
         return 1
-    if format in ("z", "u"):
+    if format in ("z", "u", "+m"):
         return 0
     raise ValueError(f"no column can have the Arrow type {format!r}")
 
@@ -137,7 +138,8 @@ cdef class Plan:
         memset(self.at, 0xFF, sizeof(self.at))
         memset(self.routes, 0xFF, sizeof(self.routes))
         for i, (_, format, source, nullable) in enumerate(columns):
-            self.specs[i] = Spec(source, stored_width(format), format in ("z", "u", "vz", "vu"), nullable)
+            binary = format in ("z", "u", "vz", "vu")
+            self.specs[i] = Spec(source, stored_width(format), binary, format == "+m", nullable)
             if source != FIELD:
                 self.at[<int>source] = i
         self._name_events()
@@ -186,12 +188,30 @@ cdef class Plan:
             child = <ArrowSchema*>room_for(sizeof(ArrowSchema))
             self.schema.children[i] = child
             wire_name, wire_format = name.encode(), format.encode()
-            if start_schema(child, wire_format, wire_name, ARROW_FLAG_NULLABLE if nullable else 0, 0) == NULL:
+            flags = ARROW_FLAG_NULLABLE if nullable else 0
+            if start_schema(child, wire_format, wire_name, flags, 1 if format == "+m" else 0) == NULL:
                 raise MemoryError
+            if format == "+m":
+                self._describe_entries(child)
             if source == EVENT and format == "c":
                 child.dictionary = <ArrowSchema*>room_for(sizeof(ArrowSchema))
                 if start_schema(child.dictionary, "u", "", 0, 0) == NULL:
                     raise MemoryError
+        return 0
+
+    cdef int _describe_entries(self, ArrowSchema* map) except -1:
+        """A map is a list of entries, which have a name and a text."""
+        cdef ArrowSchema* entries = <ArrowSchema*>room_for(sizeof(ArrowSchema))
+        cdef int i
+        map.children[0] = entries
+        if start_schema(entries, "+s", "entries", 0, 2) == NULL:
+            raise MemoryError
+        for i in range(2):
+            entries.children[i] = <ArrowSchema*>room_for(sizeof(ArrowSchema))
+        if start_schema(entries.children[0], "u", "key", 0, 0) == NULL:
+            raise MemoryError
+        if start_schema(entries.children[1], "u", "value", ARROW_FLAG_NULLABLE, 0) == NULL:
+            raise MemoryError
         return 0
 
     cdef int _add(self, row) except -1:

@@ -13,11 +13,21 @@ cdef struct Bytes:
     # How much the batch before had.
     int64_t hint
 
+cdef struct Pairs:
+    # The entries of a column of maps: names and texts.
+    Bytes names
+    Bytes texts
+    uint8_t* name_ends
+    uint8_t* text_ends
+    int64_t count
+    int64_t room
+
 cdef struct Columns:
     # The batch in work. `fixed` has a row's part of fixed width: a number, an offset or a view.
     uint8_t* fixed[MAX_COLUMNS]
     uint8_t* valid[MAX_COLUMNS]
     Bytes bytes[MAX_COLUMNS]
+    Pairs pairs
 
 
 cdef bint grow(uint8_t** data, int64_t size) noexcept nogil:
@@ -48,6 +58,36 @@ cdef struct Built:
     int64_t used
 
 
+cdef bint put_pair(Pairs* pairs, const uint8_t* name, int64_t name_size, const uint8_t* text,
+                   int64_t text_size) noexcept nogil:
+    cdef int64_t room = max(2 * pairs.room, <int64_t>FEWEST_ROWS)
+    if pairs.count == pairs.room:
+        if not grow(&pairs.name_ends, 4 * (room + 1)) or not grow(&pairs.text_ends, 4 * (room + 1)):
+            return False
+        (<int32_t*>pairs.name_ends)[pairs.count] = <int32_t>pairs.names.used
+        (<int32_t*>pairs.text_ends)[pairs.count] = <int32_t>pairs.texts.used
+        pairs.room = room
+    # One byte more, so that there is memory even for nothing.
+    if not reserve_bytes(&pairs.names, name_size + 1) or not reserve_bytes(&pairs.texts, text_size + 1):
+        return False
+    memcpy(pairs.names.data + pairs.names.used, name, name_size)
+    memcpy(pairs.texts.data + pairs.texts.used, text, text_size)
+    pairs.names.used += name_size
+    pairs.texts.used += text_size
+    pairs.count += 1
+    (<int32_t*>pairs.name_ends)[pairs.count] = <int32_t>pairs.names.used
+    (<int32_t*>pairs.text_ends)[pairs.count] = <int32_t>pairs.texts.used
+    return True
+
+
+cdef void drop_pairs(Pairs* pairs) noexcept nogil:
+    free(pairs.names.data)
+    free(pairs.texts.data)
+    free(pairs.name_ends)
+    free(pairs.text_ends)
+    memset(pairs, 0, sizeof(Pairs))
+
+
 cdef class Rows:
     """Finished columns. Arrow takes them through the PyCapsule interface, numpy through `buffers`."""
 
@@ -56,9 +96,14 @@ cdef class Rows:
     cdef Built built[MAX_COLUMNS]
     cdef Memory** sources
     cdef int n_sources
+    # The entries of a column of maps: where names end, names, where texts end, texts.
+    cdef Memory* pairs[4]
+    cdef int64_t n_pairs
 
     def __dealloc__(self):
         cdef int i
+        for i in range(4):
+            memory_release(self.pairs[i])
         for i in range(MAX_COLUMNS):
             memory_release(self.built[i].valid)
             memory_release(self.built[i].data)
@@ -130,6 +175,8 @@ cdef class Rows:
         cdef Spec* spec = &self.plan.specs[i]
         if spec.width == 16:
             return self._export_views(i, out)
+        if spec.mapped:
+            return self._export_map(i, out)
         if start_array(out, self.num_rows, built.nulls, 3 if spec.binary else 2, 3, 0) == NULL:
             return False
         array_holds(out, built.valid)
@@ -152,6 +199,31 @@ cdef class Rows:
         array_holds(names, self.plan.event_data)
         names.buffers[1] = self.plan.event_offsets.data
         names.buffers[2] = self.plan.event_data.data
+        return True
+
+    cdef bint _export_map(self, int i, ArrowArray* out) noexcept nogil:
+        """A list of entries, each with a name and a text."""
+        cdef Built* built = &self.built[i]
+        cdef ArrowArray* entries
+        cdef ArrowArray* half
+        cdef int j
+        if start_array(out, self.num_rows, built.nulls, 2, 2, 1) == NULL:
+            return False
+        array_holds(out, built.valid)
+        array_holds(out, built.data)
+        out.buffers[0] = NULL if built.valid == NULL else built.valid.data
+        out.buffers[1] = built.data.data
+        out.children[0] = entries = <ArrowArray*>calloc(1, sizeof(ArrowArray))
+        if entries == NULL or start_array(entries, self.n_pairs, 0, 1, 0, 2) == NULL:
+            return False
+        for j in range(2):
+            entries.children[j] = half = <ArrowArray*>calloc(1, sizeof(ArrowArray))
+            if half == NULL or start_array(half, self.n_pairs, 0, 3, 2, 0) == NULL:
+                return False
+            array_holds(half, self.pairs[2 * j])
+            array_holds(half, self.pairs[2 * j + 1])
+            half.buffers[1] = self.pairs[2 * j].data
+            half.buffers[2] = self.pairs[2 * j + 1].data
         return True
 
     cdef bint _export_views(self, int i, ArrowArray* out) noexcept nogil:

@@ -72,6 +72,7 @@ cdef struct Work:
     bint collections
     bint inflate
     bint split_xattrs
+    bint map_xattrs
     # Whether rows may be taken in runs.
     bint runs
     # The bits of a datatype that mean work.
@@ -356,11 +357,15 @@ cdef bint put_rare(Work* w, const Row* row, int64_t n, const uint8_t* end, Feed*
     if row.stream_id != NOWHERE and where[<int>STREAM_ID] != NOWHERE:
         put_number(w, where[<int>STREAM_ID], n, row.stream_id)
     if row.xattrs_size != NOWHERE and where[<int>XATTRS] != NOWHERE:
-        if not w.views:
-            fill_offsets(&w.columns, where[<int>XATTRS], n)
-        if not put_bytes(w, where[<int>XATTRS], n, row.xattrs, row.xattrs_size, end, feed, row.inflated):
-            return False
         set_valid(&w.columns, where[<int>XATTRS], n)
+        if w.map_xattrs:
+            if not put_map(w, where[<int>XATTRS], n, row):
+                return False
+        else:
+            if not w.views:
+                fill_offsets(&w.columns, where[<int>XATTRS], n)
+            if not put_bytes(w, where[<int>XATTRS], n, row.xattrs, row.xattrs_size, end, feed, row.inflated):
+                return False
     if row.problem != MORE and where[<int>ERROR] != NOWHERE:
         return put_error(w, where[<int>ERROR], n, row.problem)
     return True
@@ -578,7 +583,7 @@ cdef Status open_value(Work* w, Row* row, uint8_t datatype) noexcept nogil:
         status = inflate_value(w, row)
         if status == FULL or status == NO_MEMORY:
             return status
-    if status == MORE and datatype & XATTR_BIT and w.split_xattrs and not cut_xattrs(row):
+    if status == MORE and datatype & XATTR_BIT and w.split_xattrs and not cut_xattrs(row, w.map_xattrs):
         status = BAD_XATTRS
     if status != MORE and w.quarantine:
         row[0] = raw
@@ -618,7 +623,7 @@ cdef Status inflate_value(Work* w, Row* row) noexcept nogil:
     return MORE
 
 
-cdef bint cut_xattrs(Row* row) noexcept nogil:
+cdef bint cut_xattrs(Row* row, bint text) noexcept nogil:
     """The section at the beginning of a value: a length, then pairs of name, 00, text, 00 with a length each."""
     cdef const uint8_t* at = row.value
     cdef const uint8_t* end
@@ -640,6 +645,8 @@ cdef bint cut_xattrs(Row* row) noexcept nogil:
             return False
         zero = <const uint8_t*>memchr(at, 0, length)
         if zero == NULL or memchr(zero + 1, 0, at + length - (zero + 1)) != at + length - 1:
+            return False
+        if text and not is_utf8(at, at + length):
             return False
         at += length
     row.xattrs, row.xattrs_size = row.value, end - row.value
@@ -688,6 +695,25 @@ cdef inline bint put_bytes(Work* w, int column, int64_t n, const uint8_t* data, 
         memcpy(bytes.data + used, data, size)
     else:
         copy_bytes(bytes.data + used, data, size, end)
+    return True
+
+
+cdef bint put_map(Work* w, int column, int64_t n, const Row* row) noexcept nogil:
+    """The pairs of a section that was found sound: a length, a name, 00, a text, 00 each."""
+    cdef const uint8_t* at = row.xattrs + 4
+    cdef const uint8_t* end = row.xattrs + row.xattrs_size
+    cdef int64_t length, name
+    fill_offsets(&w.columns, column, n)
+    (<int32_t*>w.columns.fixed[column])[n] = <int32_t>w.columns.pairs.count
+    while at < end:
+        length = load32(at)
+        at += 4
+        name = <const uint8_t*>memchr(at, 0, length) - at
+        if not put_pair(&w.columns.pairs, at, name, at + name + 1, length - name - 2):
+            return False
+        at += length
+    # The offsets of a column of maps count entries.
+    w.columns.bytes[column].used = w.columns.pairs.count
     return True
 
 

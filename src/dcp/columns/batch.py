@@ -74,11 +74,15 @@ class Batch:
         """The columns as numpy arrays that look at the same memory.
 
         A column with nulls is a masked array, a column of bytes two arrays, `event` a number into
-        `events`.
+        `events`. Xattrs as a map have no such form and are left out.
         """
         import numpy
 
-        return {column.name: self._to_numpy(numpy, i, column.format) for i, column in enumerate(self.schema)}
+        return {
+            column.name: self._to_numpy(numpy, i, column.format)
+            for i, column in enumerate(self.schema)
+            if column.format != "+m"
+        }
 
     def _to_numpy(self, numpy: Any, index: int, format: str) -> Any:
         valid, fixed, data = self._rows.buffers(index)

@@ -33,7 +33,8 @@ class Decoder(_codec.Decoder):
     collections: keys carry their collection id, as on a connection with HELLO Collections.
     views: keys, values and xattrs are Arrow views into the received bytes; nothing is copied.
     events: the messages that become rows; None for all but system events.
-    inflate: undo snappy. xattrs: "split" them off the value, or leave them "inline".
+    inflate: undo snappy. xattrs: "split" their section off the value, make a "map" of it, or leave them
+    "inline".
     keys: "binary", or "utf8": checked.
     errors: "raise", or "quarantine": a value that cannot be read is delivered as it came, and the
     column `error` says why.
@@ -56,19 +57,19 @@ class Decoder(_codec.Decoder):
         max_value: int = MAX_FRAME,
         events: Collection[str] | None = None,
         inflate: bool = True,
-        xattrs: Literal["split", "inline"] = "split",
+        xattrs: Literal["split", "map", "inline"] = "split",
         keys: Literal["binary", "utf8"] = "binary",
         errors: Literal["raise", "quarantine"] = "raise",
     ) -> Self:
         for name, value, accepted in (
-            ("xattrs", xattrs, ("split", "inline")),
+            ("xattrs", xattrs, ("split", "map", "inline")),
             ("keys", keys, ("binary", "utf8")),
             ("errors", errors, ("raise", "quarantine")),
         ):
             if value not in accepted:
-                raise LocalProtocolError(f"{name}: expected {' or '.join(accepted)}, found {value!r}")
+                raise LocalProtocolError(f"{name}: expected one of {', '.join(accepted)}, found {value!r}")
         table = dialect_of(dialect)
-        chosen = _typed(choose(table, columns), views, keys, quarantine=errors == "quarantine")
+        chosen = _typed(choose(table, columns), views, keys, xattrs, quarantine=errors == "quarantine")
         plan = compile_plan(table, chosen, events_of(table, events))
         self = super().__new__(
             cls,
@@ -77,7 +78,7 @@ class Decoder(_codec.Decoder):
             max_value=max_value,
             collections=collections,
             inflate=inflate,
-            split_xattrs=xattrs == "split",
+            split_xattrs=xattrs != "inline",
             check_keys=keys == "utf8",
             quarantine=errors == "quarantine",
             views=views,
@@ -139,17 +140,18 @@ class Decoder(_codec.Decoder):
         return FrameError(f"{whose}: {detail}", offset, raw[1], vbucket)
 
 
-def _typed(columns: tuple[Column, ...], views: bool, keys: str, *, quarantine: bool) -> tuple[Column, ...]:
+def _typed(columns: tuple[Column, ...], views: bool, keys: str, xattrs: str, *, quarantine: bool) -> tuple[Column, ...]:
     """The columns with the types that the options give them."""
     if quarantine and all(column.name != "error" for column in columns):
         columns += tuple(column for column in COLUMNS if column.name == "error")
-    formats = {"key": "u" if keys == "utf8" else "z"}
+    formats = {"key": "u" if keys == "utf8" else "z", "xattrs": "+m" if xattrs == "map" else "z"}
     chosen = (replace(column, format=formats.get(column.name, column.format)) for column in columns)
     return tuple(_viewed(column) if views else column for column in chosen)
 
 
 def _viewed(column: Column) -> Column:
-    return replace(column, format="v" + column.format) if column.name in ("key", "value", "xattrs") else column
+    viewed = column.name in ("key", "value", "xattrs") and column.format in ("z", "u")
+    return replace(column, format="v" + column.format) if viewed else column
 
 
 def _limit(name: str, limit: int | None, most: int) -> int:
