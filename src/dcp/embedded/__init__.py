@@ -1,0 +1,1 @@
+"""A cluster in memory that speaks the protocol on real sockets."""
