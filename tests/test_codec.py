@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import sysconfig
 import tracemalloc
 from itertools import pairwise
 
@@ -155,3 +158,14 @@ def test_frames_that_are_taken_leave_no_memory_behind() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 1 << 16
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="only free-threaded builds can turn it on")
+def test_the_import_leaves_the_gil_off() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys, dcp; print(sys._is_gil_enabled())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "False\n"

@@ -1,0 +1,126 @@
+# Runs: the fast lane for frames that look alike.
+
+cdef struct Lane:
+    # A column of numbers during a run: where its cells are, and where in a frame they come from.
+    uint8_t* cells
+    int64_t offset
+
+
+cdef int64_t put_run(Work* w, Feed* feed, const uint8_t* end, const Shape* shape) noexcept nogil:
+    """The rows of a run of frames that look alike and need no work on key or value; says how many it took.
+
+    What `put_row` does, with everything that is the same for all of them done once. Anything that is out
+    of the ordinary, and anything wrong, is left to `put_row`.
+    """
+    # Magic, opcode, extras length, and the bits of the datatype that mean work.
+    cdef uint64_t mask = 0xFFFF0000FF000000ULL | <uint64_t>w.opened << 16
+    cdef const uint8_t* at = feed.memory.data + feed.begin
+    cdef const uint8_t* first = at
+    cdef uint64_t look = load64(at) & 0xFFFF0000FF000000ULL, word, tail, seqno
+    cdef int64_t n = w.rows, stop = min(w.room, w.max_rows), left, size, body, key_size
+    cdef int64_t extras = shape.extras_length, head = HEADER_SIZE + extras
+    cdef int seqno_at = shape.seqno_at, meta_at = shape.meta_at
+    cdef const int* where = w.at
+    cdef Columns* columns = &w.columns
+    cdef Bytes keys = columns.bytes[where[<int>KEY]]
+    cdef Bytes values = columns.bytes[where[<int>VALUE]]
+    cdef int32_t* key_ends = <int32_t*>columns.fixed[where[<int>KEY]]
+    cdef int32_t* value_ends = <int32_t*>columns.fixed[where[<int>VALUE]]
+    cdef uint64_t* starts = NULL
+    cdef uint64_t* ends = NULL
+    cdef Lane lanes[MAX_COLUMNS]
+    cdef Lane* last8 = lanes + open_lanes(columns, shape, COPY8, lanes)
+    cdef Lane* last4 = last8 + open_lanes(columns, shape, COPY4, last8)
+    cdef Lane* last2 = last4 + open_lanes(columns, shape, COPY2, last4)
+    cdef Lane* last1 = last2 + open_lanes(columns, shape, COPY1, last2)
+    cdef Lane* lane
+    cdef Stream* stream
+    if where[<int>SNAPSHOT_START] != NOWHERE:
+        starts = <uint64_t*>columns.fixed[where[<int>SNAPSHOT_START]]
+    if where[<int>SNAPSHOT_END] != NOWHERE:
+        ends = <uint64_t*>columns.fixed[where[<int>SNAPSHOT_END]]
+    left = min(<int64_t>(end - at), max(w.max_bytes - w.data, <int64_t>0))
+    while n < stop and left >= head:
+        word, tail = load64(at), load64(at + BODY_LENGTH_AT)
+        if word & mask != look:
+            break
+        body, key_size = tail >> 32, word >> 32 & 0xFFFF
+        size = HEADER_SIZE + body
+        body -= extras + key_size
+        if size > left or body < 0 or key_size == 0 or (meta_at != NOWHERE and load16(at + meta_at)):
+            break
+        stream = stream_of(w, tail << 32 | (word & 0xFFFF) << 16)
+        if stream == NULL or not stream.windowed:
+            break
+        seqno = load64(at + seqno_at)
+        if stream.begun and seqno <= stream.last:
+            break
+        if keys.room - keys.used < key_size and not reserve_bytes(&keys, key_size):
+            break
+        if values.room - values.used < body and not reserve_bytes(&values, body):
+            break
+        stream.last, stream.begun = seqno, True
+        key_ends[n], value_ends[n] = <int32_t>keys.used, <int32_t>values.used
+        copy_bytes(keys.data + keys.used, at + head, key_size, end)
+        if body:
+            copy_bytes(values.data + values.used, at + head + key_size, body, end)
+        keys.used += key_size
+        values.used += body
+        if starts != NULL:
+            starts[n] = stream.start
+        if ends != NULL:
+            ends[n] = stream.end
+        lane = lanes
+        while lane < last8:
+            (<uint64_t*>lane.cells)[n] = load64(at + lane.offset)
+            lane += 1
+        while lane < last4:
+            (<uint32_t*>lane.cells)[n] = load32(at + lane.offset)
+            lane += 1
+        while lane < last2:
+            (<uint16_t*>lane.cells)[n] = load16(at + lane.offset)
+            lane += 1
+        while lane < last1:
+            lane.cells[n] = at[lane.offset]
+            lane += 1
+        n += 1
+        at += size
+        left -= size
+    columns.bytes[where[<int>KEY]], columns.bytes[where[<int>VALUE]] = keys, values
+    close_run(w, shape, w.rows, n)
+    size, key_size = at - first, n - w.rows
+    feed.begin += size
+    w.offset += size
+    w.counted += size
+    w.data += size
+    w.rows = n
+    return key_size
+
+
+cdef int open_lanes(Columns* columns, const Shape* shape, Move move, Lane* lanes) noexcept nogil:
+    """The columns that get their numbers by this move; says how many they are."""
+    cdef const Op* op = shape.ops
+    cdef int n = 0
+    if move != COPY8:
+        op = shape.ends[<int>move - 1]
+    while op + n < shape.ends[<int>move]:
+        lanes[n] = Lane(columns.fixed[op[n].column], op[n].offset)
+        n += 1
+    return n
+
+
+cdef void close_run(Work* w, const Shape* shape, int64_t begin, int64_t end) noexcept nogil:
+    """What is the same in all rows of a run: what happened, and the fields that such a message lacks."""
+    cdef const Op* op
+    cdef int i
+    cdef int64_t n
+    if w.at[<int>EVENT] != NOWHERE:
+        memset(w.columns.fixed[w.at[<int>EVENT]] + begin, shape.event, end - begin)
+    op = shape.ends[<int>COPY1]
+    while op < shape.ends[<int>ZERO1]:
+        i = w.specs[op.column].width
+        memset(w.columns.fixed[op.column] + begin * i, 0, (end - begin) * i)
+        op += 1
+    for i in range(shape.n_valid):
+        for n in range(begin, end):
+            set_valid(&w.columns, shape.valid[i], n)
