@@ -1,0 +1,83 @@
+"""The store against a model: a plain list of everything that was ever put."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcp.embedded import store
+from dcp.embedded.store import Item, SystemItem, Vbucket
+from dcp.position import FailoverLog
+from dcp.wire.memcached import VbucketState
+
+CHANGES = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from(["mutation", "deletion"])))
+
+
+def vbucket() -> Vbucket:
+    return Vbucket(7, VbucketState.ACTIVE, FailoverLog.of([(1, 0)]))
+
+
+def filled(changes: list[tuple[bytes, str]]) -> tuple[Vbucket, list[Item]]:
+    items = [Item(event, 2 * n + 1, key, delete_time=n) for n, (key, event) in enumerate(changes)]
+    vb = vbucket()
+    for item in items:
+        vb.put(item)
+    return vb, items
+
+
+def latest(items: list[Item], after: int, until: int) -> list[Item]:
+    """The last version of each key, of those that are in the range still."""
+    last = {item.key: item for item in items}
+    return [item for item in items if last[item.key] is item and after < item.seqno <= until]
+
+
+@given(CHANGES, st.integers(0, 60), st.integers(0, 60))
+def test_what_is_read_is_the_latest_version_of_each_key_in_order(
+    changes: list[tuple[bytes, str]], after: int, until: int
+) -> None:
+    vb, items = filled(changes)
+    assert vb.since(after, until) == latest(items, after, until)
+    assert vb.since(0) == list(vb) == latest(items, 0, vb.high_seqno)
+    assert len(vb) == len(latest(items, 0, vb.high_seqno))
+    for key in (b"a", b"b", b"c"):
+        assert vb.get(0, key) == next((item for item in reversed(items) if item.key == key), None)
+
+
+def test_stale_versions_are_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_FEWEST_STALE", 3)
+    vb, items = filled([(b"a", "mutation"), (b"b", "mutation")] * 20)
+    assert vb.since(0) == items[-2:]
+    assert len(vb._items) < 12
+
+
+@given(CHANGES, st.none() | st.integers(0, 20))
+def test_a_purge_forgets_tombstones_but_the_last_item_and_says_up_to_where(
+    changes: list[tuple[bytes, str]], before: int | None
+) -> None:
+    vb, items = filled(changes)
+    alive = latest(items, 0, vb.high_seqno)
+    gone = [i for i in alive if not i.alive and i.seqno < vb.high_seqno and (before is None or i.delete_time < before)]
+    assert vb.purge(before) == len(gone)
+    assert vb.since(0) == [item for item in alive if item not in gone]
+    assert vb.purge_seqno == max((item.seqno for item in gone), default=0)
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    vb, _ = filled([(b"a", "mutation")])
+    other = vb.copy(7, VbucketState.REPLICA)
+    vb.put(Item("mutation", 9, b"b"))
+    assert (len(vb), len(other), other.high_seqno, other.state) == (2, 1, 1, VbucketState.REPLICA)
+
+
+def test_the_drop_of_a_collection_replaces_its_creation() -> None:
+    vb = vbucket()
+    vb.put(SystemItem(1, 0, b"hotel", 1, 8, 9))
+    vb.put(SystemItem(2, 1, b"", 2, 8, 9))
+    assert [item.seqno for item in vb.since(0)] == [2]
+
+
+def test_a_seqno_that_does_not_rise_is_refused() -> None:
+    vb, _ = filled([(b"a", "mutation")])
+    with pytest.raises(ValueError, match="vbucket 7: expected a seqno above 1, found 1"):
+        vb.put(Item("mutation", 1, b"b"))
