@@ -1,0 +1,128 @@
+"""The scopes and collections of a bucket, and how they change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dcp.errors import LocalProtocolError
+from dcp.wire.dcp import SystemEvent
+
+# Ids below are the server's own.
+_FIRST_ID = 8
+DEFAULT = "_default"
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    id: int
+    name: str
+    max_ttl: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    id: int
+    name: str
+    collections: tuple[Collection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step from a manifest to the next, as every vbucket takes it: a system event."""
+
+    event: SystemEvent
+    manifest_uid: int
+    name: str
+    scope_id: int
+    collection_id: int | None = None
+    max_ttl: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A state of all scopes and collections. Every change makes a new one, with the next uid."""
+
+    uid: int = 0
+    scopes: tuple[Scope, ...] = (Scope(0, DEFAULT, (Collection(0, DEFAULT),)),)
+    next_id: int = _FIRST_ID
+
+    def create_scope(self, name: str) -> tuple[Manifest, list[Change]]:
+        _check_name(name)
+        if any(scope.name == name for scope in self.scopes):
+            raise LocalProtocolError(f"scope {name!r}: there is one already")
+        scope = Scope(self.next_id, name)
+        changed = replace(self, uid=self.uid + 1, scopes=(*self.scopes, scope), next_id=self.next_id + 1)
+        return changed, [Change(SystemEvent.SCOPE_CREATE, changed.uid, name, scope.id)]
+
+    def create_collection(self, scope: str, name: str, max_ttl: int | None = None) -> tuple[Manifest, list[Change]]:
+        _check_name(name)
+        owner = self.scope(scope)
+        if any(collection.name == name for collection in owner.collections):
+            raise LocalProtocolError(f"collection {scope}.{name}: there is one already")
+        collection = Collection(self.next_id, name, max_ttl)
+        grown = replace(owner, collections=(*owner.collections, collection))
+        changed = replace(self._with(grown), uid=self.uid + 1, next_id=self.next_id + 1)
+        return changed, [Change(SystemEvent.COLLECTION_BEGIN, changed.uid, name, owner.id, collection.id, max_ttl)]
+
+    def drop_collection(self, scope: str, name: str) -> tuple[Manifest, list[Change]]:
+        owner = self.scope(scope)
+        dropped = self.collection(scope, name)
+        shrunk = replace(owner, collections=tuple(c for c in owner.collections if c.id != dropped.id))
+        changed = replace(self._with(shrunk), uid=self.uid + 1)
+        return changed, [Change(SystemEvent.COLLECTION_END, changed.uid, name, owner.id, dropped.id)]
+
+    def drop_scope(self, name: str) -> tuple[Manifest, list[Change]]:
+        """The collections of a scope go first, and only the last of the events has the new uid."""
+        dropped = self.scope(name)
+        if dropped.id == 0:
+            raise LocalProtocolError(f"scope {name}: the default scope cannot be dropped")
+        scopes = tuple(scope for scope in self.scopes if scope.id != dropped.id)
+        changed = replace(self, uid=self.uid + 1, scopes=scopes)
+        ends = [
+            Change(SystemEvent.COLLECTION_END, self.uid, collection.name, dropped.id, collection.id)
+            for collection in dropped.collections
+        ]
+        return changed, [*ends, Change(SystemEvent.SCOPE_DROP, changed.uid, name, dropped.id)]
+
+    def scope(self, name: str) -> Scope:
+        for scope in self.scopes:
+            if scope.name == name:
+                return scope
+        raise LocalProtocolError(f"scope {name!r}: expected one of {', '.join(scope.name for scope in self.scopes)}")
+
+    def collection(self, scope: str, name: str) -> Collection:
+        owner = self.scope(scope)
+        for collection in owner.collections:
+            if collection.name == name:
+                return collection
+        names = ", ".join(collection.name for collection in owner.collections) or "none"
+        raise LocalProtocolError(f"collection {name!r}: expected one of scope {scope}, which has {names}")
+
+    def collections(self) -> dict[int, Collection]:
+        """Every collection there is, by its id."""
+        return {collection.id: collection for scope in self.scopes for collection in scope.collections}
+
+    def to_json(self) -> dict[str, Any]:
+        """As servers answer it: ids are hexadecimal text."""
+        return {"uid": f"{self.uid:x}", "scopes": [_scope_json(scope) for scope in self.scopes]}
+
+    def _with(self, scope: Scope) -> Manifest:
+        return replace(self, scopes=tuple(scope if old.id == scope.id else old for old in self.scopes))
+
+
+def _scope_json(scope: Scope) -> dict[str, Any]:
+    collections = [
+        {"name": c.name, "uid": f"{c.id:x}"} | ({} if c.max_ttl is None else {"maxTTL": c.max_ttl})
+        for c in scope.collections
+    ]
+    return {"name": scope.name, "uid": f"{scope.id:x}", "collections": collections}
+
+
+def _check_name(name: str) -> None:
+    """What servers take for a name: 1 to 251 of their characters, not beginning with _ or %."""
+    allowed = name.isascii() and all(letter.isalnum() or letter in "_-%" for letter in name)
+    if not allowed or not 1 <= len(name) <= 251 or name[0] in "_%":
+        raise LocalProtocolError(
+            f"name {name!r}: expected 1 to 251 letters, digits, _, - or %, and neither _ nor % first"
+        )
