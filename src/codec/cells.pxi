@@ -120,22 +120,27 @@ cdef bint put_map(Work* w, int column, int64_t n, const Row* row) noexcept nogil
 
 
 cdef bint put_view(Work* w, uint8_t* out, const uint8_t* data, int64_t size, Feed* feed, bint inflated) noexcept nogil:
+    if inflated:
+        # The number of the buffer with what was inflated is known when the batch is finished.
+        write_view(out, data, size, NOWHERE, data - w.arena)
+        return True
+    if feed.number == NOWHERE and not add_source(w, feed.memory, &feed.number):
+        return False
+    write_view(out, data, size, feed.number, data - feed.memory.data)
+    return True
+
+
+cdef inline void write_view(uint8_t* out, const uint8_t* data, int64_t size, int number, int64_t place) noexcept nogil:
     """An Arrow view: up to 12 bytes inside it, else their place in a buffer and the first four."""
     cdef int32_t view[4]
     view[0] = <int32_t>size
-    view[1] = view[2] = view[3] = 0
     if size <= 12:
+        view[1] = view[2] = view[3] = 0
         memcpy(view + 1, data, size)
     else:
         memcpy(view + 1, data, 4)
-        if inflated:
-            view[2], view[3] = NOWHERE, <int32_t>(data - w.arena)
-        else:
-            if feed.number == NOWHERE and not add_source(w, feed.memory, &feed.number):
-                return False
-            view[2], view[3] = feed.number, <int32_t>(data - feed.memory.data)
+        view[2], view[3] = number, <int32_t>place
     memcpy(out, view, 16)
-    return True
 
 
 cdef bint add_source(Work* w, Memory* memory, int* number) noexcept nogil:

@@ -41,7 +41,7 @@ cdef class Decoder:
         w.map_xattrs = plan.at[<int>XATTRS] != NOWHERE and plan.specs[plan.at[<int>XATTRS]].mapped
         if plan.at[<int>VALUE] != NOWHERE or plan.at[<int>XATTRS] != NOWHERE:
             w.opened = (SNAPPY_BIT | XATTR_BIT) if split_xattrs else SNAPPY_BIT
-        w.runs = not (views or collections or check_keys) and plan.at[<int>KEY] != NOWHERE \
+        w.runs = not check_keys and plan.at[<int>KEY] != NOWHERE \
             and plan.at[<int>VALUE] != NOWHERE and plan.at[<int>TIMESTAMP] == NOWHERE
         w.hint = FEWEST_ROWS
         self._own.number = self._lent.number = NOWHERE

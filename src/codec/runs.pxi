@@ -24,8 +24,13 @@ cdef int64_t put_run(Work* w, Feed* feed, const uint8_t* end, const Shape* shape
     cdef Columns* columns = &w.columns
     cdef Bytes keys = columns.bytes[where[<int>KEY]]
     cdef Bytes values = columns.bytes[where[<int>VALUE]]
-    cdef int32_t* key_ends = <int32_t*>columns.fixed[where[<int>KEY]]
-    cdef int32_t* value_ends = <int32_t*>columns.fixed[where[<int>VALUE]]
+    # In both, 4 bytes a row where they are offsets, 16 where they are views.
+    cdef uint8_t* key_cells = columns.fixed[where[<int>KEY]]
+    cdef uint8_t* value_cells = columns.fixed[where[<int>VALUE]]
+    cdef const uint8_t* key
+    cdef bint views = w.views, prefixed = w.collections and shape.prefixed
+    cdef int prefix = 0
+    cdef int64_t collection = 0
     cdef uint64_t* starts = NULL
     cdef uint64_t* ends = NULL
     cdef Lane lanes[MAX_COLUMNS]
@@ -39,6 +44,8 @@ cdef int64_t put_run(Work* w, Feed* feed, const uint8_t* end, const Shape* shape
         starts = <uint64_t*>columns.fixed[where[<int>SNAPSHOT_START]]
     if where[<int>SNAPSHOT_END] != NOWHERE:
         ends = <uint64_t*>columns.fixed[where[<int>SNAPSHOT_END]]
+    if views and feed.number == NOWHERE and not add_source(w, feed.memory, &feed.number):
+        return 0
     left = min(<int64_t>(end - at), max(w.max_bytes - w.data, <int64_t>0))
     while n < stop and left >= head:
         word, tail = load64(at), load64(at + BODY_LENGTH_AT)
@@ -55,17 +62,30 @@ cdef int64_t put_run(Work* w, Feed* feed, const uint8_t* end, const Shape* shape
         seqno = load64(at + seqno_at)
         if stream.begun and seqno <= stream.last:
             break
-        if keys.room - keys.used < key_size and not reserve_bytes(&keys, key_size):
-            break
-        if values.room - values.used < body and not reserve_bytes(&values, body):
-            break
+        key = at + head
+        if prefixed:
+            prefix = collection_in(key, key_size, &collection)
+            if prefix == 0:
+                break
+            key += prefix
+            key_size -= prefix
+        if views:
+            write_view(key_cells + 16 * n, key, key_size, feed.number, key - feed.memory.data)
+            write_view(value_cells + 16 * n, key + key_size, body, feed.number, key + key_size - feed.memory.data)
+        else:
+            if keys.room - keys.used < key_size + 1 and not reserve_bytes(&keys, key_size + 1):
+                break
+            if values.room - values.used < body and not reserve_bytes(&values, body):
+                break
+            (<int32_t*>key_cells)[n], (<int32_t*>value_cells)[n] = <int32_t>keys.used, <int32_t>values.used
+            copy_bytes(keys.data + keys.used, key, key_size, end)
+            if body:
+                copy_bytes(values.data + values.used, key + key_size, body, end)
+            keys.used += key_size
+            values.used += body
+        if prefixed and where[<int>COLLECTION] != NOWHERE:
+            put_number(w, where[<int>COLLECTION], n, collection)
         stream.last, stream.begun = seqno, True
-        key_ends[n], value_ends[n] = <int32_t>keys.used, <int32_t>values.used
-        copy_bytes(keys.data + keys.used, at + head, key_size, end)
-        if body:
-            copy_bytes(values.data + values.used, at + head + key_size, body, end)
-        keys.used += key_size
-        values.used += body
         if starts != NULL:
             starts[n] = stream.start
         if ends != NULL:

@@ -373,15 +373,19 @@ cdef bint put_rare(Work* w, const Row* row, int64_t n, const uint8_t* end, Feed*
 
 cdef inline bint split_key(Row* row) noexcept nogil:
     """Takes the collection id off the front of a key; False if it is not the shortest LEB128 of 32 bits."""
+    cdef int prefix = collection_in(row.key, row.key_size, &row.collection)
+    row.key += prefix
+    row.key_size -= prefix
+    return prefix > 0
+
+
+cdef inline int collection_in(const uint8_t* key, int64_t size, int64_t* collection) noexcept nogil:
+    """The length of the collection id in front of a key; 0 if it is not the shortest LEB128 of 32 bits."""
     cdef uint64_t number = 0
     cdef int i
-    for i in range(<int>min(row.key_size, <int64_t>5)):
-        number |= <uint64_t>(row.key[i] & 0x7F) << (7 * i)
-        if row.key[i] < 0x80:
-            if (i and row.key[i] == 0) or number >> 32:
-                return False
-            row.collection = number
-            row.key += i + 1
-            row.key_size -= i + 1
-            return True
-    return False
+    for i in range(<int>min(size, <int64_t>5)):
+        number |= <uint64_t>(key[i] & 0x7F) << (7 * i)
+        if key[i] < 0x80:
+            collection[0] = number
+            return 0 if (i and key[i] == 0) or number >> 32 else i + 1
+    return 0
