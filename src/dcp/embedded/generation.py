@@ -1,0 +1,54 @@
+"""What a generation of servers knows, by the release that brought it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dcp.embedded.rollback import Rules
+from dcp.errors import LocalProtocolError
+from dcp.wire.dcp import StreamFlag
+
+Release = tuple[int, int]
+NEWEST: Release = (8, 5)
+
+_STREAM_FLAGS: dict[StreamFlag, Release] = {
+    StreamFlag.TAKE_OVER: (3, 0),
+    StreamFlag.DISK_ONLY: (3, 0),
+    StreamFlag.TO_LATEST: (3, 0),
+    StreamFlag.ACTIVE_VB_ONLY: (5, 0),
+    StreamFlag.STRICT_VB_UUID: (5, 1),
+    StreamFlag.FROM_LATEST: (7, 2),
+    StreamFlag.IGNORE_PURGED_TOMBSTONES: (7, 2),
+    StreamFlag.CACHE_TRANSFER: (8, 5),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A release of the server, as far as its behaviour is its own."""
+
+    release: Release = NEWEST
+
+    @classmethod
+    def of(cls, version: str) -> Generation:
+        """From text such as `7.2` or `7.2.4`."""
+        parts = version.split(".")
+        if len(parts) < 2 or not all(part.isdigit() for part in parts):
+            raise LocalProtocolError(f"server_version: expected a release such as 7.2, found {version!r}")
+        release = int(parts[0]), int(parts[1])
+        if not (3, 0) <= release <= NEWEST:
+            raise LocalProtocolError(f"server_version: expected 3.0 to {NEWEST[0]}.{NEWEST[1]}, found {version!r}")
+        return cls(release)
+
+    @property
+    def stream_flags(self) -> StreamFlag:
+        """The flags of a stream request that it knows; others are refused."""
+        known = StreamFlag(0)
+        for flag, since in _STREAM_FLAGS.items():
+            known |= flag if since <= self.release else StreamFlag(0)
+        return known
+
+    @property
+    def rollback(self) -> Rules:
+        """How it decides whether a consumer has to go back."""
+        return Rules(purge=self.release >= (4, 0), purge_window=self.release < (5, 5))

@@ -1,0 +1,165 @@
+"""What a producer answers to a stream request: the checks of servers, in their order; the first that fails answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dcp.embedded.generation import Generation
+from dcp.embedded.manifest import Manifest
+from dcp.embedded.rollback import Resume, Rules, rollback_point
+from dcp.embedded.store import Item, Vbucket
+from dcp.wire.dcp import StreamFlag
+from dcp.wire.dcp_body import StreamFilter
+from dcp.wire.memcached import Status, VbucketState
+
+ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
+_NEWEST = Generation()
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What a connection agreed on before it asks for a stream."""
+
+    collections: bool = False
+    xattrs: bool = False
+    noop: bool = False
+    stream_ids: bool = False
+    sync_writes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A stream request. `filter` is None where its value is none that servers take."""
+
+    flags: StreamFlag
+    start: int
+    end: int
+    vbuuid: int
+    snapshot_start: int
+    snapshot_end: int
+    filter: StreamFilter | None = field(default_factory=StreamFilter)
+    has_value: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The stream that will be sent: items above `start`, of these collections (None for all), up to `end`."""
+
+    start: int
+    end: int
+    snapshot_start: int
+    snapshot_end: int
+    collections: frozenset[int] | None
+    stream_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A status; with ROLLBACK the seqno to go back to."""
+
+    status: Status
+    rollback_seqno: int | None = None
+
+
+def decide(
+    request: Request,
+    connection: Connection,
+    vbucket: Vbucket | None,
+    manifest: Manifest,
+    *,
+    streaming: bool = False,
+    generation: Generation = _NEWEST,
+) -> Accepted | Refused:
+    """`streaming`: whether the connection has a live stream of this vbucket and stream id."""
+    if request.flags & ~int(generation.stream_flags):
+        return Refused(Status.EINVAL)
+    if vbucket is None or not _streams(vbucket, request.flags):
+        return Refused(Status.NOT_MY_VBUCKET)
+    start, first, last, vbuuid = _window(request, vbucket)
+    if (connection.xattrs or connection.collections) and not connection.noop:
+        return Refused(Status.NOT_SUPPORTED)
+    if start > request.end or not first <= start <= last:
+        return Refused(Status.ERANGE)
+    chosen = _collections(request, connection, manifest)
+    if isinstance(chosen, Refused):
+        return chosen
+    if streaming:
+        return Refused(Status.KEY_EEXISTS)
+    high = _high(vbucket, chosen)
+    point = _rollback(
+        request, vbucket, (start, vbuuid, first, last), high if chosen is not None else None, generation.rollback
+    )
+    if point is not None:
+        return Refused(Status.ROLLBACK, point)
+    end = request.end
+    if StreamFlag.TO_LATEST in request.flags:
+        end = high
+    elif StreamFlag.DISK_ONLY in request.flags:
+        end = vbucket.persisted_seqno
+    if start > end or start > vbucket.high_seqno:
+        return Refused(Status.ERANGE)
+    if start == first and last > vbucket.high_seqno:
+        last = first
+    assert request.filter is not None
+    return Accepted(start, end, first, last, chosen, request.filter.sid)
+
+
+def _streams(vbucket: Vbucket, flags: StreamFlag) -> bool:
+    if StreamFlag.ACTIVE_VB_ONLY in flags:
+        return vbucket.state is VbucketState.ACTIVE
+    return vbucket.state in (VbucketState.ACTIVE, VbucketState.REPLICA)
+
+
+def _window(request: Request, vbucket: Vbucket) -> tuple[int, int, int, int]:
+    """Where to start, inside which snapshot, and of which history."""
+    if StreamFlag.FROM_LATEST in request.flags:
+        high = vbucket.high_seqno
+        return high, high, high, request.vbuuid or vbucket.log.newest.vbuuid
+    return request.start, request.snapshot_start, request.snapshot_end, request.vbuuid
+
+
+def _collections(request: Request, connection: Connection, manifest: Manifest) -> frozenset[int] | Refused | None:
+    """The ids that the request is for; None for all."""
+    wanted = request.filter
+    if wanted is None or (request.has_value and not connection.collections):
+        return Refused(Status.EINVAL)
+    chosen: frozenset[int] | None = None if connection.collections else frozenset({0})
+    there = manifest.collections()
+    if not connection.collections and 0 not in there:
+        return Refused(Status.EINVAL)
+    if wanted.collections is not None:
+        chosen = frozenset(wanted.collections)
+        if not chosen <= there.keys():
+            return Refused(Status.UNKNOWN_COLLECTION)
+    if wanted.scope is not None:
+        scopes = [scope for scope in manifest.scopes if scope.id == wanted.scope]
+        if not scopes:
+            return Refused(Status.UNKNOWN_SCOPE)
+        chosen = frozenset(collection.id for collection in scopes[0].collections)
+    if connection.stream_ids != (wanted.sid is not None) or wanted.sid == 0:
+        return Refused(Status.DCP_STREAM_ID_INVALID)
+    if connection.sync_writes and wanted.collections is not None:
+        return Refused(Status.NOT_SUPPORTED)
+    return chosen
+
+
+def _high(vbucket: Vbucket, collections: frozenset[int] | None) -> int:
+    """The highest seqno of these collections."""
+    if collections is None:
+        return vbucket.high_seqno
+    seqnos = (item.seqno for item in vbucket if isinstance(item, Item) and item.collection_id in collections)
+    return max(seqnos, default=0)
+
+
+def _rollback(
+    request: Request, vbucket: Vbucket, window: tuple[int, int, int, int], filtered_high: int | None, rules: Rules
+) -> int | None:
+    assert request.filter is not None
+    resume = Resume(
+        *window,
+        strict=StreamFlag.STRICT_VB_UUID in request.flags,
+        ignore_purged=StreamFlag.IGNORE_PURGED_TOMBSTONES in request.flags,
+        purge_seqno=request.filter.purge_seqno or 0,
+        filtered_high=filtered_high,
+    )
+    return rollback_point(resume, vbucket.log, vbucket.high_seqno, vbucket.purge_seqno, rules)
