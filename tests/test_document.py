@@ -92,6 +92,7 @@ def test_a_section_of_a_real_document_is_split() -> None:
         ("00000001", "length at byte 0: expected at most 0, found 1"),
         ("0000000200ff", "length at byte 4: expected 4 bytes, found 2"),
         ("00000004ffffffff", "length at byte 4: expected at most 0, found 4294967295"),
+        ("00000006000000026100", "pair at byte 4: expected a name, 00, a value and 00"),
         ("0000000800000004610062ff", "pair at byte 4: expected a name, 00, a value and 00"),
     ],
 )

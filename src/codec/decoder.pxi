@@ -94,27 +94,45 @@ cdef class Decoder:
     def feed(self, data not None):
         """Take the next bytes of the stream, of any length. `bytes` are read where they are, without a copy."""
         cdef const uint8_t[::1] view
-        self._return_lent()
-        if isinstance(data, bytes):
-            self._lend(data)
-            return
-        view = data
-        if view.shape[0]:
-            self._append(&view[0], view.shape[0])
+        self._enter()
+        try:
+            self._return_lent()
+            if type(data) is bytes:
+                self._lend(data)
+                return
+            view = data
+            if view.shape[0]:
+                self._append(&view[0], view.shape[0])
+        finally:
+            atomic_give(&self._busy)
 
     def buffer(self):
         """Where the next bytes of the stream may be written. Say with `received` how many were."""
         cdef Feed* own = &self._own
-        self._return_lent()
-        self._make_room(0)
-        return memoryview(View.of(own.memory, own.memory.data + own.end, own.memory.size - own.end, True))
+        self._enter()
+        try:
+            self._return_lent()
+            self._make_room(0)
+            return memoryview(View.of(own.memory, own.memory.data + own.end, own.memory.size - own.end, True))
+        finally:
+            atomic_give(&self._busy)
 
     def received(self, Py_ssize_t count):
         """`count` bytes were written to the last `buffer`."""
         cdef Py_ssize_t room = 0 if self._own.memory == NULL else self._own.memory.size - self._own.end
-        if not 0 <= count <= room:
-            raise ValueError(f"received: expected 0 to {room} bytes, the length of the buffer, found {count}")
-        self._own.end += count
+        self._enter()
+        try:
+            if not 0 <= count <= room:
+                raise ValueError(f"received: expected 0 to {room} bytes, the length of the buffer, found {count}")
+            self._own.end += count
+        finally:
+            atomic_give(&self._busy)
+
+    cdef int _enter(self) except -1:
+        """The loop lets go of the GIL: nobody else may touch what it works on."""
+        if atomic_take(&self._busy):
+            raise RuntimeError("a decoder is not for two threads at once")
+        return 0
 
     cdef int _lend(self, bytes data) except -1:
         if not data:
@@ -150,7 +168,7 @@ cdef class Decoder:
         """
         cdef Feed* own = &self._own
         cdef Py_ssize_t pending = own.end - own.begin
-        cdef Py_ssize_t wanted = count or max(<Py_ssize_t>CHUNK // 4, pending)
+        cdef Py_ssize_t wanted = count or <Py_ssize_t>CHUNK // 4
         cdef bint shared = own.memory != NULL and atomic_get(&own.memory.owners) > 1
         cdef Memory* chunk
         if own.memory != NULL and pending == 0 and not shared:
@@ -160,7 +178,7 @@ cdef class Decoder:
         if own.memory != NULL and not shared and own.memory.size - pending >= wanted:
             memmove(own.memory.data, own.memory.data + own.begin, pending)
         else:
-            chunk = memory_new(max(<Py_ssize_t>CHUNK, pending + wanted))
+            chunk = memory_new(max(<Py_ssize_t>CHUNK, pending + max(pending, wanted)))
             if chunk == NULL:
                 raise MemoryError
             if pending:
@@ -174,19 +192,18 @@ cdef class Decoder:
 
     def _advance(self, int64_t max_rows, int64_t max_bytes):
         """Decodes what was fed until a limit is reached; True if one is. What is wrong is in `_problem`."""
-        if atomic_take(&self._busy):
-            raise RuntimeError("a decoder is not for two threads at once")
-        self._work.max_rows, self._work.max_bytes = max_rows, max_bytes
+        self._enter()
         try:
+            self._work.max_rows, self._work.max_bytes = max_rows, max_bytes
             if self._status == MORE or self._status == FULL:
                 self._status = self._run()
+            if self._status == NO_MEMORY:
+                raise MemoryError
+            if self._status == MORE:
+                self._return_lent()
+            return self._status == FULL
         finally:
             atomic_give(&self._busy)
-        if self._status == NO_MEMORY:
-            raise MemoryError
-        if self._status == MORE:
-            self._return_lent()
-        return self._status == FULL
 
     cdef Status _run(self) except *:
         cdef Status status
@@ -222,52 +239,69 @@ cdef class Decoder:
     # ------------------------------------------------------------------------------- handing out
 
     def _controls(self):
-        """The frames that became no rows since the last call: (rows before it, byte where it started, its bytes)."""
+        """The frames that became no rows since the last call: their bytes, and what came before them.
+
+        (rows in the batch, bytes of the stream, bytes for flow control, bytes)
+        """
         cdef Work* w = &self._work
         cdef Note* note
-        found = []
-        for i in range(w.n_notes):
-            note = &w.notes[<int64_t>i]
-            found.append((note.row, note.offset, PyBytes_FromStringAndSize(<char*>w.noted + note.at, note.size)))
-        w.n_notes = w.noted_used = 0
-        return found
+        self._enter()
+        try:
+            found = []
+            for i in range(w.n_notes):
+                note = &w.notes[<int64_t>i]
+                raw = PyBytes_FromStringAndSize(<char*>w.noted + note.at, note.size)
+                found.append((note.row, note.offset, note.counted, raw))
+            w.n_notes = w.noted_used = 0
+            return found
+        finally:
+            atomic_give(&self._busy)
 
-    def _cut(self, int64_t row):
-        """Forgets the rows from `row` on: those behind a control that is wrong."""
+    def _cut(self, int64_t row, int64_t counted):
+        """Forgets the rows from `row` on, and counts only what came before: there is a control that is wrong."""
         cdef Work* w = &self._work
         cdef Bytes* bytes
         cdef int i
-        if not 0 <= row < w.rows:
-            return
-        for i in range(w.n_columns):
-            bytes = &w.columns.bytes[i]
-            if w.specs[i].width == 0:
-                if w.specs[i].nullable:
-                    fill_offsets(&w.columns, i, w.rows)
-                bytes.used = (<int32_t*>w.columns.fixed[i])[row]
-                bytes.filled = min(bytes.filled, row)
-        w.rows = row
+        self._enter()
+        try:
+            w.counted = counted
+            if not 0 <= row < w.rows:
+                return
+            for i in range(w.n_columns):
+                bytes = &w.columns.bytes[i]
+                if w.specs[i].width == 0:
+                    if w.specs[i].nullable:
+                        fill_offsets(&w.columns, i, w.rows)
+                    bytes.used = (<int32_t*>w.columns.fixed[i])[row]
+                    bytes.filled = min(bytes.filled, row)
+            w.rows = row
+        finally:
+            atomic_give(&self._busy)
 
     def _finish(self):
         """The batch in work, as rows of its own; the next one begins."""
         cdef Work* w = &self._work
         cdef Rows rows = Rows.__new__(Rows)
         cdef int i
-        rows.plan, rows.num_rows = self.plan, w.rows
-        if w.room == 0 and not grow_rows(w):
-            raise MemoryError
-        for i in range(w.n_columns):
-            blank_nulls(&w.columns, i, &w.specs[i], w.rows)
-        if w.views:
-            self._finish_sources(rows)
-        if w.map_xattrs:
-            self._finish_pairs(rows)
-        for i in range(w.n_columns):
-            if not finish_column(&w.columns, i, &w.specs[i], w.rows, w.room, &rows.built[i]):
+        self._enter()
+        try:
+            rows.plan, rows.num_rows = self.plan, w.rows
+            if w.room == 0 and not grow_rows(w):
                 raise MemoryError
-        w.hint = max(<int64_t>FEWEST_ROWS, w.rows + w.rows // 8)
-        w.rows = w.room = w.data = w.counted = 0
-        return rows
+            for i in range(w.n_columns):
+                blank_nulls(&w.columns, i, &w.specs[i], w.rows)
+            if w.views:
+                self._finish_sources(rows)
+            if w.map_xattrs:
+                self._finish_pairs(rows)
+            for i in range(w.n_columns):
+                if not finish_column(&w.columns, i, &w.specs[i], w.rows, w.room, &rows.built[i]):
+                    raise MemoryError
+            w.hint = max(<int64_t>FEWEST_ROWS, w.rows + w.rows // 8)
+            w.rows = w.room = w.data = w.counted = 0
+            return rows
+        finally:
+            atomic_give(&self._busy)
 
     cdef int _finish_sources(self, Rows rows) except -1:
         """The buffers that the views point into; what was inflated comes last."""
@@ -316,12 +350,16 @@ cdef class Decoder:
         cdef Feed* feed = &self._own if self._own.end > self._own.begin else &self._lent
         cdef uint64_t size = 0
         cdef Py_ssize_t end = feed.end
-        if self._status == MORE or self._status == FULL:
-            return None
-        if check_frame(feed.memory.data + feed.begin, end - feed.begin, self._work.max_frame, &size) == WHOLE:
-            end = feed.begin + <Py_ssize_t>size
-        detail = _DETAILS.get(self._status)
-        if detail is not None:
-            detail = detail.format(detail=self._work.detail)
-        raw = PyBytes_FromStringAndSize(<char*>feed.memory.data + feed.begin, end - feed.begin)
-        return raw, self._work.offset, detail
+        self._enter()
+        try:
+            if self._status == MORE or self._status == FULL:
+                return None
+            if check_frame(feed.memory.data + feed.begin, end - feed.begin, self._work.max_frame, &size) == WHOLE:
+                end = feed.begin + <Py_ssize_t>size
+            detail = _DETAILS.get(self._status)
+            if detail is not None:
+                detail = detail.format(detail=self._work.detail)
+            raw = PyBytes_FromStringAndSize(<char*>feed.memory.data + feed.begin, end - feed.begin)
+            return raw, self._work.offset, detail
+        finally:
+            atomic_give(&self._busy)

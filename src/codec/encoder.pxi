@@ -54,8 +54,8 @@ cdef struct Form:
     bint defect
     # Whether there are bytes that no column writes.
     bint gaps
-    # Those whose column is as wide as they are come first, 8 bytes, 4, 2, 1; then the others.
-    int ends[4]
+    # Those of 8 bytes, then of 4, whose column is as wide, come first; then all others.
+    int ends[2]
     int n_writings
     Writing writings[MAX_COLUMNS]
     # A form with a column that is null in a row is not for that row.
@@ -91,8 +91,13 @@ cdef extern from "Python.h":
     char* PyBytes_AS_STRING(object data)
 
 
+cdef inline bint is_there(const Input* column, int64_t row) noexcept nogil:
+    row += column.offset
+    return column.kind != ABSENT and (column.valid == NULL or column.valid[row >> 3] >> (row & 7) & 1)
+
+
 cdef inline uint64_t number_at(const Input* column, int64_t row) noexcept nogil:
-    if column.kind == ABSENT:
+    if not is_there(column, row):
         return 0
     row += column.offset
     if column.width == 8:
@@ -102,11 +107,6 @@ cdef inline uint64_t number_at(const Input* column, int64_t row) noexcept nogil:
     if column.width == 2:
         return (<const uint16_t*>column.data)[row]
     return column.data[row]
-
-
-cdef inline bint is_there(const Input* column, int64_t row) noexcept nogil:
-    row += column.offset
-    return column.kind != ABSENT and (column.valid == NULL or column.valid[row >> 3] >> (row & 7) & 1)
 
 
 cdef inline int64_t bytes_at(const Input* column, int64_t row, const uint8_t** data) noexcept nogil:
@@ -265,7 +265,9 @@ cdef int64_t all_bytes(const Input* column, int64_t begin, int64_t end) noexcept
     if column.width == 8:
         return (<const int64_t*>column.data)[end] - (<const int64_t*>column.data)[begin]
     for row in range(begin, end):
-        total += (<const int32_t*>column.data)[4 * row]
+        # What stands under a null may be anything.
+        if column.valid == NULL or column.valid[row >> 3] >> (row & 7) & 1:
+            total += (<const int32_t*>column.data)[4 * row]
     return total
 
 
@@ -318,19 +320,13 @@ cdef inline void write_fields(const Job* job, const Form* form, int64_t row, uin
     cdef uint64_t number
     while writing < first + form.ends[0]:
         column = &job.columns[writing.column]
-        store64(out + writing.offset, (<const uint64_t*>column.data)[row + column.offset])
+        number = (<const uint64_t*>column.data)[row + column.offset]
+        store64(out + writing.offset, number if column.valid == NULL or is_there(column, row) else 0)
         writing += 1
     while writing < first + form.ends[1]:
         column = &job.columns[writing.column]
-        store32(out + writing.offset, (<const uint32_t*>column.data)[row + column.offset])
-        writing += 1
-    while writing < first + form.ends[2]:
-        column = &job.columns[writing.column]
-        store16(out + writing.offset, (<const uint16_t*>column.data)[row + column.offset])
-        writing += 1
-    while writing < first + form.ends[3]:
-        column = &job.columns[writing.column]
-        out[writing.offset] = column.data[row + column.offset]
+        number = (<const uint32_t*>column.data)[row + column.offset]
+        store32(out + writing.offset, <uint32_t>number if column.valid == NULL or is_there(column, row) else 0)
         writing += 1
     while writing < first + form.n_writings:
         number = number_at(&job.columns[writing.column], row)
@@ -410,15 +406,15 @@ cdef class Recipe:
         form.engine_at, form.defect = row["engine_at"], row["defect"]
         form.prefixed = row["prefixed"]
         form.key_must, form.key_may, form.value_may = row["key_must"], row["key_may"], row["value_may"]
-        as_wide = {width: [] for width in (8, 4, 2, 1, 0)}
+        as_wide = {width: [] for width in (8, 4, 0)}
         for offset, width, column in row["writings"]:
             same = number_width(self._formats[column][1]) == width
-            as_wide[width if same else 0].append((offset, width, column))
+            as_wide[width if same and width >= 4 else 0].append((offset, width, column))
         for i, writings in enumerate(as_wide.values()):
             for offset, width, column in writings:
                 form.writings[form.n_writings] = Writing(offset, width, column)
                 form.n_writings += 1
-            if i < 4:
+            if i < 2:
                 form.ends[<int>i] = form.n_writings
         form.gaps = sum(width for _, width, _ in row["writings"]) < form.extras_length + form.engine_length
         for column in row["needs"]:
@@ -488,7 +484,7 @@ cdef class Recipe:
             open_input(&job.columns[i], root.children[i], self._formats[i])
         for i in range(<int>INPUTS):
             # What is null in every row need not be asked for in any.
-            if self._special[i] != NOWHERE and root.children[self._special[i]].null_count != job.end - job.begin:
+            if self._special[i] != NOWHERE and not all_null(root.children[self._special[i]]):
                 job.inputs[i] = job.columns[self._special[i]]
         return self._number_events(root.children[self._special[<int>IN_EVENT]], job)
 
@@ -516,6 +512,10 @@ cdef class Recipe:
             name = PyBytes_FromStringAndSize(<const char*>text, size).decode(errors="replace")
             job.event_of[i] = self.events.index(name) if name in self.events else NOWHERE
         return 0
+
+
+cdef bint all_null(const ArrowArray* array) noexcept nogil:
+    return array.length > 0 and array.null_count == array.length
 
 
 cdef void close_job(Job* job) noexcept:

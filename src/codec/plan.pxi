@@ -46,6 +46,11 @@ cdef struct Op:
     uint8_t column
     bint behind_infos
 
+cdef struct When:
+    int offset
+    int width
+    uint64_t number
+
 cdef struct Shape:
     int next
     int type
@@ -58,6 +63,10 @@ cdef struct Shape:
     int seqno_at
     int start_at
     int end_at
+    # What numbers in the extras must be for this form, and how long the value then is.
+    int n_whens
+    When whens[2]
+    int content_length
     bint prefixed
     bint key_must
     bint key_may
@@ -226,7 +235,11 @@ cdef class Plan:
         shape.key_must, shape.key_may = row["key"]
         shape.value_must, shape.value_may = row["value"]
         shape.defect = row["defect"]
-        shape.varied = shape.type != NOWHERE or shape.engine_at != NOWHERE
+        shape.content_length = row["content_length"]
+        for offset, width, number in row["whens"]:
+            shape.whens[shape.n_whens] = When(offset, width, number)
+            shape.n_whens += 1
+        shape.varied = shape.type != NOWHERE or shape.engine_at != NOWHERE or shape.n_whens > 0
         self._compile(shape, row["places"])
         shape.plain = shape.event != NOWHERE and not shape.varied and row["kind"] == 0 and shape.key_must \
             and not shape.value_must and shape.value_may and shape.seqno_at != NOWHERE and not shape.widens

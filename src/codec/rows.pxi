@@ -124,6 +124,8 @@ cdef class Rows:
             total += self.num_rows * (self.plan.specs[i].width or 4) + self.built[i].used
             if self.built[i].valid != NULL:
                 total += (self.num_rows + 7) // 8
+        for i in range(4):
+            total += 0 if self.pairs[i] == NULL else self.pairs[i].size
         return total
 
     def buffers(self, int column):

@@ -10,8 +10,9 @@ cdef Status open_value(Work* w, Row* row, uint8_t datatype) noexcept nogil:
         status = inflate_value(w, row)
         if status == FULL or status == NO_MEMORY:
             return status
-    if status == MORE and datatype & XATTR_BIT and w.split_xattrs and not cut_xattrs(row, w.map_xattrs):
-        status = BAD_XATTRS
+    if status == MORE and row.value_size and datatype & XATTR_BIT and w.split_xattrs:
+        if not cut_xattrs(row, w.map_xattrs):
+            status = BAD_XATTRS
     if status != MORE and w.quarantine:
         row[0] = raw
         row.problem = status

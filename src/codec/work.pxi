@@ -43,6 +43,8 @@ cdef struct Note:
     int64_t at
     int64_t size
     int64_t offset
+    # The bytes for flow control before it.
+    int64_t counted
 
 cdef struct Row:
     # A frame that becomes a row: where its parts are. `bases` are where header and extras begin.
@@ -142,7 +144,7 @@ cdef Status scan(Work* w, Feed* feed) noexcept nogil:
                     return status
             last_head = head
         if shape != NULL and shape.event != NOWHERE:
-            if shape.plain and w.runs and put_run(w, feed, end, shape):
+            if shape.plain and w.runs and at[0] == 0x80 and put_run(w, feed, end, shape):
                 continue
             status = put_row(w, at, size, shape, end, feed)
         else:
@@ -172,9 +174,23 @@ cdef Status find_shape(const Work* w, const uint8_t* at, int route, const Shape*
         if shape.engine_at != NOWHERE and shape.engine_length != NOWHERE:
             if load16(at + infos + shape.engine_at) != shape.engine_length:
                 continue
+        if not whens_hold(shape, at + infos):
+            continue
         found[0] = shape
         return MORE
     return BAD_SHAPE if row else MORE
+
+
+cdef bint whens_hold(const Shape* shape, const uint8_t* at) noexcept nogil:
+    cdef const When* when
+    cdef uint64_t number
+    cdef int i
+    for i in range(shape.n_whens):
+        when = &shape.whens[i]
+        number = load32(at + when.offset) if when.width == 4 else at[when.offset]
+        if number != when.number:
+            return False
+    return True
 
 
 # ------------------------------------------------------------------------------------- controls
@@ -192,7 +208,7 @@ cdef Status put_control(Work* w, const uint8_t* at, uint64_t size, const Shape* 
         if not grow(&w.noted, max(2 * w.noted_room, w.noted_used + <int64_t>size)):
             return NO_MEMORY
         w.noted_room = max(2 * w.noted_room, w.noted_used + <int64_t>size)
-    w.notes[w.n_notes] = Note(w.rows, w.noted_used, size, w.offset)
+    w.notes[w.n_notes] = Note(w.rows, w.noted_used, size, w.offset, w.counted)
     memcpy(w.noted + w.noted_used, at, size)
     w.noted_used += size
     w.n_notes += 1
@@ -286,6 +302,8 @@ cdef inline Status put_row(Work* w, const uint8_t* at, uint64_t size, const Shap
     if (key_size == 0 and shape.key_must) or (key_size and not shape.key_may):
         return BAD_SHAPE
     if (row.value_size == 0 and shape.value_must) or (row.value_size and not shape.value_may):
+        return BAD_SHAPE
+    if shape.content_length != NOWHERE and row.value_size != shape.content_length:
         return BAD_SHAPE
 
     # Within a snapshot seqnos rise.

@@ -100,12 +100,12 @@ class Decoder(_codec.Decoder):
         full = self._advance(
             _limit("max_rows", max_rows, MAX_BATCH_ROWS), _limit("max_bytes", max_bytes, MAX_BATCH_BYTES)
         )
-        for row, offset, raw in self._controls():
+        for row, offset, counted, raw in self._controls():
             try:
                 self.controls.append((row, read_frame(raw, self._dialect, offset)))
             except FrameError as error:
                 self._error = error
-                self._cut(row)
+                self._cut(row, counted)
                 return True
         self._error = self._failure()
         return full or self._error is not None

@@ -49,10 +49,10 @@ def _shapes(message: Message, events: Sequence[str]) -> Iterator[dict[str, Any]]
         return
     seen = set()
     for layout in message.sent:
-        # Forms that differ only in their value are one to the loop.
-        lengths = layout.extras_length, layout.engine_length
-        if lengths not in seen:
-            seen.add(lengths)
+        # To the loop, markers that differ in what follows their window are one: they are judged as objects.
+        look = layout.extras_length, layout.engine_length, event == _NOWHERE or tuple(layout.when.items())
+        if look not in seen:
+            seen.add(look)
             yield _shape(message, layout, event)
 
 
@@ -60,7 +60,8 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
     places = {place.name: (place.offset, place.width) for place in _places(message, layout)}
     offsets = field_offsets(layout.extras + layout.content)
     lengths = {field.measures: offsets[field.name] for field in layout.extras if field.measures}
-    value_may = any(form.value is not Presence.NONE or form.content for form in message.sent)
+    row = event != _NOWHERE
+    whens = [(offsets[name], layout.fields[name].width, number) for name, number in layout.when.items()]
     return {
         "kind": _KINDS.index(message.kind),
         "opcode": message.opcode,
@@ -76,7 +77,9 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
         "end_at": offsets.get("snapshot_end", _NOWHERE),
         "prefixed": message.document,
         "key": (layout.key is Presence.MUST, layout.key is not Presence.NONE),
-        "value": (layout.value is Presence.MUST and len(message.sent) == 1, value_may),
+        "value": (layout.value is Presence.MUST, layout.value is not Presence.NONE or bool(layout.content)),
+        "whens": whens if row else [],
+        "content_length": layout.content_length if row and layout.content else _NOWHERE,
         "defect": layout.stream_id_defect,
         "places": places,
     }

@@ -65,7 +65,7 @@ def split_xattrs(value: bytes) -> tuple[Xattrs, bytes]:
         start = position + 4
         position = start + _length(value, position, end)
         name, found, rest = value[start:position].partition(b"\0")
-        if not found or rest.find(b"\0") != len(rest) - 1:
+        if not found or not rest or rest.find(b"\0") != len(rest) - 1:
             raise RemoteProtocolError(f"xattrs: pair at byte {start - 4}: expected a name, 00, a value and 00")
         pairs.append((name, rest[:-1]))
     return tuple(pairs), value[end:]
