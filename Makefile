@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= [arrow,cli]
+TEST_GROUPS ?= test consumers
 PYTEST ?=
 
 BIN := $(VENV)/bin
@@ -11,7 +12,7 @@ CODE := $(wildcard src tests bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help test lowest lint types demo bench sanitize coverage dist clean
+.PHONY: help test lowest lint types demo bench sanitize fuzz coverage dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -30,7 +31,7 @@ $(BIN)/activate:
 
 # A stamp says that the extension in the tree and the installed libraries are those of the files it depends on.
 $(VENV)/.installed: $(BIN)/activate $(BUILT_FROM)
-	$(BIN)/python -m pip install --quiet --editable '.$(EXTRAS)' --group test
+	$(BIN)/python -m pip install --quiet --editable '.$(EXTRAS)' $(TEST_GROUPS:%=--group %)
 	@touch $@
 
 $(VENV)/.lint $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/activate pyproject.toml
@@ -63,8 +64,10 @@ types: $(VENV)/.installed $(VENV)/.lint ## mypy, and the extension's stub agains
 demo: $(VENV)/.installed ## decode a capture of a real server
 	$(BIN)/dcp inspect tests/captures/couchbase-xattr.pcapng
 
-bench: $(VENV)/.installed $(VENV)/.bench ## every benchmark, one after the other
-	@set -e; for script in bench/bench_*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+# BENCH=--quick is a look; BENCH='--only decode' takes one of them.
+BENCH ?=
+bench: $(VENV)/.installed $(VENV)/.bench ## the benchmarks; tables, JSON and a plot in build/bench
+	$(BIN)/python -m bench --out build/bench $(BENCH)
 
 # The sanitizers' run time has to be loaded before Python, and the C++ one with it: pyarrow throws exceptions.
 # The interpreter frees little at its end, so leaks are not looked for here. pytest may not capture file descriptors,
@@ -76,6 +79,30 @@ sanitize: ## run the tests on an extension built with the address and undefined-
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 		.venv-sanitize/bin/python -m pytest --capture=sys $(PYTEST)
+
+CLANG ?= clang
+FUZZ ?= -runs=5000
+FUZZ_TARGETS ?= frames splitter codec decoder rows arrow encoder bodies
+FUZZ_ASAN := detect_leaks=0:malloc_context_size=0:quarantine_size_mb=8:thread_local_quarantine_size_kb=64
+
+# atheris steers by the coverage that clang builds in, and brings the sanitizers' run time; it needs Python 3.11 to 3.13.
+# The objects of gcc and of clang do not mix, so none are left behind. Where memory was allocated is not written down,
+# which would take most of the time: tests/fuzz/README.md says how to see it.
+fuzz: ## fuzz for a while, longer with FUZZ=-max_total_time=600 (seconds for each of FUZZ_TARGETS)
+	$(PYTHON) -m venv --clear .venv-fuzz
+	.venv-fuzz/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	rm -rf build/sanitize
+	DCP_BUILD=sanitize CC=$(CLANG) LDSHARED='$(CLANG) -shared' CFLAGS=-fsanitize=fuzzer-no-link \
+		.venv-fuzz/bin/python -m pip install --quiet '.[arrow]' 'atheris==3.0.*'
+	rm -rf build/sanitize
+	mkdir -p build/fuzz
+	@set -e; runtime="$$(.venv-fuzz/bin/python -c 'import atheris; print(atheris.path())')/asan_with_fuzzer.so"; \
+	for target in $(FUZZ_TARGETS); do \
+		echo "$$target: $(FUZZ)"; \
+		LD_PRELOAD="$$runtime $$(gcc -print-file-name=libstdc++.so.6)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
+			ASAN_OPTIONS="$(FUZZ_ASAN):$$ASAN_OPTIONS" \
+			.venv-fuzz/bin/python -m tests.fuzz.run $$target build/fuzz/$$target -artifact_prefix=build/fuzz/$$target- $(FUZZ); \
+	done
 
 # From 3.13 on Cython reports its lines in a way that its coverage plugin does not see: say PYTHON=python3.12.
 coverage: ## which lines the tests run, of the Python and of the Cython code

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -173,6 +174,132 @@ def cut(data: bytes) -> list[bytes]:
         position = end
     return frames
 
+
+# ------------------------------------------------------------------------- what had been stored
+
+INCLUDE_XATTRS, NO_VALUE, NO_VALUE_WITH_UNDERLYING_DATATYPE = 0x04, 0x08, 0x40
+_OPEN, _HELLO, _COLLECTIONS = 0x50, 0x1F, 0x12
+
+# Documents that a conversation rightly does not send, and why.
+UNSENT = {
+    "collections_after_drop": "in collections that were dropped",
+    "collections_disk_oso": "in other collections",
+    "collections_disk_oso_default": "in other collections",
+    "collections_filter_nojson": "the stream was refused",
+    "collections_filter_one": "in other collections",
+    "collections_filter_scope": "in other collections",
+    "collections_stream_ids": "in other collections",
+    "crash_rollback": "before the seqno from which the stream goes on",
+    "snappy_passive_hello": "stored last, not yet sent when the recording ends",
+    "stream_disk_flow_control": "stored last, behind the end that was asked for",
+    "stream_disk_resume_mid_snapshot": "before the seqno from which the stream goes on",
+    "tap_future_only": "stored before the connection",
+    "tap_nack_einternal": "the server gives up after the negative answers",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the package read of a change that a server sent; None is what such a message does not say.
+
+    `value` is the body of the document, or what it was compressed to where that was not undone.
+    """
+
+    name: str
+    vbucket: int
+    collection: int
+    key: bytes
+    cas: int
+    seqno: int | None
+    flags: int | None
+    expiry: int | None
+    value: bytes
+    compressed: bool
+    xattrs: dict[str, str]
+
+
+def open_flags(talk: Transcript) -> int:
+    """The flags with which the client opened its DCP connection."""
+    opens = [raw for raw in cut(talk.main.client) if raw[1] == _OPEN and raw[4] == 8 and raw[2:4] != b"\0\0"]
+    return int.from_bytes(opens[0][28:32], "big") if opens else 0
+
+
+def has_collections(talk: Transcript) -> bool:
+    """Whether the server granted HELLO Collections, and keys carry a prefix."""
+    answers = [raw for raw in cut(talk.main.server) if raw[1] == _HELLO and raw[0] == 0x81]
+    return any((_COLLECTIONS,) in struct.iter_unpack(">H", raw[HEADER_SIZE:]) for raw in answers)
+
+
+def compare_with_documents(talk: Transcript, changes: Iterable[Change]) -> Counter[str]:
+    """Compare what had been stored with what the server sent; how much of it was compared."""
+    sent: dict[tuple[int, int, bytes], list[Change]] = {}
+    for change in changes:
+        sent.setdefault((change.vbucket, change.collection, change.key), []).append(change)
+    counts: Counter[str] = Counter()
+    for document in talk.documents:
+        found = sent.get((document.vbucket, document.collection, document.key), [])
+        every = [change for same in sent.values() for change in same]
+        counts += _check_document(document, found, open_flags(talk)) if found else _check_unsent(document, talk, every)
+    return counts
+
+
+def _check_document(document: Document, changes: list[Change], flags: int) -> Counter[str]:
+    same = [change for change in changes if change.cas == document.cas]
+    if not same:
+        return _check_superseded(document, changes)
+    counts: Counter[str] = Counter()
+    for change in same:
+        counts += _check_numbers(document, change) + _check_value(document, change, flags)
+    return counts
+
+
+def _check_superseded(document: Document, changes: list[Change]) -> Counter[str]:
+    """The server sends only the last change of a key: here it expired, or was deleted."""
+    for change in changes:
+        assert change.name in ("deletion", "expiration")
+        assert change.cas > (document.cas or 0)
+        assert change.seqno is not None
+        assert change.seqno > (document.seqno or 0)
+    return Counter(superseded=1)
+
+
+def _check_unsent(document: Document, talk: Transcript, changes: list[Change]) -> Counter[str]:
+    assert talk.scenario in UNSENT
+    if talk.scenario.startswith("collections"):
+        assert document.collection not in {change.collection for change in changes}
+    elif document.seqno is not None:
+        sent = {change.seqno for change in changes if change.seqno is not None}
+        assert not min(sent) < document.seqno < max(sent)
+    return Counter(unsent=1)
+
+
+def _check_numbers(document: Document, change: Change) -> Counter[str]:
+    assert (change.name in ("deletion", "expiration")) == document.deleted
+    counts = Counter(sent=1)
+    for name in ("seqno", "flags", "expiry"):
+        stored, found = getattr(document, name), getattr(change, name)
+        if stored is not None and found is not None:
+            assert found == stored
+            counts[name] += 1
+    return counts
+
+
+def _check_value(document: Document, change: Change, flags: int) -> Counter[str]:
+    if document.value is None:
+        return Counter()
+    if change.compressed:
+        assert document.compressed in (None, change.value)
+        return Counter(compressed=1) if document.compressed else Counter(incomparable=1)
+    no_value = flags & (NO_VALUE | NO_VALUE_WITH_UNDERLYING_DATATYPE)
+    assert change.value == (b"" if no_value else document.value)
+    if not flags & INCLUDE_XATTRS:
+        assert not change.xattrs
+        return Counter(values=1)
+    assert change.xattrs == document.xattrs
+    return Counter(values=1, xattrs=bool(change.xattrs))
+
+
+# ------------------------------------------------------------------------- captured packets
 
 _INTERFACE, _PACKET, _TCP, _LOOPBACK = 1, 6, 6, 0
 

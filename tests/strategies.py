@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
 from typing import Any
 
+import cramjam
 from hypothesis import strategies as st
 
 import dcp
+from dcp.columns.plan import events_of
+from dcp.columns.schema import columns_of
 from dcp.wire.body import Records
+from dcp.wire.document import join_collection, join_xattrs
 from dcp.wire.field import Field
-from dcp.wire.frame import UNKNOWN
+from dcp.wire.frame import UNKNOWN, encode
 from dcp.wire.framing import FrameInfo, stream_id
-from dcp.wire.layout import EMPTY, ERROR, Dialect, Kind, Layout, Magic, Message, Presence
+from dcp.wire.layout import EMPTY, ERROR, Dialect, Effect, Kind, Layout, Magic, Message, Presence, Role
+from dcp.wire.memcached import MAX_FRAME
+from tests.reference import Options
 
 DIALECTS = st.sampled_from(list(dcp.DIALECTS.values()))
 _STATUSES = st.integers(1, 0xFFFF)
@@ -136,4 +145,219 @@ def _unknown(draw: st.DrawFn, dialect: Dialect) -> dcp.Frame:
         key=draw(st.binary(max_size=20)),
         value=draw(st.binary(max_size=20)),
         frame_info=draw(_infos(magic.kind, EMPTY)) if magic.framed else (),
+    )
+
+
+# -------------------------------------------------------------------------------- whole streams
+
+SNAPPY, XATTR = 2, 4
+OUT_OF_ORDER, IN_ORDER = 1, 2
+
+
+@dataclass
+class Stream:
+    """One of a connection's streams, as its producer sees it."""
+
+    vbucket: int
+    opaque: int
+    id: int | None = None
+    seqno: int = 0
+
+
+# What a step of a stream is; a change stands for a run of plain mutations if it can.
+STEPS = ("run", "run", "run", "change", "change", "change", "snapshot", "snapshot", "control", "disorder", "end")
+
+
+class Producer:
+    """Says what a producer could say, as its table spells it, on three streams at once.
+
+    Everything comes from a seed, so that an example is a list of small numbers. `faults` are the chances of
+    what an honest producer does not send: falling seqnos, broken prefixes, blocks and sections.
+    """
+
+    def __init__(self, dialect: Dialect, collections: bool = False, faults: float = 0.0) -> None:
+        self.dialect, self.collections, self.faults = dialect, collections, faults
+        self.rows = [m for m in dialect.messages if m.role is Role.ROW]
+        # Where rows cannot carry the id of their stream, the opaque alone tells two streams apart.
+        third = Stream(0, 7, 2) if self.rows[0].kind is Kind.REQUEST else Stream(0, 9)
+        self.streams = [Stream(0, 7), Stream(1023, 8, 300), third]
+        self.controls = [m for m in dialect.messages if m.role is Role.CONTROL and m.effect is not Effect.DISORDER]
+        self.dice = Random(0)
+
+    def say(self, step: str, which: int, seed: int) -> list[dcp.Frame]:
+        self.dice = Random(seed)
+        stream = self.streams[which]
+        if step == "run":
+            return [self._row(self.dialect.by_name["mutation"], stream, plain=True) for _ in range(seed % 7)]
+        if step == "change":
+            return [self._row(self.dice.choice(self.rows), stream)]
+        effect = {"snapshot": Effect.SNAPSHOT, "disorder": Effect.DISORDER, "end": Effect.STREAM_END}.get(step)
+        choices = [m for m in self.dialect.messages if m.effect is effect] if effect else self.controls
+        if step == "end" and self.dice.random() < 0.5:
+            choices = []
+        return [self._control(self.dice.choice(choices), stream)] if choices else []
+
+    def _fault(self) -> bool:
+        return self.dice.random() < self.faults
+
+    def _control(self, message: Message, stream: Stream) -> dcp.Frame:
+        form = self.dice.choice(message.sent)
+        fields = self._fields(message, form) | {"snapshot_start": stream.seqno, "snapshot_end": stream.seqno + 9}
+        if message.effect is Effect.DISORDER:
+            fields["flags"] = self.dice.choice([OUT_OF_ORDER, IN_ORDER])
+        return self._frame(message, form, stream, {name: fields[name] for name in fields if name in form.fields})
+
+    def _row(self, message: Message, stream: Stream, *, plain: bool = False) -> dcp.Frame:
+        form = self.dice.choice(message.sent)
+        fields = self._fields(message, form)
+        if "seqno" in form.fields:
+            stream.seqno += self.dice.choice([-stream.seqno, 0]) if self._fault() else self.dice.choice([1, 1, 300])
+            fields["seqno"] = stream.seqno
+        datatype, value = self._value(plain) if form.value is not Presence.NONE else (0, b"")
+        if "meta" in form.measured and not plain and self.dice.random() < 0.3:
+            fields["meta"] = self.dice.randbytes(5)
+        key = self._key(message) if form.key is not Presence.NONE else b""
+        return self._frame(message, form, stream, fields, key, datatype, value, plain)
+
+    def _frame(
+        self,
+        message: Message,
+        form: Layout,
+        stream: Stream,
+        fields: dict[str, int | bytes],
+        key: bytes = b"",
+        datatype: int = 0,
+        value: bytes = b"",
+        plain: bool = False,
+    ) -> dcp.Frame:
+        infos = () if plain and stream.id is None else self._infos(message, form, stream)
+        magic = next(m for m in Magic if m.kind is message.kind and m.framed == bool(infos))
+        typed = message.type is not None
+        return dcp.Frame(
+            message.name,
+            int(magic),
+            opaque=stream.opaque,
+            cas=self.dice.getrandbits(64),
+            vbucket=stream.vbucket,
+            datatype=0 if typed else datatype,
+            fields=fields,
+            key=key or (b"k" if form.key is Presence.MUST else b""),
+            # As many bytes as a failover log has an entry.
+            value=value or (bytes(16) if form.value is Presence.MUST else b""),
+            frame_info=infos,
+        )
+
+    def _fields(self, message: Message, form: Layout) -> dict[str, int | bytes]:
+        visible = [field for field in form.fields.values() if field.visible]
+        fields = {field.name: self.dice.getrandbits(8 * field.width - field.signed) for field in visible}
+        return _spare({**fields, **form.when}, message.forms(message.kind, 0), form)
+
+    def _infos(self, message: Message, form: Layout, stream: Stream) -> tuple[FrameInfo, ...]:
+        if message.kind.answers or message.kind is Kind.SERVER_REQUEST:
+            return ()
+        counted = not (form.stream_id_defect and self.dice.random() < 0.7)
+        infos = [] if stream.id is None else [stream_id(stream.id, counted=counted)]
+        if counted and self.dice.random() < 0.1:
+            infos.append(FrameInfo(self.dice.choice([0, 1, 5, 20]), self.dice.randbytes(self.dice.choice([0, 1, 20]))))
+        return tuple(infos)
+
+    def _key(self, message: Message) -> bytes:
+        key = self.dice.choice([b"k", "key é".encode(), b"airline_%d" % self.dice.getrandbits(10), b"k" * 40])
+        if not message.document:
+            return key
+        if self._fault():
+            return self.dice.choice([b"\x80", b"\xff" * 6, b"\x80\x00k", b"\xc3("])
+        return join_collection(self.dice.choice([0, 8, 0x80, 0xFFFFFFFF]), key) if self.collections else key
+
+    def _text(self) -> bytes:
+        return b"\xff" if self._fault() else self.dice.choice([b"", "é".encode(), b'"text"' * 9])
+
+    def _value(self, plain: bool) -> tuple[int, bytes]:
+        body = self.dice.choice([b"", b"{}", b"short body", b'{"n": 17}' * 5, self.dice.randbytes(200), bytes(3000)])
+        if plain:
+            return self.dice.choice([0, 1, 0x80]), body
+        datatype = self.dice.choice([0, 1, SNAPPY, XATTR, SNAPPY | XATTR, 7])
+        if not body or self._fault():
+            return datatype, body
+        if datatype & XATTR:
+            body = join_xattrs([(b"_sync", b"{}"), (b"x" * self.dice.choice([1, 30]), self._text())], body)
+            body = b"\0\0\0\1" + body if self._fault() else body
+        if datatype & SNAPPY:
+            body = bytes(cramjam.snappy.compress_raw(body))
+            body = body[:-1] if self._fault() else body
+        return datatype, body
+
+
+@st.composite
+def produced(
+    draw: st.DrawFn, dialect: Dialect, collections: bool = False, faults: float = 0.0, longest: int = 20
+) -> list[bytes]:
+    """The frames of a few streams of one connection."""
+    producer = Producer(dialect, collections, faults)
+    step = st.tuples(st.sampled_from(STEPS), st.integers(0, 2), st.integers(0, 2**20))
+    steps = draw(st.lists(step, max_size=longest))
+    return [encode(frame, dialect.name) for each in steps for frame in producer.say(*each)]
+
+
+def chunks(data: bytes, cuts: list[int]) -> list[bytes]:
+    """The pieces of `data` between these places, which count from its beginning, its end or anywhere."""
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[a:b] for a, b in pairwise(edges)]
+
+
+CUTS = st.lists(st.integers(0, 2**16), max_size=6)
+
+
+@st.composite
+def options(draw: st.DrawFn, dialect: Dialect, collections: bool = False) -> Options:
+    """Any arguments of a decoder. None means the default ones as often as all others together."""
+    possible = events_of(dialect, [message.name for message in dialect.messages if message.role is Role.ROW])
+    names = sorted(columns_of(dialect))
+    return Options(
+        columns=draw(st.none() | st.lists(st.sampled_from(names), min_size=1, unique=True).map(tuple)),
+        collections=collections if draw(st.integers(0, 9)) else not collections,
+        events=draw(st.none() | st.just(frozenset(possible)) | st.frozensets(st.sampled_from(possible))),
+        inflate=draw(st.booleans()),
+        xattrs=draw(st.sampled_from(["split", "map", "inline"])),
+        keys=draw(st.sampled_from(["binary", "utf8"])),
+        errors=draw(st.sampled_from(["raise", "quarantine"])),
+        max_value=draw(st.sampled_from([MAX_FRAME, 100])),
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """Bytes of a dialect, and how they are decoded."""
+
+    dialect: str
+    data: bytes
+    options: Options
+    views: bool
+    cuts: list[int]
+    feeding: str
+    limits: tuple[int | None, int | None]
+
+
+FEEDING = ("bytes", "bytearray", "buffer")
+LIMITS = st.tuples(st.none() | st.integers(1, 20), st.none() | st.sampled_from([1, 100, 1000, 10_000]))
+
+
+@st.composite
+def cases(draw: st.DrawFn, sound: bool = False) -> Case:
+    """Streams, or any frames, of any dialect; bytes that nobody meant now and then."""
+    dialect, collections = draw(DIALECTS), draw(st.booleans())
+    faults = 0.0 if sound else draw(st.sampled_from([0.0, 0.0, 0.1]))
+    streams = produced(dialect, collections, faults)
+    anything = st.lists(frames(dialect).map(lambda frame: encode(frame, dialect.name)), max_size=5)
+    data = bytearray(b"".join(draw(streams if sound else streams | streams | anything)))
+    if data and not sound and not draw(st.integers(0, 3)):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return Case(
+        dialect.name,
+        bytes(data),
+        draw(st.just(Options(collections=collections)) if sound else options(dialect, collections)),
+        draw(st.booleans()),
+        draw(CUTS),
+        draw(st.sampled_from(FEEDING)),
+        draw(LIMITS),
     )

@@ -17,9 +17,19 @@ from dcp._codec import Splitter
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.document import Datatype, split_collection, split_xattrs
 from dcp.wire.frame import UNKNOWN, dialect_of, encode, layout_of, read_frame, read_opaque
-from dcp.wire.memcached import MAX_FRAME, Feature, Status
+from dcp.wire.memcached import MAX_FRAME, Status
 from dcp.wire.tap import TapFlag
-from tests.conformance import TRANSCRIPTS, Connection, Document, Transcript, cut, transcript
+from tests.conformance import (
+    TRANSCRIPTS,
+    Change,
+    Connection,
+    Transcript,
+    compare_with_documents,
+    cut,
+    has_collections,
+    open_flags,
+    transcript,
+)
 
 # What the recording client got wrong on purpose, once in each server's recording of the scenario.
 MALFORMED = {
@@ -395,111 +405,47 @@ def test_the_summaries_were_not_empty() -> None:
 
 # ------------------------------------------------------------------------- what had been stored
 
-# Documents that a conversation rightly does not send, and why.
-UNSENT = {
-    "collections_after_drop": "in collections that were dropped",
-    "collections_disk_oso": "in other collections",
-    "collections_disk_oso_default": "in other collections",
-    "collections_filter_nojson": "the stream was refused",
-    "collections_filter_one": "in other collections",
-    "collections_filter_scope": "in other collections",
-    "collections_stream_ids": "in other collections",
-    "crash_rollback": "before the seqno from which the stream goes on",
-    "snappy_passive_hello": "stored last, not yet sent when the recording ends",
-    "stream_disk_flow_control": "stored last, behind the end that was asked for",
-    "stream_disk_resume_mid_snapshot": "before the seqno from which the stream goes on",
-    "tap_future_only": "stored before the connection",
-    "tap_nack_einternal": "the server gives up after the negative answers",
-}
-Identity = tuple[int, int, bytes]
-
 
 @cache
 def check_documents(path: Path) -> Counter[str]:
-    """Compare what had been stored with what the server sent; how much of it was compared."""
     talk = transcript(path)
     sent = frames(talk.main.server, talk.dialect)
     changes = [frame for frame in sent if frame.name in CHANGES and not frame.kind.answers]
-    has_collections = any(f.name == "hello" and f.kind.answers and Feature.COLLECTIONS in f.body() for f in sent)
-    rows: dict[Identity, list[dcp.Frame]] = {}
-    for frame in changes:
-        collection, key = split_collection(frame.key) if has_collections else (0, frame.key)
-        rows.setdefault((frame.vbucket, collection, key), []).append(frame)
-    counts: Counter[str] = Counter()
-    for document in talk.documents:
-        found = rows.get((document.vbucket, document.collection, document.key), [])
-        counts += _check_document(document, found, open_flags(talk)) if found else _check_unsent(document, talk, rows)
-    return counts
+    return compare_with_documents(talk, [_change(talk, frame) for frame in changes])
 
 
-def open_flags(talk: Transcript) -> OpenFlag:
-    opens = [frame for frame in frames(talk.main.client, talk.dialect) if frame.name == "open"]
-    return OpenFlag(int(opens[0].fields["flags"]) if opens else 0)
+def _change(talk: Transcript, frame: dcp.Frame) -> Change:
+    collection, key = split_collection(frame.key) if has_collections(talk) else (0, frame.key)
+    # Where only the datatype is that of the value, nothing is compressed.
+    underlying = open_flags(talk) & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
+    compressed = bool(frame.datatype & Datatype.SNAPPY and frame.value and not underlying)
+    has_xattrs = frame.datatype & Datatype.XATTR and not compressed
+    pairs, value = split_xattrs(frame.value) if has_xattrs else ((), frame.value)
+    return Change(
+        frame.name,
+        frame.vbucket,
+        collection,
+        key,
+        frame.cas,
+        _optional(frame, "seqno"),
+        _item_flags(frame),
+        _optional(frame, "expiry"),
+        value,
+        compressed,
+        {name.decode(): text.decode() for name, text in pairs},
+    )
 
 
-def _check_document(document: Document, rows: list[dcp.Frame], flags: OpenFlag) -> Counter[str]:
-    same = [row for row in rows if row.cas == document.cas]
-    if not same:
-        return _check_superseded(document, rows)
-    counts: Counter[str] = Counter()
-    for row in same:
-        counts += _check_numbers(document, row) + _check_value(document, row, flags)
-    return counts
+def _optional(frame: dcp.Frame, name: str) -> int | None:
+    return _number(frame, name) if name in frame.fields else None
 
 
-def _check_superseded(document: Document, rows: list[dcp.Frame]) -> Counter[str]:
-    """The server sends only the last change of a key: here it expired, or was deleted."""
-    for row in rows:
-        assert row.name in ("deletion", "expiration")
-        assert row.cas > (document.cas or 0)
-        assert int(row.fields["seqno"]) > (document.seqno or 0)
-    return Counter(superseded=1)
-
-
-def _check_unsent(document: Document, talk: Transcript, rows: dict[Identity, list[dcp.Frame]]) -> Counter[str]:
-    assert talk.scenario in UNSENT
-    sent = {int(row.fields["seqno"]) for same in rows.values() for row in same if "seqno" in row.fields}
-    if talk.scenario.startswith("collections"):
-        assert document.collection not in {collection for _, collection, _ in rows}
-    elif document.seqno is not None:
-        assert not min(sent) < document.seqno < max(sent)
-    return Counter(unsent=1)
-
-
-def _check_numbers(document: Document, row: dcp.Frame) -> Counter[str]:
-    assert (row.name in ("deletion", "expiration")) == document.deleted
-    counts = Counter(sent=1)
-    for name in ("seqno", "flags", "expiry"):
-        stored, found = getattr(document, name), row.fields.get(name)
-        if stored is not None and found is not None:
-            assert (_item_flags(row) if name == "flags" else found) == stored
-            counts[name] += 1
-    return counts
-
-
-def _item_flags(row: dcp.Frame) -> int:
+def _item_flags(frame: dcp.Frame) -> int | None:
     """TAP's are in the byte order of the server, a little-endian one, unless the frame says otherwise."""
-    found, tap_flags = int(row.fields["flags"]), row.fields.get("tap_flags")
-    if tap_flags is None or int(tap_flags) & TapFlag.NETWORK_BYTE_ORDER:
+    found, tap_flags = _optional(frame, "flags"), _optional(frame, "tap_flags")
+    if found is None or tap_flags is None or tap_flags & TapFlag.NETWORK_BYTE_ORDER:
         return found
     return int.from_bytes(found.to_bytes(4, "big"), "little")
-
-
-def _check_value(document: Document, row: dcp.Frame, flags: OpenFlag) -> Counter[str]:
-    no_value = bool(flags & (OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE))
-    if document.value is None:
-        return Counter()
-    # Where only the datatype is that of the value, nothing is compressed.
-    if row.datatype & Datatype.SNAPPY and row.value and not flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE:
-        assert document.compressed in (None, row.value)
-        return Counter(compressed=1) if document.compressed else Counter(incomparable=1)
-    pairs, value = split_xattrs(row.value) if row.datatype & Datatype.XATTR and row.value else ((), row.value)
-    assert value == (b"" if no_value else document.value)
-    if not flags & OpenFlag.INCLUDE_XATTRS:
-        assert not pairs
-        return Counter(values=1)
-    assert {name.decode(): text.decode() for name, text in pairs} == document.xattrs
-    return Counter(values=1, xattrs=bool(pairs))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")

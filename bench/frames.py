@@ -1,0 +1,287 @@
+"""Wire bytes for the benchmarks: the same ones for the same case, on any machine.
+
+The tables encode each kind of frame once, with numbers in it that are easy to find again; the frames of a
+wire are copies of these templates with numbers of their own. `python -m bench.frames DIR` writes the wires
+that `compare.py` counts instructions on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import dcp
+from dcp.wire.framing import FrameInfo, stream_id
+from dcp.wire.layout import Dialect, Kind, Layout, Magic, Message
+
+KIB, MIB = 1 << 10, 1 << 20
+CACHED = 4 * MIB
+
+DIALECTS = ("dcp", "upr1", "upr2", "tap")
+MIXES = ("plain", "deletions", "snappy", "xattrs", "collections", "stream_ids")
+COLLECTION = b"\xb4\x24"
+XATTRS = b'_sync\x00{"rev":"3-8a81b2e2f0","sequence":1290431,"time_saved":"2026-01-31T12:00:00Z"}\x00'
+JSON_BIT, SNAPPY_BIT, XATTR_BIT = 1, 2, 4
+
+# Numbers that no other part of a template contains.
+SEQNO, START, END = 0xA1A2A3A4A5A6A7A8, 0xB1B2B3B4B5B6B7B8, 0xC1C2C3C4C5C6C7C8
+VBUCKET_AT, OPAQUE_AT, CAS_AT = 6, 12, 16
+FIRST_CAS = 0x17E0_0000_0000_0000
+DIGITS = 8
+
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the bytes are like, and how they arrive.
+
+    Values are `spread` bytes shorter or longer than `value`, evenly. Frames of several vbuckets take turns,
+    as a producer sends them that has something to say about each. `rows_a_snapshot` come in each vbucket
+    between two markers. `in_cache` are few bytes, decoded again and again: those from a socket are in the
+    cache, while 64 MiB at once are not.
+    """
+
+    value: int = 100
+    key: int = 20
+    dialect: str = "dcp"
+    mix: str = "plain"
+    vbuckets: int = 1
+    chunk: int = MIB
+    total: int = 64 * MIB
+    spread: int = 8
+    in_cache: bool = False
+
+    @property
+    def rows_a_snapshot(self) -> int:
+        return 10_000 if self.vbuckets == 1 else 50
+
+    @property
+    def name(self) -> str:
+        parts = [f"value {self.value}"]
+        parts += [f"key {self.key}"] if self.key != 20 else []
+        parts += [self.dialect] if self.dialect != "dcp" else []
+        parts += [self.mix] if self.mix != "plain" else []
+        parts += [f"{self.vbuckets} vbuckets"] if self.vbuckets != 1 else []
+        parts += [f"chunks {size(self.chunk)}"] if self.chunk != MIB else []
+        parts += ["in cache"] if self.in_cache else []
+        return ", ".join(parts)
+
+    def sized(self, total: int) -> Case:
+        """The same on `total` bytes. What is to stay in the cache gets fewer."""
+        return replace(self, total=min(total, CACHED) if self.in_cache else total)
+
+
+def size(count: int) -> str:
+    return f"{count // MIB} MiB" if count >= MIB else f"{count // KIB} KiB"
+
+
+@dataclass(frozen=True)
+class Wire:
+    """The bytes of a case, as they arrive. A decoder takes them again and again: each vbucket begins with a marker."""
+
+    case: Case
+    data: bytes
+    rows: int
+
+    @cached_property
+    def chunks(self) -> list[bytes]:
+        return [self.data[at : at + self.case.chunk] for at in range(0, len(self.data), self.case.chunk)]
+
+
+def options(case: Case) -> dict[str, Any]:
+    """What a decoder has to be told to read a case."""
+    return {"dialect": case.dialect, "collections": case.mix == "collections"}
+
+
+# ------------------------------------------------------------------------------------- templates
+
+
+@dataclass(frozen=True)
+class Template:
+    """A frame, and where its numbers stand."""
+
+    raw: bytes
+    seqno_at: int
+    key_end: int
+    start_at: int
+    end_at: int
+
+
+def template(frame: dcp.Frame, case: Case) -> Template:
+    raw = dcp.encode(frame, case.dialect)
+    key_at = raw.index(frame.key, CAS_AT) if frame.key else -1
+    places = [raw.find(number.to_bytes(8, "big")) for number in (SEQNO, START, END)]
+    return Template(raw, places[0], key_at + len(frame.key), places[1], places[2])
+
+
+def change(case: Case, name: str, value: bytes, datatype: int) -> Template:
+    dialect = dcp.DIALECTS[case.dialect]
+    message = dialect.by_name[name]
+    layout = newest(message)
+    infos = (stream_id(7),) if case.mix == "stream_ids" else ()
+    prefix = COLLECTION if case.mix == "collections" else b""
+    frame = dcp.Frame(
+        name,
+        magic(message.kind, infos),
+        cas=FIRST_CAS,
+        datatype=0 if message.type is not None else datatype,
+        fields=fields(layout, seqno=SEQNO, rev_seqno=3, delete_time=1_700_000_000),
+        key=prefix + b"user::sessions::".ljust(case.key, b"_")[: case.key - DIGITS] + b"\xff" * DIGITS,
+        value=value,
+        frame_info=infos,
+    )
+    return template(frame, case)
+
+
+def newest(message: Message) -> Layout:
+    """The form with most fields."""
+    return max(message.sent, key=lambda layout: len(layout.required))
+
+
+def magic(kind: Kind, infos: tuple[FrameInfo, ...]) -> int:
+    return next(int(magic) for magic in Magic if magic.kind is kind and magic.framed == bool(infos))
+
+
+def fields(layout: Layout, **known: int) -> dict[str, int | bytes]:
+    return {name: known.get(name, 0) for name in layout.fields if name in layout.required}
+
+
+def changes(case: Case) -> list[Template]:
+    """The frames that become rows: one for each length of value, and one of a deletion if there are any."""
+    spread = min(case.spread, case.value // 4)
+    values = [document(case.value + extra) for extra in range(-spread, spread + 1)]
+    datatype = JSON_BIT if case.value else 0
+    if case.mix == "xattrs":
+        values, datatype = [section(XATTRS) + value for value in values], datatype | XATTR_BIT
+    if case.mix == "snappy":
+        values, datatype = [compressed(value) for value in values], datatype | SNAPPY_BIT
+    return [change(case, "mutation", value, datatype) for value in values]
+
+
+def document(length: int) -> bytes:
+    """JSON of that length, which snappy makes about half as long."""
+    names = ("name", "city", "mail", "note", "tags", "when")
+    parts = [f'"{names[i % 6]}{i}":"{i * 2654435761 % (1 << 32):08x}{"-" * (i % 13)}"' for i in range(length // 16 + 1)]
+    return ("{" + ",".join(parts))[: max(length - 1, 0)].encode() + b"}" * (length > 0)
+
+
+def section(pair: bytes) -> bytes:
+    return (len(pair) + 4).to_bytes(4, "big") + len(pair).to_bytes(4, "big") + pair
+
+
+def compressed(value: bytes) -> bytes:
+    import pyarrow
+
+    return bytes(pyarrow.Codec("snappy").compress(value, asbytes=True))
+
+
+def marker(case: Case) -> Template | None:
+    """What opens a snapshot in the dialect, if anything does."""
+    dialect: Dialect = dcp.DIALECTS[case.dialect]
+    message = dialect.by_name.get("snapshot_marker") or dialect.by_name.get("snapshot_start")
+    if message is None:
+        return None
+    infos = (stream_id(7),) if case.mix == "stream_ids" else ()
+    known = fields(message.sent[0], snapshot_start=START, snapshot_end=END, flags=1)
+    return template(dcp.Frame(message.name, magic(message.kind, infos), fields=known, frame_info=infos), case)
+
+
+# ------------------------------------------------------------------------------------------ wires
+
+
+def wire(case: Case) -> Wire:
+    """The bytes of a case: whole frames, about `total` of them."""
+    rows = changes(case)
+    if case.mix == "deletions":
+        rows += [change(case, "deletion", b"", 0)]
+    mark = marker(case)
+    templates = rows + ([mark] if mark else [])
+    kinds, numbers = order(case, rows, has_markers=mark is not None)
+    frame_sizes = np.array([len(t.raw) for t in templates])
+    kinds = kinds[: max(int(np.searchsorted(np.cumsum(frame_sizes[kinds]), case.total, "right")), 2)]
+    numbers = numbers[: len(kinds)]
+    data = np.frombuffer(bytearray(b"".join([templates[kind].raw for kind in kinds.tolist()])), np.uint8)
+    starts = np.cumsum(frame_sizes[kinds]) - frame_sizes[kinds]
+    for kind, one in enumerate(templates):
+        chosen = kinds == kind
+        fill(data, starts[chosen], numbers[chosen], one, case)
+    return Wire(case, data.tobytes(), int((kinds < len(rows)).sum()))
+
+
+def order(case: Case, rows: list[Template], *, has_markers: bool) -> tuple[_Ints, _Ints]:
+    """Which template each frame is made of, and the number of the row that it is, or that it stands before."""
+    average = sum(len(row.raw) for row in rows) // len(rows)
+    n = 2 * case.total // average + case.vbuckets
+    number = np.arange(n, dtype=np.int64)
+    lengths = len(rows) - (case.mix == "deletions")
+    # A multiplier that is prime to the number of lengths: they take turns without a pattern that is too short.
+    kind = (number * number + number // 7) % lengths
+    if case.mix == "deletions":
+        kind[number * 2654435761 % (1 << 32) < (1 << 32) // 10] = lengths
+    if not has_markers:
+        return kind, number
+    turn, vbucket = number // case.vbuckets, number % case.vbuckets
+    marked = np.flatnonzero(((turn + vbucket) % case.rows_a_snapshot == 0) | (turn == 0))
+    return np.insert(kind, marked, len(rows)), np.insert(number, marked, number[marked])
+
+
+def fill(data: npt.NDArray[np.uint8], starts: _Ints, numbers: _Ints, one: Template, case: Case) -> None:
+    """Gives each copy of a template its numbers."""
+    vbucket, seqno = numbers % case.vbuckets, numbers // case.vbuckets + 1
+    put(data, starts + VBUCKET_AT, vbucket, 2)
+    put(data, starts + OPAQUE_AT, 0x10000 + vbucket, 4)
+    if one.seqno_at >= 0:
+        put(data, starts + one.seqno_at, seqno, 8)
+    if one.start_at >= 0:
+        put(data, starts + one.start_at, seqno, 8)
+        put(data, starts + one.end_at, seqno + case.rows_a_snapshot - 1, 8)
+    if one.key_end > 0:
+        put(data, starts + CAS_AT, FIRST_CAS + (numbers << 16), 8)
+        for place in range(DIGITS):
+            data[starts + (one.key_end - 1 - place)] = numbers // 10**place % 10 + ord("0")
+
+
+def put(data: npt.NDArray[np.uint8], at: _Ints, numbers: _Ints, width: int) -> None:
+    for byte in range(width):
+        data[at + byte] = numbers >> 8 * (width - 1 - byte) & 0xFF
+
+
+# -------------------------------------------------------------------- wires for counting instructions
+
+COUNTED = {
+    "value 100": (Case(), {}),
+    "value 1024": (Case(value=1024), {}),
+    "value 100, views": (Case(), {"views": True}),
+    "value 1024, views": (Case(value=1024), {"views": True}),
+    "10 % deletions": (Case(mix="deletions"), {}),
+    "snappy, value 1024": (Case(value=1024, mix="snappy"), {}),
+    "xattrs": (Case(mix="xattrs"), {}),
+    "collections": (Case(mix="collections"), {}),
+    "stream ids": (Case(mix="stream_ids"), {}),
+    "1,024 vbuckets": (Case(vbuckets=1024), {}),
+    "upr2": (Case(dialect="upr2"), {}),
+    "tap": (Case(dialect="tap"), {}),
+}
+
+
+def write_counted(folder: Path, total: int = 2 * MIB) -> None:
+    """A file of bytes for each workload, and `workloads.json` that says how to decode them."""
+    described = []
+    for number, (name, (case, more)) in enumerate(COUNTED.items()):
+        made = wire(replace(case, total=total))
+        path = folder / f"{number}.bin"
+        path.write_bytes(made.data)
+        described.append({"name": name, "file": path.name, "rows": made.rows, "options": options(case) | more})
+    (folder / "workloads.json").write_text(json.dumps(described, indent=1), "utf-8")
+
+
+if __name__ == "__main__":
+    write_counted(Path(sys.argv[1]))

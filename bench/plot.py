@@ -1,0 +1,97 @@
+"""The picture of a run: throughput over the size of values, and what the mixes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from bench.bench_decode import COPY, MEMCPY, STRUCT, VIEWS
+from bench.frames import Case
+from bench.timing import Measurement, Sample
+
+_LINES = {
+    MEMCPY: ("memcpy of the same bytes", "0.45", "--"),
+    VIEWS: ("decode, views", "tab:green", "-"),
+    COPY: ("decode", "tab:blue", "-"),
+    STRUCT: ("struct loop in Python", "tab:orange", "-"),
+}
+_BUDGET: dict[str, Any] = {"color": "tab:red", "zorder": 4}
+
+
+def plot(measurements: Iterable[Measurement], path: Path) -> bool:
+    """Draws to `path`, in the format of its suffix. False if matplotlib is not installed."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    decoded = [measurement for measurement in measurements if measurement.bench == "decode"]
+    figure = Figure(figsize=(13, 5.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    by_size, by_mix = figure.subplots(1, 2, width_ratios=(3, 2))
+    _draw_sizes(by_size, {m.case.value: m for m in decoded if _is_plain(m.case)})
+    _draw_mixes(by_mix, [m for m in decoded if _is_mix(m.case)])
+    figure.savefig(path)
+    return True
+
+
+def _draw_sizes(axes: Any, decoded: dict[int, Measurement]) -> None:
+    values = sorted(decoded)
+    for name, (label, color, style) in _LINES.items():
+        points = [(v, decoded[v].samples[name].throughput) for v in values if name in decoded[v].samples]
+        if points:
+            axes.plot(*zip(*points, strict=True), style, marker="o", markersize=4, color=color, label=label)
+    _draw_budgets(axes, decoded)
+    axes.set_xscale("symlog", base=2, linthresh=16, linscale=0.5)
+    axes.set_yscale("log")
+    axes.set_xticks(values, [f"{value:,}" for value in values])
+    axes.minorticks_off()
+    ticks = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xlabel("bytes a value, with keys of 20 bytes")
+    axes.set_ylabel("GB/s of wire")
+    axes.set_title("How fast bytes become columns")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", fontsize=9)
+
+
+def _draw_budgets(axes: Any, decoded: dict[int, Measurement]) -> None:
+    """A bar that the line of the contender has to be above."""
+    wanted: dict[int, tuple[str, Callable[[Sample, Measurement], float]]] = {
+        100: ("16 ns a row", lambda sample, _: sample.bytes / sample.rows / 16),
+        1024: ("0.40 of memcpy", lambda _, measured: 0.40 * measured.samples[MEMCPY].throughput),
+        4096: ("views: memcpy", lambda _, measured: measured.samples[MEMCPY].throughput),
+    }
+    for value, (text, bound) in wanted.items():
+        if value not in decoded:
+            continue
+        height = bound(decoded[value].samples[COPY], decoded[value])
+        axes.plot([value], [height], marker="_", markersize=22, markeredgewidth=2.5, **_BUDGET)
+        place = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(text, (value, height), fontsize=8, color="tab:red", **place)
+    axes.plot([], [], marker="_", markersize=12, markeredgewidth=2.5, linestyle="", label="budget", **_BUDGET)
+
+
+def _is_plain(case: Case) -> bool:
+    return case == Case(value=case.value, total=case.total)
+
+
+def _is_mix(case: Case) -> bool:
+    return case.value == 100 and not case.in_cache
+
+
+def _draw_mixes(axes: Any, decoded: list[Measurement]) -> None:
+    names = [measurement.case.name.removeprefix("value 100, ") for measurement in decoded]
+    height = 0.38
+    for shift, name in ((-height / 2, COPY), (height / 2, VIEWS)):
+        times = [measurement.samples[name].best for measurement in decoded]
+        bars = axes.barh([i + shift for i in range(len(times))], times, height, color=_LINES[name][1], label=name)
+        axes.bar_label(bars, [f"{time:.0f}" for time in times], padding=3, fontsize=8)
+    axes.set_yticks(range(len(names)), [name.replace("_", " ").replace("value 100", "plain") for name in names])
+    axes.invert_yaxis()
+    axes.axvline(16, linestyle=":", **_BUDGET)
+    axes.margins(x=0.1)
+    axes.set_xlabel("ns a row")
+    axes.set_title("Values of 100 bytes")
+    axes.legend(loc="lower right", fontsize=9)

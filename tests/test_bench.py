@@ -1,0 +1,169 @@
+"""The benchmarks run, on sizes that take no time, and what they compare does the same work. Nothing here is timed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import dcp
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("numpy")
+# An installed package comes without its benchmarks.
+pytest.importorskip("bench")
+
+from bench import bench_decode, bench_encode, budgets, callgrind, conventional, frames, plot, report, timing  # noqa: E402
+from bench.__main__ import main  # noqa: E402
+from bench.frames import KIB, Case  # noqa: E402
+
+TINY = 16 * KIB
+CASES = list({replace(case, total=64 * KIB, in_cache=False) for case in (*bench_decode.CASES, *bench_encode.CASES)})
+
+
+def rows_of(case: Case, data: bytes) -> list[dict[str, object]]:
+    decoder = dcp.Decoder(**frames.options(case))
+    decoder.feed(data)
+    rows: list[dict[str, object]] = decoder.take().to_arrow().to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_wire_is_what_its_case_says(case: Case) -> None:
+    wire = frames.wire(case)
+    rows = rows_of(case, wire.data)
+    assert len(rows) == wire.rows
+    assert wire.data == b"".join(wire.chunks) == frames.wire(case).data
+    assert len(wire.data) <= case.total or wire.rows == 1
+    assert {len(key) for row in rows if isinstance(key := row["key"], bytes)} == {case.key}
+    assert {row["vbucket"] for row in rows} == set(range(min(case.vbuckets, len(rows))))
+    values = [len(v) for row in rows if row["event"] == "mutation" and isinstance(v := row["value"], bytes)]
+    assert all(abs(length - case.value) <= min(case.spread, case.value // 4) for length in values)
+
+
+@pytest.mark.parametrize(
+    ("mix", "column", "share"),
+    [
+        ("deletions", lambda row: row["event"] == "deletion", 0.1),
+        ("snappy", lambda row: row["datatype"] & frames.SNAPPY_BIT, 1),
+        ("xattrs", lambda row: row["xattrs"] is not None, 1),
+        ("collections", lambda row: row["collection_id"] == 0x1234, 1),
+        ("stream_ids", lambda row: row["stream_id"] == 7, 1),
+    ],
+)
+def test_a_mix_has_in_it_what_it_is_called_after(mix: str, column: object, share: float) -> None:
+    case = Case(mix=mix, total=256 * KIB)
+    rows = rows_of(case, frames.wire(case).data)
+    assert callable(column)
+    assert sum(map(bool, map(column, rows))) / len(rows) == pytest.approx(share, abs=0.03)
+
+
+def test_a_decoder_takes_a_wire_again_and_again() -> None:
+    wire = frames.wire(Case(vbuckets=1024, total=256 * KIB))
+    decoder = dcp.Decoder()
+    assert [bench_decode.feed(decoder, wire) for _ in range(3)] == [wire.rows] * 3
+    assert bench_decode.receive(dcp.Decoder(), wire) == wire.rows
+
+
+@pytest.mark.parametrize("mix", ["plain", "deletions"])
+def test_the_loop_in_python_makes_the_same_columns(mix: str) -> None:
+    wire = frames.wire(Case(mix=mix, vbuckets=3, total=TINY))
+    expected = conventional.decode(wire.data)
+    decoder = dcp.Decoder(columns=expected.schema.names)
+    decoder.feed(wire.data)
+    assert decoder.take().to_arrow().to_pylist() == expected.to_pylist()
+
+
+@pytest.mark.parametrize("mix", ["plain", "deletions"])
+def test_the_loop_in_python_makes_the_same_frames(mix: str) -> None:
+    batches = bench_encode.batches_of(frames.wire(Case(mix=mix, total=TINY)))
+    expected = [conventional.encode(batch.to_arrow(), bench_encode.OPAQUE) for batch in batches]
+    assert [dcp.Encoder().encode(batch, opaque=bench_encode.OPAQUE) for batch in batches] == expected
+
+
+def test_a_run_leaves_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--out", str(tmp_path), "--repetitions", "2", "--bytes", str(TINY)])
+    printed = capsys.readouterr().out
+    assert (tmp_path / "bench.txt").read_text("utf-8") in printed
+    found = json.loads((tmp_path / "bench.json").read_text("utf-8"))
+    assert len(found["measurements"]) == len(bench_decode.CASES) + 1 + len(bench_encode.CASES)
+    assert len(found["budgets"]) == len(budgets.BUDGETS)
+    assert found["machine"]["cores"]
+    assert found["versions"]["cython"]
+    for measurement in found["measurements"]:
+        for sample in measurement["samples"].values():
+            assert sample["ns_a_row"] == pytest.approx(min(sample["nanoseconds"]) / sample["rows"])
+
+
+def test_a_plot_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    cases = tuple(replace(case, total=TINY) for case in (Case(), Case(value=1024), Case(mix="xattrs")))
+    measurements = list(bench_decode.run(cases, repetitions=1, total=TINY))
+    assert plot.plot(measurements, tmp_path / "bench.svg")
+    assert ElementTree.parse(tmp_path / "bench.svg").getroot().tag.endswith("svg")
+
+
+def measured(**times: int) -> timing.Measurement:
+    names = {"decode": bench_decode.COPY, "views": bench_decode.VIEWS, "memcpy": bench_decode.MEMCPY}
+    samples = {names[name]: timing.Sample([time, 2 * time], 10, 1000) for name, time in times.items()}
+    return timing.Measurement("decode", Case(value=4096, in_cache=True, total=TINY), samples)
+
+
+def test_a_budget_says_whether_it_is_met() -> None:
+    (budget,) = (b for b in budgets.BUDGETS if b.case == Case(value=4096, in_cache=True))
+    for views, met in ((50, True), (100, True), (101, False)):
+        verdict = budget.verdict([measured(views=views, memcpy=100, decode=1)])
+        assert verdict is not None
+        assert verdict.met is met
+        assert ("met" if met else "MISSED") in report.budget_table([verdict])
+    assert budget.verdict([]) is None
+
+
+def test_the_least_time_counts_and_the_noise_is_told() -> None:
+    sample = timing.Sample([400, 300, 200], 10, 1000)
+    assert (sample.best, sample.throughput, sample.noise) == (20, 5, 0.5)
+    pair = measured(views=50, memcpy=100)
+    assert pair.speed(bench_decode.VIEWS, bench_decode.MEMCPY) == 2
+    assert pair.speed(bench_decode.VIEWS, bench_decode.STRUCT) is None
+
+
+CALLGRIND = """events: Ir
+ob=(1) /somewhere/dcp/_codec.cpython-311-x86_64-linux-gnu.so
+fn=(1) scan
+10 100
++1 20
+cob=(2) /usr/lib/libc.so.6
+cfn=(2) memcpy
+calls=3 0
+* 1000
+cfn=(3) put_row
+calls=3 +5
+-1 50000
+cob=(3) /usr/lib/libpython3.11.so.1.0
+cfn=(4) PyBytes_FromStringAndSize
+calls=1 0
+12 70000
+ob=(2)
+fn=(2)
+5 900000
+"""
+
+
+def test_what_callgrind_counted_for_the_extension_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "callgrind.out"
+    path.write_text(CALLGRIND, "utf-8")
+    # The lines of its own code, and what the C library did for it; its own functions are counted where they stand.
+    assert callgrind.instructions(path) == 100 + 20 + 1000
+
+
+def test_the_workloads_of_a_comparison_are_files(tmp_path: Path) -> None:
+    frames.write_counted(tmp_path, TINY)
+    workloads = json.loads((tmp_path / "workloads.json").read_text("utf-8"))
+    assert [workload["name"] for workload in workloads] == list(frames.COUNTED)
+    for workload in workloads:
+        decoder = dcp.Decoder(**workload["options"])
+        decoder.feed((tmp_path / workload["file"]).read_bytes())
+        assert len(decoder.take()) == workload["rows"]
