@@ -306,7 +306,8 @@ cdef bint finish_column(Columns* columns, int i, const Spec* spec, int64_t rows,
     if 2 * rows < room:
         if not grow(&columns.fixed[i], size) or (bytes.data != NULL and not grow(&bytes.data, bytes.used)):
             return False
-    out.data, out.used = memory_of(columns.fixed[i], size), bytes.used
+    # What is used of a column of maps is counted in entries, which have their bytes elsewhere.
+    out.data, out.used = memory_of(columns.fixed[i], size), 0 if spec.mapped else bytes.used
     if out.data == NULL:
         return False
     columns.fixed[i] = NULL
@@ -318,7 +319,7 @@ cdef bint finish_column(Columns* columns, int i, const Spec* spec, int64_t rows,
         free(columns.valid[i])
     columns.valid[i] = NULL
     if bytes.data != NULL:
-        out.bytes = memory_of(bytes.data, bytes.used)
+        out.bytes = memory_of(bytes.data, out.used)
         if out.bytes == NULL:
             return False
     bytes[0] = Bytes(NULL, 0, 0, 0, out.used + out.used // 8)

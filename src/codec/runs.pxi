@@ -40,6 +40,8 @@ cdef int64_t put_run(Work* w, Feed* feed, const uint8_t* end, const Shape* shape
     cdef Lane* last1 = last2 + open_lanes(columns, shape, COPY1, last2)
     cdef Lane* lane
     cdef Stream* stream
+    if n >= stop:
+        return 0
     if where[<int>SNAPSHOT_START] != NOWHERE:
         starts = <uint64_t*>columns.fixed[where[<int>SNAPSHOT_START]]
     if where[<int>SNAPSHOT_END] != NOWHERE:
@@ -107,7 +109,8 @@ cdef int64_t put_run(Work* w, Feed* feed, const uint8_t* end, const Shape* shape
         at += size
         left -= size
     columns.bytes[where[<int>KEY]], columns.bytes[where[<int>VALUE]] = keys, values
-    close_run(w, shape, w.rows, n)
+    if n > w.rows:
+        close_run(w, shape, w.rows, n)
     size, key_size = at - first, n - w.rows
     feed.begin += size
     w.offset += size

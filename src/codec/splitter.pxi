@@ -83,7 +83,10 @@ cdef class Splitter:
 
     def __next__(self):
         cdef uint64_t size
-        cdef Check check = check_frame(self._buffer + self._start, self._end - self._start, self._max_frame, &size)
+        cdef Check check
+        if self._end == self._start:
+            raise StopIteration
+        check = check_frame(self._buffer + self._start, self._end - self._start, self._max_frame, &size)
         if check == INCOMPLETE:
             raise StopIteration
         if check != WHOLE:
@@ -97,10 +100,13 @@ cdef class Splitter:
         """Say that the stream has ended: a frame that is not whole is an error now."""
         cdef uint64_t size
         cdef Py_ssize_t found = self.pending
-        cdef Check check = check_frame(self._buffer + self._start, found, self._max_frame, &size)
+        cdef Check check
+        if not found:
+            return
+        check = check_frame(self._buffer + self._start, found, self._max_frame, &size)
         if check not in (WHOLE, INCOMPLETE):
             raise self._refusal(check, size)
-        if check == INCOMPLETE and found:
+        if check == INCOMPLETE:
             raise self._error(f"expected {size} bytes, found {found}: the input ends inside the frame")
 
     cdef int _make_room(self, Py_ssize_t count) except -1:

@@ -31,13 +31,13 @@ cdef Status inflate_value(Work* w, Row* row) noexcept nogil:
     if w.rows and w.data + <int64_t>length > w.max_bytes:
         return FULL
     if w.views:
-        if w.arena_room - w.arena_used < length:
+        if w.arena == NULL or w.arena_room - w.arena_used < length:
             if not grow(&w.arena, max(2 * w.arena_room, w.arena_used + <int64_t>length)):
                 return NO_MEMORY
             w.arena_room = max(2 * w.arena_room, w.arena_used + <int64_t>length)
         out = w.arena + w.arena_used
     else:
-        if w.scratch_room < length:
+        if w.scratch == NULL or w.scratch_room < length:
             if not grow(&w.scratch, max(2 * w.scratch_room, <int64_t>length)):
                 return NO_MEMORY
             w.scratch_room = max(2 * w.scratch_room, <int64_t>length)
