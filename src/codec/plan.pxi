@@ -225,6 +225,7 @@ cdef class Plan:
 
     cdef int _add(self, row) except -1:
         cdef Shape* shape = &self.shapes[self.n_shapes]
+        cdef Shape* sibling
         cdef int* route = &self.routes[<int>row["kind"]][<int>row["opcode"]]
         shape.next = NOWHERE
         shape.type, shape.event, shape.effect = row["type"], row["event"], row["effect"]
@@ -244,7 +245,13 @@ cdef class Plan:
         shape.plain = shape.event != NOWHERE and not shape.varied and row["kind"] == 0 and shape.key_must \
             and not shape.value_must and shape.value_may and shape.seqno_at != NOWHERE and not shape.widens
         while route[0] != NOWHERE:
-            route = &self.shapes[route[0]].next
+            sibling = &self.shapes[route[0]]
+            # A form without conditions of its own is for what its siblings leave, and so depends on theirs.
+            if sibling.extras_length == shape.extras_length:
+                shape.varied = shape.varied or sibling.varied
+                sibling.varied = shape.varied
+            route = &sibling.next
+        shape.plain = shape.plain and not shape.varied
         route[0] = self.n_shapes
         self.n_shapes += 1
         return 0
