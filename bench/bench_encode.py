@@ -16,7 +16,7 @@ OPAQUE = 0x10000
 
 CASES = (
     *(Case(value=value) for value in (0, 32, 100, 256, 1024, 4096, 65536)),
-    *(Case(value=value, in_cache=True) for value in (100, 1024)),
+    *(Case(value=value, in_cache=False) for value in (100, 1024)),
     Case(key=100),
     *(Case(dialect=dialect) for dialect in ("upr1", "upr2", "tap")),
     *(Case(mix=mix) for mix in ("deletions", "xattrs", "collections", "stream_ids")),

@@ -45,8 +45,8 @@ class Case:
 
     Values are `spread` bytes shorter or longer than `value`, evenly. Frames of several vbuckets take turns,
     as a producer sends them that has something to say about each. `rows_a_snapshot` come in each vbucket
-    between two markers. `in_cache` are few bytes, decoded again and again: those from a socket are in the
-    cache, while 64 MiB at once are not.
+    between two markers. `in_cache` are few bytes, decoded again and again: what comes from a socket is in the
+    cache as well. Others are more than it holds, and their times those of the memory and of who else uses it.
     """
 
     value: int = 100
@@ -57,7 +57,7 @@ class Case:
     chunk: int = MIB
     total: int = 64 * MIB
     spread: int = 8
-    in_cache: bool = False
+    in_cache: bool = True
 
     @property
     def rows_a_snapshot(self) -> int:
@@ -71,7 +71,7 @@ class Case:
         parts += [self.mix] if self.mix != "plain" else []
         parts += [f"{self.vbuckets} vbuckets"] if self.vbuckets != 1 else []
         parts += [f"chunks {size(self.chunk)}"] if self.chunk != MIB else []
-        parts += ["in cache"] if self.in_cache else []
+        parts += [] if self.in_cache else ["in memory"]
         return ", ".join(parts)
 
     def sized(self, total: int) -> Case:

@@ -69,7 +69,8 @@ def _draw_budgets(axes: Any, decoded: dict[int, Measurement]) -> None:
         height = bound(decoded[value].samples[COPY], decoded[value])
         axes.plot([value], [height], marker="_", markersize=22, markeredgewidth=2.5, **_BUDGET)
         place = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(text, (value, height), fontsize=8, color="tab:red", **place)
+        behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+        axes.annotate(text, (value, height), fontsize=8, color="tab:red", bbox=behind, **place)
     axes.plot([], [], marker="_", markersize=12, markeredgewidth=2.5, linestyle="", label="budget", **_BUDGET)
 
 
@@ -78,7 +79,7 @@ def _is_plain(case: Case) -> bool:
 
 
 def _is_mix(case: Case) -> bool:
-    return case.value == 100 and not case.in_cache
+    return case.value == 100 and (case.in_cache or case != Case(in_cache=False, total=case.total))
 
 
 def _draw_mixes(axes: Any, decoded: list[Measurement]) -> None:
@@ -94,4 +95,4 @@ def _draw_mixes(axes: Any, decoded: list[Measurement]) -> None:
     axes.margins(x=0.1)
     axes.set_xlabel("ns a row")
     axes.set_title("Values of 100 bytes")
-    axes.legend(loc="lower right", fontsize=9)
+    axes.legend(loc="upper right", fontsize=9)

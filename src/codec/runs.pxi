@@ -6,6 +6,15 @@ cdef struct Lane:
     int64_t offset
 
 
+cdef inline bint starts_run(Work* w, const uint8_t* at) noexcept nogil:
+    """Whether a run can begin here: to open its lanes costs more than a row."""
+    cdef Stream* stream
+    if at[0] != 0x80 or at[DATATYPE_AT] & w.opened:
+        return False
+    stream = stream_of(w, stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), 0))
+    return stream != NULL and stream.windowed
+
+
 cdef int64_t put_run(Work* w, Feed* feed, const uint8_t* end, const Shape* shape) noexcept nogil:
     """The rows of a run of frames that look alike and need no work on key or value; says how many it took.
 
@@ -56,7 +65,9 @@ cdef int64_t put_run(Work* w, Feed* feed, const uint8_t* end, const Shape* shape
         body, key_size = tail >> 32, word >> 32 & 0xFFFF
         size = HEADER_SIZE + body
         body -= extras + key_size
-        if size > left or body < 0 or key_size == 0 or (meta_at != NOWHERE and load16(at + meta_at)):
+        if size > left or <uint64_t>size > w.max_frame or body < 0 or key_size == 0:
+            break
+        if meta_at != NOWHERE and load16(at + meta_at):
             break
         stream = stream_of(w, tail << 32 | (word & 0xFFFF) << 16)
         if stream == NULL or not stream.windowed:

@@ -144,7 +144,7 @@ cdef Status scan(Work* w, Feed* feed) noexcept nogil:
                     return status
             last_head = head
         if shape != NULL and shape.event != NOWHERE:
-            if shape.plain and w.runs and at[0] == 0x80 and put_run(w, feed, end, shape):
+            if shape.plain and w.runs and starts_run(w, at) and put_run(w, feed, end, shape):
                 continue
             status = put_row(w, at, size, shape, end, feed)
         else:
