@@ -127,7 +127,7 @@ def test_an_input_that_ends_inside_a_frame_is_refused() -> None:
 
 @pytest.mark.parametrize("bound", [23, 1 << 31])
 def test_a_bound_that_cannot_hold_is_refused(bound: int) -> None:
-    with pytest.raises(ValueError, match="max_frame: expected 24 to 2147483647 bytes"):
+    with pytest.raises(dcp.LocalProtocolError, match="max_frame: expected 24 to 2147483647 bytes"):
         _codec.Splitter(bound)
 
 

@@ -546,7 +546,7 @@ def test_an_argument_that_means_nothing_is_refused_with_what_there_is(arguments:
 @pytest.mark.parametrize("name", ["max_frame", "max_value"])
 @pytest.mark.parametrize("bound", [0, 23, 1 << 30, 1 << 62])
 def test_a_bound_that_cannot_hold_is_refused(name: str, bound: int) -> None:
-    with pytest.raises(ValueError, match=f"{name}: expected 24 to 1073741823 bytes, found {bound}"):
+    with pytest.raises(dcp.LocalProtocolError, match=f"{name}: expected 24 to 1073741823 bytes, found {bound}"):
         dcp.Decoder(max_frame=bound if name == "max_frame" else 100, max_value=bound if name == "max_value" else 100)
 
 
@@ -554,7 +554,7 @@ def test_no_more_bytes_are_received_than_there_is_room_for() -> None:
     decoder = dcp.Decoder()
     room = len(decoder.buffer())
     for count in (-1, room + 1):
-        with pytest.raises(ValueError, match=f"received: expected 0 to {room} bytes"):
+        with pytest.raises(dcp.LocalProtocolError, match=f"received: expected 0 to {room} bytes"):
             decoder.received(count)
 
 

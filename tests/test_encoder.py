@@ -188,3 +188,8 @@ def test_a_column_that_is_not_needed_may_have_any_type() -> None:
 def test_an_opaque_that_does_not_fit_is_refused() -> None:
     with pytest.raises(dcp.LocalProtocolError, match="opaque: expected an integer of 32 bits, found 4294967296"):
         dcp.Encoder().encode(rows(**MUTATION), opaque=1 << 32)
+
+
+def test_a_column_may_have_no_name() -> None:
+    made = rows(**MUTATION, **{"": ["whatever"]})
+    assert dcp.Encoder().encode(made) == dcp.Encoder().encode(rows(**MUTATION))

@@ -31,7 +31,7 @@ cdef class Decoder:
         cdef Work* w = &self._work
         for name, bound in (("max_frame", max_frame), ("max_value", max_value)):
             if not HEADER_SIZE <= bound <= MOST_DATA // 2:
-                raise ValueError(f"{name}: expected {HEADER_SIZE} to {MOST_DATA // 2} bytes, found {bound}")
+                raise LocalProtocolError(f"{name}: expected {HEADER_SIZE} to {MOST_DATA // 2} bytes, found {bound}")
         self.plan = plan
         w.shapes, w.specs, w.routes, w.at = plan.shapes, plan.specs, plan.routes, plan.at
         w.n_columns = plan.n_columns
@@ -123,7 +123,7 @@ cdef class Decoder:
         self._enter()
         try:
             if not 0 <= count <= room:
-                raise ValueError(f"received: expected 0 to {room} bytes, the length of the buffer, found {count}")
+                raise LocalProtocolError(f"received: expected 0 to {room} bytes, what the buffer has, found {count}")
             self._own.end += count
         finally:
             atomic_give(&self._busy)
@@ -134,9 +134,16 @@ cdef class Decoder:
             raise RuntimeError("a decoder is not for two threads at once")
         return 0
 
+    cdef int _check_reach(self, Py_ssize_t size) except -1:
+        """A view says in 32 bits where in its buffer it points."""
+        if self._work.views and size > MOST_DATA:
+            raise LocalProtocolError(f"feed: expected at most {MOST_DATA} bytes at once with views, found {size}")
+        return 0
+
     cdef int _lend(self, bytes data) except -1:
         if not data:
             return 0
+        self._check_reach(len(data))
         self._lent.memory = memory_of(<void*><char*>data, len(data), <PyObject*>data)
         if self._lent.memory == NULL:
             raise MemoryError
@@ -178,6 +185,7 @@ cdef class Decoder:
         if own.memory != NULL and not shared and own.memory.size - pending >= wanted:
             memmove(own.memory.data, own.memory.data + own.begin, pending)
         else:
+            self._check_reach(pending + max(pending, wanted))
             chunk = memory_new(max(<Py_ssize_t>CHUNK, pending + max(pending, wanted)))
             if chunk == NULL:
                 raise MemoryError

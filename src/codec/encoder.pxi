@@ -352,7 +352,8 @@ def arrow_columns(schema):
     for i in range(root.n_children):
         child = root.children[i]
         values = None if child.dictionary == NULL else child.dictionary.format.decode()
-        found.append((child.name.decode(), child.format.decode(), values))
+        name = "" if child.name == NULL else child.name.decode()
+        found.append((name, child.format.decode(), values))
     return found
 
 
