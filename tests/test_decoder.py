@@ -403,7 +403,7 @@ WRONG: list[tuple[dcp.Frame, Options, str]] = [
         (mutation(6, value=value, datatype=4), Options(), NO_XATTRS)
         for value in (b"{}", bytes(3), b"\0\0\0\1", b"\0\0\0\2ab", b"\0\0\0\6\0\0\0\2ab", b"\0\0\0\7\0\0\0\3a\0b",
                       b"\0\0\0\5\0\0\0\1\0", b"\0\0\0\6\0\0\0\2a\0", b"\0\0\0\x09\0\0\0\5a\0\0\0\0",
-                      b"\0\0\0\4\xff\xff\xff\xff")
+                      b"\0\0\0\4\xff\xff\xff\xff", b"\0\0\0\x08\0\0\0\6a\0bcd\0")
     ),
     (mutation(6, value=bytes(cramjam.snappy.compress_raw(b"{}")), datatype=6), Options(), NO_XATTRS),
     (mutation(5), Options(), "seqno: expected one above 5, the last of the same snapshot"),

@@ -33,8 +33,9 @@ class Decoder(_codec.Decoder):
     collections: keys carry their collection id, as on a connection with HELLO Collections.
     views: keys, values and xattrs are Arrow views into the received bytes; nothing is copied.
     events: the messages that become rows; None for all but system events.
-    inflate: undo snappy. xattrs: "split" their section off the value, make a "map" of it, or leave them
-    "inline".
+    inflate: undo snappy. A connection opened with NoValueWithUnderlyingDatatype needs False: its datatypes
+    are those of what is stored, not of what is sent.
+    xattrs: "split" their section off the value, make a "map" of it, or leave them "inline".
     keys: "binary", or "utf8": checked.
     errors: "raise", or "quarantine": a value that cannot be read is delivered as it came, and the
     column `error` says why.
@@ -111,7 +112,10 @@ class Decoder(_codec.Decoder):
         return full or self._error is not None
 
     def take(self, max_rows: int | None = None, max_bytes: int | None = None) -> Batch:
-        """The rows so far, at most `max_rows` of them and about `max_bytes`; the rest comes with the next one.
+        """Decode on, and hand out the rows so far.
+
+        Decoding stops at `max_rows`, and before a frame that would make more than `max_bytes` of what came;
+        the rest comes with the next batch.
 
         Raises FrameError where the bytes break the protocol, after the rows before that were taken.
         """

@@ -74,7 +74,7 @@ class Frame:
     def stream_id(self) -> int | None:
         """The stream that a request belongs to, where several share a vbucket."""
         for info in self.frame_info:
-            if info.id == RequestInfo.STREAM_ID and not self.kind.answers:
+            if info.id == RequestInfo.STREAM_ID and len(info.data) == 2 and not self.kind.answers:
                 return int.from_bytes(info.data, "big")
         return None
 
