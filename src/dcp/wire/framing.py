@@ -58,10 +58,6 @@ def stream_id(number: int, *, counted: bool = True) -> FrameInfo:
     return FrameInfo(RequestInfo.STREAM_ID, number.to_bytes(2, "big"), counted)
 
 
-UNCOUNTED_HEAD = 0x22
-UNCOUNTED_LENGTH = 3
-
-
 def split_infos(extras: bytes) -> Iterator[FrameInfo]:
     """The infos in framing extras; ValueError says which byte runs past the end."""
     position = 0
@@ -96,3 +92,8 @@ def _join(info: FrameInfo) -> bytes:
     id_nibble, length_nibble = min(info.id, _ESCAPE), min(len(info.data), _ESCAPE)
     escapes = [n - _ESCAPE for n in (info.id, len(info.data)) if n >= _ESCAPE]
     return bytes([id_nibble << 4 | length_nibble, *escapes]) + info.data
+
+
+# How the stream id looks that servers send without counting it.
+UNCOUNTED_HEAD = join_infos([stream_id(0)])[0]
+UNCOUNTED_LENGTH = len(join_infos([stream_id(0)]))
