@@ -127,3 +127,18 @@ class Recipe:
     def events(self) -> tuple[str, ...]: ...
     def encode(self, array: object, opaque: int | None, inflated: bool, defect: bool) -> bytes: ...
     def encode_into(self, out: Buffer, array: object, opaque: int | None, inflated: bool, defect: bool) -> int: ...
+
+@final
+class RowWriter:
+    def __new__(cls, recipe: Recipe) -> RowWriter: ...
+    def write(
+        self,
+        out: Buffer,
+        at: int,
+        rows: list[Any],
+        begin: int,
+        enough: int,
+        opaque: int,
+        others: tuple[int | None, ...],
+        defect: bool,
+    ) -> tuple[int, int]: ...

@@ -69,21 +69,22 @@ class Encoder:
             described = tuple(_codec.arrow_columns(schema))
         except ValueError as error:
             raise LocalProtocolError(f"rows: {error}") from None
-        return _recipe(self._dialect.name, described), array
+        return recipe_for(self._dialect.name, described), array
 
 
 @lru_cache(maxsize=64)
-def _recipe(dialect: str, described: _Described) -> _codec.Recipe:
-    """How data with these columns becomes frames."""
+def recipe_for(dialect: str, described: _Described, sent_as: tuple[tuple[str, str], ...] = ()) -> _codec.Recipe:
+    """How data with these columns becomes frames. `sent_as`: events that go as another one."""
     table = dialect_of(dialect)
     numbers = {name: number for number, (name, _, _) in enumerate(described)}
     if "event" not in numbers:
         raise LocalProtocolError(f"rows: expected a column event, found {', '.join(numbers) or 'none'}")
     messages = [message for message in table.messages if message.role is Role.ROW]
+    sent = [table.by_name[dict(sent_as).get(message.name, message.name)] for message in messages]
     # Of the forms that a row can take, the one with most of its fields is meant.
     forms = [
         (event, form)
-        for event, message in enumerate(messages)
+        for event, message in enumerate(sent)
         for form in sorted(_forms(table, message, numbers), key=lambda form: -len(form["writings"]))
     ]
     special = [numbers.get(name, _NOWHERE) for name in _SPECIAL]

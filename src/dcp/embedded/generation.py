@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dcp.embedded.rollback import Rules
 from dcp.errors import LocalProtocolError
-from dcp.wire.dcp import StreamFlag
+from dcp.wire.dcp import OpenFlag, StreamFlag
 
 Release = tuple[int, int]
 NEWEST: Release = (8, 5)
@@ -20,6 +20,19 @@ _STREAM_FLAGS: dict[StreamFlag, Release] = {
     StreamFlag.FROM_LATEST: (7, 2),
     StreamFlag.IGNORE_PURGED_TOMBSTONES: (7, 2),
     StreamFlag.CACHE_TRANSFER: (8, 5),
+}
+# The releases between which a flag of an open request is known.
+_OPEN_FLAGS: dict[OpenFlag, tuple[Release, Release]] = {
+    OpenFlag.PRODUCER: ((3, 0), NEWEST),
+    OpenFlag.NOTIFIER: ((3, 0), (6, 6)),
+    OpenFlag.INCLUDE_XATTRS: ((5, 0), NEWEST),
+    OpenFlag.NO_VALUE: ((5, 0), NEWEST),
+    OpenFlag.COLLECTIONS_PREVIEW: ((5, 0), (6, 0)),
+    OpenFlag.INCLUDE_DELETE_TIMES: ((5, 5), NEWEST),
+    OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE: ((6, 0), NEWEST),
+    OpenFlag.PITR: ((7, 0), (7, 6)),
+    OpenFlag.INCLUDE_DELETED_USER_XATTRS: ((6, 6), NEWEST),
+    OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL: ((8, 5), NEWEST),
 }
 
 
@@ -49,6 +62,32 @@ class Generation:
         return known
 
     @property
+    def open_flags(self) -> OpenFlag:
+        """The flags of an open request that it knows; others are refused."""
+        known = OpenFlag(0)
+        for flag, (since, until) in _OPEN_FLAGS.items():
+            known |= flag if since <= self.release <= until else OpenFlag(0)
+        return known
+
+    @property
+    def stream_id_defect(self) -> bool:
+        """Whether deletions with a stream id are sent without counting it."""
+        return self.release >= (6, 5)
+
+    @property
     def rollback(self) -> Rules:
         """How it decides whether a consumer has to go back."""
         return Rules(purge=self.release >= (4, 0), purge_window=self.release < (5, 5))
+
+    @property
+    def seqno_advanced(self) -> bool:
+        """Whether a consumer with collections is told of seqnos that are not for it."""
+        return self.release >= (7, 0)
+
+    @property
+    def disk_checkpoints(self) -> bool:
+        """Whether snapshots from disk say that they are checkpoints."""
+        return self.release >= (6, 5)
+
+
+NEWEST_GENERATION = Generation()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dcp.embedded.generation import Generation
+from dcp.embedded.generation import NEWEST_GENERATION, Generation
 from dcp.embedded.manifest import Manifest
 from dcp.embedded.rollback import Resume, Rules, rollback_point
 from dcp.embedded.store import Item, Vbucket
@@ -13,7 +13,6 @@ from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import Status, VbucketState
 
 ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
-_NEWEST = Generation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,8 @@ class Accepted:
     snapshot_start: int
     snapshot_end: int
     collections: frozenset[int] | None
-    stream_id: int | None
+    stream_id: int | None = None
+    scope: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def decide(
     manifest: Manifest,
     *,
     streaming: bool = False,
-    generation: Generation = _NEWEST,
+    generation: Generation = NEWEST_GENERATION,
 ) -> Accepted | Refused:
     """`streaming`: whether the connection has a live stream of this vbucket and stream id."""
     if request.flags & ~int(generation.stream_flags):
@@ -101,7 +101,7 @@ def decide(
     if start == first and last > vbucket.high_seqno:
         last = first
     assert request.filter is not None
-    return Accepted(start, end, first, last, chosen, request.filter.sid)
+    return Accepted(start, end, first, last, chosen, request.filter.sid, request.filter.scope)
 
 
 def _streams(vbucket: Vbucket, flags: StreamFlag) -> bool:

@@ -5,15 +5,19 @@ A vbucket is not for two threads at once: whoever holds the cluster's lock may u
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from dcp.position import FailoverLog
 from dcp.wire.memcached import VbucketState
 
-_FEWEST_STALE = 1024
+# How many writes can be taken back: those that a failover can lose.
+JOURNAL = 256
+# How many items a checkpoint in memory has at most. What is older comes from disk.
+CHECKPOINT = 10_000
+
+Identity = tuple[object, ...]
 
 
 class Item(NamedTuple):
@@ -32,7 +36,7 @@ class Item(NamedTuple):
     collection_id: int = 0
 
     @property
-    def identity(self) -> tuple[int, bytes]:
+    def identity(self) -> Identity:
         """What only one item of a vbucket has at a time."""
         return self.collection_id, self.key
 
@@ -53,7 +57,7 @@ class SystemItem(NamedTuple):
     max_ttl: int | None = None
 
     @property
-    def identity(self) -> tuple[str, int, int | None]:
+    def identity(self) -> Identity:
         """A drop replaces the creation."""
         return "system", self.scope_id, self.collection_id
 
@@ -71,74 +75,123 @@ class Vbucket:
         self.high_seqno = 0
         self.persisted_seqno = 0
         self.purge_seqno = 0
-        self.max_cas = 0
-        self._items: list[AnyItem | None] = []
-        self._seqnos = array("Q")
-        self._places: dict[tuple[object, ...], int] = {}
-        self._stale = 0
+        # Where the items that are still in memory begin.
+        self.checkpoint_start = 1
+        # Every datatype bit that any item ever had.
+        self.datatypes = 0
+        # Every version ever written, where a bucket retains them.
+        self.history: list[AnyItem] | None = None
+        # By identity, but in the order of seqnos: what is written again moves to the end.
+        self._items: dict[Identity, AnyItem] = {}
+        self._journal: deque[tuple[Identity, AnyItem | None]] = deque(maxlen=JOURNAL)
 
     def __len__(self) -> int:
         """How many items there are, tombstones among them."""
-        return len(self._items) - self._stale
+        return len(self._items)
 
     def __iter__(self) -> Iterator[AnyItem]:
-        return (item for item in self._items if item is not None)
+        return iter(self._items.values())
 
     def put(self, item: AnyItem) -> None:
         """Add an item, which must have a seqno of its own above all others; it replaces that of the same identity."""
-        if item.seqno <= self.high_seqno:
-            raise ValueError(f"vbucket {self.number}: expected a seqno above {self.high_seqno}, found {item.seqno}")
-        stale = self._places.get(item.identity)
-        if stale is not None:
-            self._items[stale] = None
-            self._stale += 1
-        self._places[item.identity] = len(self._items)
-        self._items.append(item)
-        self._seqnos.append(item.seqno)
-        self.high_seqno = item.seqno
+        seqno = item.seqno
+        if seqno <= self.high_seqno:
+            raise ValueError(f"vbucket {self.number}: expected a seqno above {self.high_seqno}, found {seqno}")
+        identity = item.identity
+        replaced = self._items.pop(identity, None)
+        self._items[identity] = item
+        self._journal.append((identity, replaced))
+        self.high_seqno = self.persisted_seqno = seqno
+        if seqno - self.checkpoint_start >= CHECKPOINT:
+            self.checkpoint_start = seqno
         if isinstance(item, Item):
-            self.max_cas = max(self.max_cas, item.cas)
-        if self._stale > max(_FEWEST_STALE, len(self._items) // 2):
-            self._rebuild(self)
+            self.datatypes |= item.datatype
+        if self.history is not None:
+            self.history.append(item)
+
+    def extend(self, items: Iterable[Item]) -> None:
+        """`put` for many items at once. They are on disk afterwards, and cannot be taken back."""
+        ours = self._items
+        seqno = self.high_seqno
+        for item in items:
+            identity = (item[10], item[2])
+            if identity in ours:
+                del ours[identity]
+            ours[identity] = item
+            self.datatypes |= item[9]
+            seqno = item[1]
+            if self.history is not None:
+                self.history.append(item)
+        self.high_seqno = self.persisted_seqno = seqno
+        self._journal.clear()
+        self.leave_memory()
+
+    def leave_memory(self) -> None:
+        """What there is comes from disk from now on, as after a restart."""
+        self.checkpoint_start = self.high_seqno + 1
 
     def get(self, collection_id: int, key: bytes) -> Item | None:
         """The latest version of a key, which may be a tombstone."""
-        place = self._places.get((collection_id, key))
-        found = None if place is None else self._items[place]
+        found = self._items.get((collection_id, key))
         return found if isinstance(found, Item) else None
 
-    def since(self, seqno: int, until: int | None = None) -> list[AnyItem]:
-        """The items above `seqno` and not above `until`, in order; each key once."""
-        first = bisect_right(self._seqnos, seqno)
-        last = len(self._seqnos) if until is None else bisect_right(self._seqnos, until)
-        return [item for item in self._items[first:last] if item is not None]
+    def since(self, seqno: int) -> list[AnyItem]:
+        """The items above `seqno`, in order; each key once."""
+        if seqno <= 0:
+            return list(self._items.values())
+        found: list[AnyItem] = []
+        for item in reversed(self._items.values()):
+            if item.seqno <= seqno:
+                break
+            found.append(item)
+        found.reverse()
+        return found
 
     def purge(self, before: int | None = None) -> int:
         """Forget the tombstones (made before a time); says how many. The last item stays, dead or not."""
-        gone = {
-            item.seqno
-            for item in self
+        gone = [
+            (identity, item.seqno)
+            for identity, item in self._items.items()
             if isinstance(item, Item)
             and not item.alive
             and item.seqno < self.high_seqno
             and (before is None or item.delete_time < before)
-        }
-        if gone:
-            self.purge_seqno = max(self.purge_seqno, *gone)
-            self._rebuild(item for item in self if item.seqno not in gone)
+        ]
+        for identity, seqno in gone:
+            del self._items[identity]
+            self.purge_seqno = max(self.purge_seqno, seqno)
         return len(gone)
 
-    def copy(self, number: int, state: VbucketState) -> Vbucket:
-        """The same items in another place: what a replica that has everything holds."""
-        other = Vbucket(number, state, self.log)
-        other._rebuild(self)
-        other.high_seqno, other.persisted_seqno = self.high_seqno, self.persisted_seqno
-        other.purge_seqno, other.max_cas = self.purge_seqno, self.max_cas
-        return other
+    def drop(self, collection_id: int) -> None:
+        """Forget the items of a collection that is no more."""
+        for identity in [identity for identity in self._items if identity[0] == collection_id]:
+            del self._items[identity]
 
-    def _rebuild(self, items: Iterable[AnyItem]) -> None:
-        kept = list(items)
-        self._items = list(kept)
-        self._seqnos = array("Q", (item.seqno for item in kept))
-        self._places = {item.identity: place for place, item in enumerate(kept)}
-        self._stale = 0
+    def take_back(self, count: int) -> None:
+        """Undo the last writes, as if they had never come; at most as many as the journal has."""
+        for _ in range(min(count, len(self._journal))):
+            identity, replaced = self._journal.pop()
+            lost = self._items.pop(identity)
+            if replaced is not None:
+                self._items[identity] = replaced
+            self.high_seqno = lost.seqno - 1
+            if self.history:
+                self.history.pop()
+        self._items = dict(sorted(self._items.items(), key=lambda pair: pair[1].seqno))
+        self.persisted_seqno = min(self.persisted_seqno, self.high_seqno)
+        self.checkpoint_start = min(self.checkpoint_start, self.high_seqno + 1)
+
+    @property
+    def can_take_back(self) -> int:
+        """How many writes the journal has."""
+        return len(self._journal)
+
+    def copy(self, state: VbucketState) -> Vbucket:
+        """The same items in another place: what a replica that has everything holds."""
+        other = Vbucket(self.number, state, self.log)
+        other._items, other._journal = dict(self._items), self._journal.copy()
+        other.history = None if self.history is None else list(self.history)
+        other.high_seqno, other.persisted_seqno = self.high_seqno, self.persisted_seqno
+        other.purge_seqno, other.datatypes = self.purge_seqno, self.datatypes
+        other.checkpoint_start = self.checkpoint_start
+        return other

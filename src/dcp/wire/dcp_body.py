@@ -190,7 +190,17 @@ _COLLECTION = (
 _DROPPED_COLLECTION = "manifest_uid:Q scope_id:I collection_id:I system_collection:?"
 _SCOPE = "manifest_uid:Q scope_id:I name:s"
 _DROPPED_SCOPE = "manifest_uid:Q scope_id:I system_scope:?"
-_TABLES = {0: _COLLECTION, 1: _DROPPED_COLLECTION, 3: _SCOPE, 4: _DROPPED_SCOPE, 5: _COLLECTION}
+# The slots of each event's table, in their order: name, and code of its type (s for a string).
+SYSTEM_EVENT_FIELDS = {
+    event: tuple((name, code) for name, _, code in (slot.partition(":") for slot in slots.split()))
+    for event, slots in (
+        (0, _COLLECTION),
+        (1, _DROPPED_COLLECTION),
+        (3, _SCOPE),
+        (4, _DROPPED_SCOPE),
+        (5, _COLLECTION),
+    )
+}
 
 
 class SystemEventTable(Body):
@@ -202,10 +212,8 @@ class SystemEventTable(Body):
     about = "FlatBuffers system event"
 
     def decode(self, value: bytes, fields: Mapping[str, int | bytes]) -> dict[str, int | bool | str]:
-        table = _TABLES.get(int(fields["event_id"]), "")
-        slots = [entry.split(":") for entry in table.split()]
         try:
-            return dict(self._slots(value, slots))
+            return dict(self._slots(value, SYSTEM_EVENT_FIELDS.get(int(fields["event_id"]), ())))
         except struct.error:
             raise RemoteProtocolError(
                 f"{self.about}: an offset points outside its {len(value)} bytes: {value[:40].hex()}"
@@ -214,7 +222,7 @@ class SystemEventTable(Body):
     def encode(self, content: Any) -> bytes:
         raise LocalProtocolError("a FlatBuffers system event is given as the bytes of its value")
 
-    def _slots(self, value: bytes, slots: list[list[str]]) -> Iterable[tuple[str, int | bool | str]]:
+    def _slots(self, value: bytes, slots: Iterable[tuple[str, str]]) -> Iterable[tuple[str, int | bool | str]]:
         root = _unpack("I", value, 0)
         vtable = root - _unpack("i", value, root)
         size = _unpack("H", value, vtable)

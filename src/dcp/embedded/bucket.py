@@ -1,0 +1,240 @@
+"""The documents of a cluster: its nodes, what each of them holds, and every way in which that changes.
+
+No sockets and no threads: whoever holds the cluster's lock may use it. The clock is an argument.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from dcp.embedded.generation import NEWEST_GENERATION, Generation
+from dcp.embedded.manifest import Change, Manifest
+from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket
+from dcp.embedded.tombstone import tombstone
+from dcp.errors import LocalProtocolError
+from dcp.position import FailoverLog
+from dcp.wire.dcp import SystemEvent
+from dcp.wire.document import vbucket_of
+from dcp.wire.memcached import VbucketState
+
+NOBODY = -1
+# The clock of a CAS counts nanoseconds, whose lowest bits count changes instead.
+_LOGICAL = 0xFFFF
+
+
+@dataclass(eq=False)
+class Node:
+    """A server of the cluster: which vbuckets it holds, and whether it is there."""
+
+    number: int
+    vbuckets: dict[int, Vbucket] = field(default_factory=dict)
+    alive: bool = True
+    # Where clients find it, once it listens.
+    host: str = ""
+    port: int = 0
+    tls_port: int = 0
+
+    def vbucket(self, number: int) -> Vbucket | None:
+        return self.vbuckets.get(number)
+
+
+class Bucket:
+    """All vbuckets of a bucket, on all nodes, with their replicas.
+
+    lag: how many writes of a vbucket its replicas are behind.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        nodes: int = 1,
+        vbuckets: int = 1024,
+        replicas: int = 0,
+        generation: Generation = NEWEST_GENERATION,
+        clock: Callable[[], float],
+        seed: int | None = None,
+        history: bool = False,
+    ) -> None:
+        self.name = name
+        self.generation = generation
+        self.random = random.Random(seed)
+        self.uuid = f"{self.random.getrandbits(128):032x}"
+        self.manifest = Manifest()
+        self.replicas = replicas
+        self.lag = 0
+        self.epoch, self.revision = 1, 1
+        self.nodes = [Node(number) for number in range(nodes)]
+        # For each vbucket the node with the active copy, then those with replicas; NOBODY where there is none.
+        self.owners: list[list[int]] = []
+        self._clock = clock
+        self._history = history
+        self._last_cas = 0
+        self._behind: dict[tuple[int, int], list[AnyItem]] = {}
+        for number in range(vbuckets):
+            self._place(number, [(number + copy) % nodes for copy in range(min(replicas, nodes - 1) + 1)])
+
+    # What there is.
+
+    @property
+    def now(self) -> int:
+        """Unix seconds."""
+        return int(self._clock())
+
+    def vbucket_of(self, key: bytes) -> int:
+        return vbucket_of(key, len(self.owners))
+
+    def active(self, number: int) -> Vbucket:
+        """The copy that takes writes."""
+        owner = self.owners[number][0]
+        if owner == NOBODY:
+            raise LocalProtocolError(f"vbucket {number}: no node has an active copy")
+        return self.nodes[owner].vbuckets[number]
+
+    def actives(self) -> Iterator[Vbucket]:
+        for number, owners in enumerate(self.owners):
+            if owners[0] != NOBODY:
+                yield self.nodes[owners[0]].vbuckets[number]
+
+    def get(self, key: bytes, collection_id: int = 0) -> Item | None:
+        """The document, unless it is deleted, or expired whether or not somebody has noticed."""
+        item = self.active(self.vbucket_of(key)).get(collection_id, key)
+        if item is None or not item.alive:
+            return None
+        if item.expiry and item.expiry <= self.now:
+            self.remove(key, collection_id, event="expiration")
+            return None
+        return item
+
+    # Changes of documents.
+
+    def store(
+        self,
+        key: bytes,
+        value: bytes,
+        *,
+        collection_id: int = 0,
+        flags: int = 0,
+        expiry: int = 0,
+        datatype: int = 0,
+    ) -> Item:
+        """Write a document; says what was written."""
+        vbucket = self.active(self.vbucket_of(key))
+        old = vbucket.get(collection_id, key)
+        collection = self.manifest.collections()[collection_id]
+        if not expiry and collection.max_ttl:
+            expiry = self.now + collection.max_ttl
+        item = Item(
+            "mutation",
+            vbucket.high_seqno + 1,
+            key,
+            value,
+            1 if old is None else old.rev_seqno + 1,
+            self.next_cas(),
+            flags,
+            expiry,
+            0,
+            datatype,
+            collection_id,
+        )
+        self.put(vbucket, item)
+        return item
+
+    def remove(self, key: bytes, collection_id: int = 0, *, event: str = "deletion") -> Item | None:
+        """Delete a document, or let it expire; None if there is none. System xattrs stay with the tombstone."""
+        vbucket = self.active(self.vbucket_of(key))
+        old = vbucket.get(collection_id, key)
+        if old is None or not old.alive:
+            return None
+        item = old._replace(
+            event=event,
+            seqno=vbucket.high_seqno + 1,
+            rev_seqno=old.rev_seqno + 1,
+            cas=self.next_cas(),
+            flags=0,
+            expiry=0,
+            delete_time=self.now,
+            **tombstone(old),
+        )
+        self.put(vbucket, item)
+        return item
+
+    def put(self, vbucket: Vbucket, item: AnyItem) -> None:
+        """Add an item to the active copy of a vbucket, and to its replicas as far as they keep up."""
+        vbucket.put(item)
+        for owner in self.owners[vbucket.number][1:]:
+            if owner == NOBODY:
+                continue
+            behind = self._behind.setdefault((owner, vbucket.number), [])
+            behind.append(item)
+            self._catch_up(owner, vbucket.number, self.lag)
+
+    def load(self, vbucket: int, items: list[Item]) -> None:
+        """Many items at once."""
+        for owner in self.owners[vbucket]:
+            if owner != NOBODY:
+                self._catch_up(owner, vbucket, 0)
+                self.nodes[owner].vbuckets[vbucket].extend(items)
+
+    def next_cas(self, count: int = 1) -> int:
+        """A version above all others: a hybrid clock. With a count, the first one of so many."""
+        cas = max(int(self._clock() * 1e9) & ~_LOGICAL, self._last_cas + 1)
+        self._last_cas = cas + count - 1
+        return cas
+
+    def set_lag(self, items: int) -> None:
+        """Let replicas be so many writes behind."""
+        self.lag = items
+        for owner, vbucket in list(self._behind):
+            self._catch_up(owner, vbucket, items)
+
+    def _catch_up(self, owner: int, vbucket: int, lag: int) -> None:
+        behind = self._behind.get((owner, vbucket), [])
+        while len(behind) > lag:
+            self.nodes[owner].vbuckets[vbucket].put(behind.pop(0))
+
+    # Changes of collections.
+
+    def change_manifest(self, manifest: Manifest, changes: list[Change]) -> None:
+        """Every vbucket takes every step."""
+        self.manifest = manifest
+        for vbucket in self.actives():
+            for change in changes:
+                self.put(vbucket, _system_item(change, vbucket.high_seqno + 1))
+                if change.event is SystemEvent.COLLECTION_END:
+                    self._drop(vbucket.number, change.collection_id or 0)
+
+    def _drop(self, number: int, collection_id: int) -> None:
+        for node in self.nodes:
+            if (copy := node.vbuckets.get(number)) is not None:
+                copy.drop(collection_id)
+
+    # Changes of owners.
+
+    def new_branch(self) -> int:
+        """A uuid for a history."""
+        return self.random.getrandbits(47) | 1 << 47
+
+    def promote(self, number: int, node: int) -> None:
+        """The copy on a node becomes the active one: a new history begins where it is."""
+        copy = self.nodes[node].vbuckets[number]
+        copy.log = copy.log.begin(self.new_branch(), copy.high_seqno)
+        copy.state = VbucketState.ACTIVE
+
+    def _place(self, number: int, owners: list[int]) -> None:
+        log = FailoverLog.of([(self.new_branch(), 0)])
+        for place, owner in enumerate(owners):
+            state = VbucketState.REPLICA if place else VbucketState.ACTIVE
+            vbucket = Vbucket(number, state, log)
+            vbucket.history = [] if self._history else None
+            self.nodes[owner].vbuckets[number] = vbucket
+        self.owners.append(owners)
+
+
+def _system_item(change: Change, seqno: int) -> SystemItem:
+    key = change.name.encode()
+    return SystemItem(
+        seqno, int(change.event), key, change.manifest_uid, change.scope_id, change.collection_id, change.max_ttl
+    )

@@ -1,0 +1,258 @@
+"""The cluster that users start: documents in, changes out, trouble on command."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import quote
+
+from dcp.embedded.bucket import Bucket, Node
+from dcp.embedded.conversation import Conversation
+from dcp.embedded.generation import Generation
+from dcp.embedded.handlers import HANDLERS
+from dcp.embedded.load import documents
+from dcp.embedded.server import Server
+from dcp.embedded.store import Item
+from dcp.errors import LocalProtocolError
+from dcp.wire.document import Datatype, join_xattrs
+
+_MOST_NODES, _MOST_REPLICAS, _MOST_VBUCKETS = 8, 3, 32_768
+
+
+class Truth(NamedTuple):
+    """A document that is there."""
+
+    value: bytes
+    cas: int
+    seqno: int
+    rev_seqno: int
+    flags: int
+    expiry: int
+    vbucket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who may do what. The password is in no text."""
+
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Credentials(username={self.username!r})"
+
+
+class Cluster:
+    """A cluster in memory, on real sockets.
+
+        with Cluster(nodes=3, vbuckets=64, replicas=1) as cluster:
+            cluster.upsert("key", b'{"a": 1}')
+            client = dcp.connect(cluster.url)
+
+    nodes: 1 to 8. vbuckets: how many parts the bucket has. replicas: copies of each besides the active one.
+    server_version: the release whose features and quirks it shows, 3.0 to 8.5.
+    host: the address to listen on. port: that of the first node's door, the others have the next ones; 0
+    for any that are free.
+    username, password: who may connect; random unless given.
+    seed: of everything that is random otherwise, such as the uuids of histories.
+    history: keep every version of every document, as change streams show them.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: int = 1,
+        vbuckets: int = 64,
+        replicas: int = 0,
+        bucket: str = "default",
+        server_version: str = "8.0",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        username: str = "dcp",
+        password: str | None = None,
+        seed: int | None = None,
+        history: bool = False,
+    ) -> None:
+        _check("nodes", nodes, 1, _MOST_NODES)
+        _check("vbuckets", vbuckets, 1, _MOST_VBUCKETS)
+        _check("replicas", replicas, 0, _MOST_REPLICAS)
+        self._lock = threading.RLock()
+        self._bucket = Bucket(
+            bucket,
+            nodes=nodes,
+            vbuckets=vbuckets,
+            replicas=replicas,
+            generation=Generation.of(server_version),
+            clock=time.time,
+            seed=seed,
+            history=history,
+        )
+        self.credentials = Credentials(username, password or secrets.token_urlsafe(12))
+        self._server = Server(self._lock, self._converse)
+        for node in self._bucket.nodes:
+            node.host = host
+            node.port = self._server.listen(node, host, port + node.number if port else 0)
+        self._server.start()
+
+    # Being there.
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self._bucket.name} on {', '.join(self.addresses)}>"
+
+    def close(self) -> None:
+        """Close all connections and doors."""
+        self._server.stop()
+
+    @property
+    def addresses(self) -> list[str]:
+        """host:port of every node that is there."""
+        return [f"{_bracketed(node.host)}:{node.port}" for node in self._bucket.nodes if node.alive]
+
+    @property
+    def url(self) -> str:
+        """What a client connects to, with the credentials in it."""
+        user, password = (quote(text, safe="") for text in (self.credentials.username, self.credentials.password))
+        return f"couchbase://{user}:{password}@{','.join(self.addresses)}/{quote(self._bucket.name)}"
+
+    def _converse(self, node: Node) -> Conversation:
+        return Conversation(self._bucket, node, HANDLERS, now=time.monotonic())
+
+    # Documents.
+
+    def upsert(
+        self,
+        key: str | bytes,
+        value: bytes | str,
+        *,
+        collection: str = "_default._default",
+        flags: int = 0,
+        expiry: int = 0,
+        datatype: int | None = None,
+        xattrs: dict[str, str] | None = None,
+    ) -> int:
+        """Write a document; its seqno. `expiry` is in Unix seconds."""
+        body = value.encode() if isinstance(value, str) else value
+        kind = int(Datatype.JSON if body[:1] in (b"{", b"[", b'"') else 0) if datatype is None else datatype
+        if xattrs:
+            body = join_xattrs(((name.encode(), text.encode()) for name, text in xattrs.items()), body)
+            kind |= Datatype.XATTR
+        with self._changing():
+            item = self._bucket.store(
+                _key(key),
+                body,
+                collection_id=self._collection(collection),
+                flags=flags,
+                expiry=expiry,
+                datatype=kind,
+            )
+        return item.seqno
+
+    def delete(self, key: str | bytes, *, collection: str = "_default._default") -> int:
+        """Delete a document; the seqno of that."""
+        return self._remove(key, collection, "deletion")
+
+    def expire(self, key: str | bytes, *, collection: str = "_default._default") -> int:
+        """Let a document expire now; the seqno of that."""
+        return self._remove(key, collection, "expiration")
+
+    def get(self, key: str | bytes, *, collection: str = "_default._default") -> bytes | None:
+        """The body of a document."""
+        with self._changing():
+            item = self._bucket.get(_key(key), self._collection(collection))
+        return None if item is None else item.value
+
+    def load(
+        self,
+        count: int,
+        *,
+        value_size: int = 100,
+        seed: int = 0,
+        prefix: str = "key-",
+        collection: str = "_default._default",
+    ) -> None:
+        """Write many JSON documents of a size, whose keys are numbered. The same seed makes the same documents."""
+        with self._changing():
+            documents(self._bucket, count, value_size, seed, prefix, self._collection(collection))
+
+    def truth(self, collection: str = "_default._default") -> dict[bytes, Truth]:
+        """What a correct consumer must end up with: the documents of a collection, by their keys."""
+        with self._lock:
+            wanted = self._collection(collection)
+            return {
+                item.key: _truth(item, vbucket.number)
+                for vbucket in self._bucket.actives()
+                for item in vbucket
+                if isinstance(item, Item) and item.alive and item.collection_id == wanted
+            }
+
+    # Collections.
+
+    def create_scope(self, name: str) -> None:
+        with self._changing():
+            self._bucket.change_manifest(*self._bucket.manifest.create_scope(name))
+
+    def create_collection(self, scope: str, name: str, *, max_ttl: int | None = None) -> None:
+        with self._changing():
+            self._bucket.change_manifest(*self._bucket.manifest.create_collection(scope, name, max_ttl))
+
+    def drop_collection(self, scope: str, name: str) -> None:
+        with self._changing():
+            self._bucket.change_manifest(*self._bucket.manifest.drop_collection(scope, name))
+
+    def drop_scope(self, name: str) -> None:
+        with self._changing():
+            self._bucket.change_manifest(*self._bucket.manifest.drop_scope(name))
+
+    def _remove(self, key: str | bytes, collection: str, event: str) -> int:
+        with self._changing():
+            item = self._bucket.remove(_key(key), self._collection(collection), event=event)
+        if item is None:
+            raise LocalProtocolError(f"key {key!r}: there is no such document in {collection}")
+        return item.seqno
+
+    def _collection(self, path: str) -> int:
+        scope, _, name = path.rpartition(".")
+        return self._bucket.manifest.collection(scope or "_default", name).id
+
+    def _changing(self) -> _Change:
+        return _Change(self._lock, self._server)
+
+
+class _Change:
+    """The lock, and word to the conversations when it is let go."""
+
+    def __init__(self, lock: threading.RLock, server: Server) -> None:
+        self._lock, self._server = lock, server
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        self._server.wake()
+
+
+def _truth(item: Item, vbucket: int) -> Truth:
+    return Truth(item.value, item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry, vbucket)
+
+
+def _key(key: str | bytes) -> bytes:
+    return key.encode() if isinstance(key, str) else key
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _check(name: str, number: int, least: int, most: int) -> None:
+    if not least <= number <= most:
+        raise LocalProtocolError(f"{name}: expected {least} to {most}, found {number!r}")

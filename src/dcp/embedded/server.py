@@ -1,0 +1,169 @@
+"""The sockets of a cluster, and the one thread that serves them all."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dcp.embedded.bucket import Node
+from dcp.embedded.conversation import Conversation
+from dcp.embedded.link import Link
+from dcp.errors import LocalProtocolError
+
+# How long the thread sleeps at most when nothing is due.
+_NAP = 5.0
+# How often a link may write before the others have their turn.
+_TURNS = 8
+
+
+@dataclass(frozen=True)
+class _Door:
+    """A listening socket of a node."""
+
+    socket: socket.socket
+    node: Node
+
+
+class Server:
+    """Listens for the nodes, and lets their conversations go on.
+
+    lock: held whenever a conversation is touched; who holds it may change the cluster.
+    """
+
+    def __init__(self, lock: threading.RLock, converse: Callable[[Node], Conversation]) -> None:
+        self._lock = lock
+        self._converse = converse
+        self._selector = selectors.DefaultSelector()
+        self._links: dict[socket.socket, Link] = {}
+        self._bell, self._ear = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ear.setblocking(False)
+        self._selector.register(self._ear, selectors.EVENT_READ)
+        self._stopping = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="dcp-embedded", daemon=True)
+
+    @property
+    def links(self) -> list[Link]:
+        return list(self._links.values())
+
+    def listen(self, node: Node, host: str, port: int = 0) -> int:
+        """Open a door for clients of a node; says which port it has."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        door = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind((host, port))
+            door.listen(512)
+        except OSError as error:
+            door.close()
+            raise LocalProtocolError(f"host and port: cannot listen on {host}:{port}: {error.strerror}") from None
+        door.setblocking(False)
+        self._selector.register(door, selectors.EVENT_READ, _Door(door, node))
+        return int(door.getsockname()[1])
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something has changed: let every conversation look whether it has something to say."""
+        with suppress(BlockingIOError):  # It rings already.
+            self._bell.send(b"\0")
+
+    def stop(self) -> None:
+        """Close everything."""
+        self._stopping = True
+        self.wake()
+        if self._thread.is_alive():
+            self._thread.join()
+        for link in self.links:
+            self._drop(link)
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+        self._bell.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def close_door(self, node: Node) -> None:
+        """Nobody reaches a node any more, and whoever is connected is cut off."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, _Door) and key.data.node is node:
+                self._selector.unregister(key.data.socket)
+                key.data.socket.close()
+        for link in self.links:
+            if link.talk.node is node:
+                link.talk.closing = True
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except BaseException as failure:
+            self._failure = failure
+
+    def _turn(self) -> None:
+        busy = False
+        for key, events in self._selector.select(self._patience()):
+            if key.fileobj is self._ear:
+                self._hear()
+            elif isinstance(key.data, _Door):
+                self._accept(key.data)
+            elif events & selectors.EVENT_READ:
+                with self._lock:
+                    key.data.read(time.monotonic())
+        now = time.monotonic()
+        with self._lock:
+            for link in self.links:
+                due = link.talk.due()
+                if due is not None and due <= now:
+                    link.talk.tick(now)
+                busy |= self._serve(link, now)
+        if busy:
+            self.wake()
+
+    def _patience(self) -> float:
+        dues = [due for link in self.links if (due := link.talk.due()) is not None]
+        return max(0.0, min([_NAP, *(due - time.monotonic() for due in dues)]))
+
+    def _hear(self) -> None:
+        with suppress(BlockingIOError):
+            while self._ear.recv(4096):
+                pass
+
+    def _accept(self, door: _Door) -> None:
+        try:
+            sock, _ = door.socket.accept()
+        except OSError:
+            return
+        with self._lock:
+            link = Link(sock, self._converse(door.node))
+        self._links[sock] = link
+        self._selector.register(sock, selectors.EVENT_READ, link)
+
+    def _serve(self, link: Link, now: float) -> bool:
+        """Let a link write; whether it has more to write at once."""
+        more = True
+        for _ in range(_TURNS):
+            if not (more := link.write(now)):
+                break
+        if link.gone:
+            self._drop(link)
+            return False
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.blocked else 0)
+        if self._selector.get_key(link.socket).events != events:
+            self._selector.modify(link.socket, events, link)
+        return more
+
+    def _drop(self, link: Link) -> None:
+        self._links.pop(link.socket, None)
+        self._selector.unregister(link.socket)
+        with self._lock:
+            link.close()

@@ -1,0 +1,236 @@
+"""One stream of a vbucket to a connection: its snapshots, item by item, for as long as it lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dcp.embedded.generation import NEWEST_GENERATION, Generation
+from dcp.embedded.outbox import Outbox
+from dcp.embedded.request import Accepted
+from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket
+from dcp.embedded.system_event import system_event
+from dcp.embedded.view import View
+from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd, SystemEvent
+from dcp.wire.frame import Frame, encode
+from dcp.wire.framing import stream_id
+from dcp.wire.layout import Magic
+from dcp.wire.memcached import VbucketState
+
+_STREAMED = (VbucketState.ACTIVE, VbucketState.REPLICA)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the snapshots of a stream look: what the generation, the connection and its controls make of them."""
+
+    view: View
+    generation: Generation = NEWEST_GENERATION
+    marker_2_2: bool = False
+    marker_2_0: bool = False
+    out_of_order: bool = False
+    out_of_order_advances: bool = False
+    history: bool = False
+    flatbuffers: bool = False
+    end_on_close: bool = False
+    purged_at_start: int = 0
+
+
+class Stream:
+    """Sends the items of a vbucket that an accepted request is for."""
+
+    def __init__(self, vbucket: Vbucket, opaque: int, accepted: Accepted, rules: Rules) -> None:
+        self.vbucket = vbucket
+        self.opaque = opaque
+        self.accepted = accepted
+        self.cursor = accepted.start
+        self.ended = False
+        self.items_sent = 0
+        self._rules = rules
+        self._encoder = rules.view.encoder()
+        self._state = vbucket.state
+        self._collections = None if accepted.collections is None else set(accepted.collections)
+        self._rows: list[AnyItem] = []
+        self._next = 0
+        self._snapshot_end = accepted.start
+        self._checkpoint = 0
+        self._marked = False
+        self._out_of_order = False
+        self._reason: StreamEnd | None = None
+
+    @property
+    def key(self) -> tuple[int, int | None]:
+        """What only one stream of a connection has."""
+        return self.vbucket.number, self.accepted.stream_id
+
+    def end(self, reason: StreamEnd) -> None:
+        """Let the stream end as soon as there is room to say so; nothing else is sent any more."""
+        self._reason = self._reason or reason
+
+    def write(self, out: Outbox) -> None:
+        """Write what there is to send, as far as there is room."""
+        while out.open and not self.ended:
+            if self.vbucket.state is not self._state or self.vbucket.state not in _STREAMED:
+                self.end(StreamEnd.STATE_CHANGED)
+            if self._reason is not None:
+                self._finish(self._reason, out)
+            elif self._next < len(self._rows):
+                self._write_item(out)
+            elif self._out_of_order:
+                self._close_out_of_order(out)
+            elif self.cursor < self._snapshot_end:
+                self._advance(out)
+            elif self._collections is not None and not self._collections and self.accepted.scope is None:
+                self.end(StreamEnd.FILTER_EMPTY)
+            elif self.cursor >= self.accepted.end:
+                self.end(StreamEnd.OK)
+            elif self.vbucket.high_seqno > self.cursor:
+                self._open_snapshot(out)
+            else:
+                return
+
+    # What a snapshot is made of.
+
+    def _open_snapshot(self, out: Outbox) -> None:
+        vbucket, rules = self.vbucket, self._rules
+        disk = self.cursor + 1 < vbucket.checkpoint_start
+        history = disk and rules.history and vbucket.history is not None
+        if history and vbucket.history is not None:
+            rows = [item for item in vbucket.history if item.seqno > self.cursor]
+        else:
+            rows = vbucket.since(self.cursor)
+        rows = rules.view.show(self._chosen(rows), vbucket.datatypes)
+        end = vbucket.high_seqno if self._advances else max((row.seqno for row in rows[-1:]), default=0)
+        if not rows and not self._advances:
+            # What has nothing for this stream is not announced.
+            self.cursor = self._snapshot_end = vbucket.high_seqno
+            return
+        self._rows, self._next, self._snapshot_end = rows, 0, end
+        if disk and self._may_be_out_of_order():
+            self._open_out_of_order(out)
+        else:
+            self._mark(disk, history, out)
+
+    def _chosen(self, items: list[AnyItem]) -> list[AnyItem]:
+        """The items of the collections that the stream is for, which the items themselves may change."""
+        if self._collections is None:
+            return items
+        chosen = self._collections
+        found: list[AnyItem] = []
+        for item in items:
+            if isinstance(item, Item):
+                if item.collection_id in chosen:
+                    found.append(item)
+            elif self._rules.view.collections and self._concerns(item, chosen):
+                found.append(item)
+        return found
+
+    def _concerns(self, item: SystemItem, chosen: set[int]) -> bool:
+        scope = self.accepted.scope
+        if scope is not None and item.scope_id == scope and item.event_id == SystemEvent.COLLECTION_BEGIN:
+            chosen.add(item.collection_id or 0)
+        concerned = item.collection_id in chosen or (scope is not None and item.scope_id == scope)
+        if item.event_id == SystemEvent.COLLECTION_END:
+            chosen.discard(item.collection_id or 0)
+        return concerned
+
+    @property
+    def _advances(self) -> bool:
+        """Whether the consumer is told of seqnos that are not for this stream."""
+        return self._rules.view.collections and self._rules.generation.seqno_advanced
+
+    def _may_be_out_of_order(self) -> bool:
+        one = self._collections is not None and len(self._collections) == 1 and self.accepted.scope is None
+        return self._rules.out_of_order and self.accepted.start == 0 and not self._marked and one
+
+    # What is written.
+
+    def _mark(self, disk: bool, history: bool, out: Outbox) -> None:
+        first = self._rows[0].seqno if self._rows else self._snapshot_end
+        flags = self._flags(disk, history)
+        if not self._marked:
+            start = min(self.accepted.snapshot_start, first)
+        elif disk:
+            start = self.cursor
+        else:
+            start = min(self.vbucket.checkpoint_start, first) if flags & MarkerFlag.CHECKPOINT else first
+            start = max(start, self.cursor + 1)
+        self._marked = True
+        fields = {"snapshot_start": start, "snapshot_end": self._snapshot_end, "flags": int(flags)}
+        self._send("snapshot_marker", fields | self._marker_extras(disk), out)
+
+    def _marker_extras(self, disk: bool) -> dict[str, int]:
+        """What newer markers say besides."""
+        visible = {"max_visible_seqno": self._snapshot_end, "high_completed_seqno": 0}
+        if disk and self._rules.marker_2_2:
+            unused = {} if self._rules.marker_2_0 else {"max_visible_seqno": 0}
+            purged = {"purge_seqno": self.vbucket.purge_seqno, "high_prepared_seqno": 0}
+            return {"version": 2} | visible | unused | purged
+        return {"version": 0} | visible if self._rules.marker_2_0 else {}
+
+    def _flags(self, disk: bool, history: bool) -> MarkerFlag:
+        if disk:
+            flags = MarkerFlag.DISK | (MarkerFlag.CHECKPOINT if self._rules.generation.disk_checkpoints else 0)
+            return flags | MarkerFlag.HISTORY | MarkerFlag.MAY_CONTAIN_DUPLICATES if history else flags
+        entered = self._checkpoint != self.vbucket.checkpoint_start
+        self._checkpoint = self.vbucket.checkpoint_start
+        return MarkerFlag.MEMORY | (MarkerFlag.CHECKPOINT if entered else 0)
+
+    def _write_item(self, out: Outbox) -> None:
+        item = self._rows[self._next]
+        before = self._next
+        if isinstance(item, Item):
+            self._next = out.rows(
+                self._encoder,
+                self._rows,
+                self._next,
+                opaque=self.opaque,
+                vbucket=self.vbucket.number,
+                stream_id=self.accepted.stream_id,
+            )
+        else:
+            fields, key, value = system_event(item, self._rules.flatbuffers)
+            self._send("system_event", fields, out, key=key, value=value)
+            self._next += 1
+        self.items_sent += self._next - before
+        if not self._out_of_order and self._next > before:
+            self.cursor = self._rows[self._next - 1].seqno
+
+    def _advance(self, out: Outbox) -> None:
+        self.cursor = self._snapshot_end
+        if self._advances:
+            self._send("seqno_advanced", {"seqno": self.cursor}, out)
+
+    def _open_out_of_order(self, out: Outbox) -> None:
+        """System events first, then documents by key."""
+        self._rows.sort(key=lambda item: (isinstance(item, Item), item.key))
+        self._out_of_order = True
+        self._send("oso_snapshot", {"flags": int(OsoSnapshot.START)}, out)
+
+    def _close_out_of_order(self, out: Outbox) -> None:
+        self._out_of_order = False
+        self.cursor = max((item.seqno for item in self._rows), default=0)
+        if self._rules.out_of_order_advances and self.cursor < self._snapshot_end:
+            self._advance(out)
+        self.cursor = self._snapshot_end
+        self._send("oso_snapshot", {"flags": int(OsoSnapshot.END)}, out)
+
+    def _finish(self, reason: StreamEnd, out: Outbox) -> None:
+        self.ended = True
+        self._rows = []
+        hidden = not self._rules.view.collections and reason > StreamEnd.ROLLBACK
+        self._send("stream_end", {"reason": int(StreamEnd.OK if hidden else reason)}, out)
+
+    def _send(self, name: str, fields: Mapping[str, int], out: Outbox, *, key: bytes = b"", value: bytes = b"") -> None:
+        sid = self.accepted.stream_id
+        frame = Frame(
+            name,
+            Magic.REQUEST if sid is None else Magic.FRAMED_REQUEST,
+            self.opaque,
+            vbucket=self.vbucket.number,
+            fields=fields,
+            key=key,
+            value=value,
+            frame_info=() if sid is None else (stream_id(sid),),
+        )
+        out.frame(encode(frame))
