@@ -249,7 +249,7 @@ cdef class Decoder:
     def _controls(self):
         """The frames that became no rows since the last call: their bytes, and what came before them.
 
-        (rows in the batch, bytes of the stream, bytes for flow control, bytes)
+        (rows in the batch, last seqno of its stream, bytes of the connection, bytes for flow control, bytes)
         """
         cdef Work* w = &self._work
         cdef Note* note
@@ -259,7 +259,7 @@ cdef class Decoder:
             for i in range(w.n_notes):
                 note = &w.notes[<int64_t>i]
                 raw = PyBytes_FromStringAndSize(<char*>w.noted + note.at, note.size)
-                found.append((note.row, note.offset, note.counted, raw))
+                found.append((note.row, note.last, note.offset, note.counted, raw))
             w.n_notes = w.noted_used = 0
             return found
         finally:
@@ -272,6 +272,7 @@ cdef class Decoder:
         cdef int i
         self._enter()
         try:
+            w.forgot = True
             w.counted = counted
             if not 0 <= row < w.rows:
                 return
@@ -283,6 +284,26 @@ cdef class Decoder:
                     bytes.used = (<int32_t*>w.columns.fixed[i])[row]
                     bytes.filled = min(bytes.filled, row)
             w.rows = row
+        finally:
+            atomic_give(&self._busy)
+
+    def _lasts(self):
+        """(opaque, vbucket, stream id, last seqno) of each stream that rows came of since the last call.
+
+        Nothing once rows were forgotten: of those, streams know too much.
+        """
+        cdef Streams* streams = &self._work.streams
+        cdef Stream* stream
+        cdef uint64_t i
+        self._enter()
+        try:
+            found = []
+            for i in range(streams.mask + 1 if streams.slots != NULL and not self._work.forgot else 0):
+                stream = &streams.slots[i]
+                if stream.used and stream.last != stream.told:
+                    found.append((stream.key >> 32, stream.key >> 16 & 0xFFFF, stream.key & 0xFFFF, stream.last))
+                    stream.told = stream.last
+            return found
         finally:
             atomic_give(&self._busy)
 

@@ -5,6 +5,8 @@ cdef struct Stream:
     uint64_t start
     uint64_t end
     uint64_t last
+    # The last seqno that was told.
+    uint64_t told
     bint used
     bint begun
     bint windowed

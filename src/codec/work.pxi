@@ -45,6 +45,8 @@ cdef struct Note:
     int64_t offset
     # The bytes for flow control before it.
     int64_t counted
+    # The last seqno before it, of the stream that it belongs to.
+    uint64_t last
 
 cdef struct Row:
     # A frame that becomes a row: where its parts are. `bases` are where header and extras begin.
@@ -110,6 +112,8 @@ cdef struct Work:
     Stream* last_stream
     int64_t offset
     uint64_t detail
+    # Whether rows were taken out of the batch again.
+    bint forgot
 
 
 cdef Status scan(Work* w, Feed* feed) noexcept nogil:
@@ -197,6 +201,7 @@ cdef bint whens_hold(const Shape* shape, const uint8_t* at) noexcept nogil:
 
 cdef Status put_control(Work* w, const uint8_t* at, uint64_t size, const Shape* shape) noexcept nogil:
     """Keeps a frame for Python, and lets it act on the rows that follow."""
+    cdef uint64_t last = last_seqno(w, at)
     cdef Status status = act(w, at, size, shape) if shape != NULL and shape.effect != NOTHING else MORE
     if status != MORE:
         return status
@@ -208,11 +213,20 @@ cdef Status put_control(Work* w, const uint8_t* at, uint64_t size, const Shape* 
         if not grow(&w.noted, max(2 * w.noted_room, w.noted_used + <int64_t>size)):
             return NO_MEMORY
         w.noted_room = max(2 * w.noted_room, w.noted_used + <int64_t>size)
-    w.notes[w.n_notes] = Note(w.rows, w.noted_used, size, w.offset, w.counted)
+    w.notes[w.n_notes] = Note(w.rows, w.noted_used, size, w.offset, w.counted, last)
     memcpy(w.noted + w.noted_used, at, size)
     w.noted_used += size
     w.n_notes += 1
     return MORE
+
+
+cdef uint64_t last_seqno(const Work* w, const uint8_t* at) noexcept nogil:
+    """Of the stream that a frame belongs to, 0 if there is none."""
+    cdef int infos = at[KEY_LENGTH_AT] if is_framed(at[0]) else 0
+    cdef const Stream* stream = stream_find(
+        &w.streams, stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(stream_id_in(at, infos), 0))
+    )
+    return 0 if stream == NULL else stream.last
 
 
 cdef Status act(Work* w, const uint8_t* at, uint64_t size, const Shape* shape) noexcept nogil:
@@ -350,7 +364,9 @@ cdef inline Status store_row(Work* w, const Row* row, const Shape* shape, const 
     if where[<int>EVENT] != NOWHERE:
         columns.fixed[where[<int>EVENT]][n] = shape.event
     if stream != NULL:
-        stream.last, stream.begun = row.seqno, True
+        # In disorder it is the highest one that counts.
+        stream.last = max(stream.last, row.seqno) if stream.disorder else row.seqno
+        stream.begun = True
     if where[<int>SNAPSHOT_START] != NOWHERE:
         put_window(columns, where[<int>SNAPSHOT_START], n, stream, stream.start if stream != NULL else 0)
     if where[<int>SNAPSHOT_END] != NOWHERE:

@@ -24,17 +24,26 @@ class Batch:
     """Rows of changes, and the frames that are none.
 
     `controls` are (row, frame): the frame came before that row, in the order of the wire. `counted` is
-    how many bytes flow control has to give back for all of this batch.
+    how many bytes flow control has to give back for all of this batch, and `lasts` are (opaque, vbucket,
+    stream id or 0, last seqno) of each stream that has rows in it.
 
     Any Arrow library takes a batch without copying it: `pyarrow.record_batch(batch)`,
     `polars.DataFrame(batch)`, `duckdb.sql("from batch")`. The columns live as long as anyone uses them.
     """
 
-    def __init__(self, rows: _codec.Rows, schema: Schema, controls: list[tuple[int, Frame]], counted: int) -> None:
+    def __init__(
+        self,
+        rows: _codec.Rows,
+        schema: Schema,
+        controls: list[tuple[int, Frame]],
+        counted: int,
+        lasts: list[tuple[int, int, int, int]],
+    ) -> None:
         self._rows = rows
         self.schema = schema
         self.controls = controls
         self.counted = counted
+        self.lasts = lasts
 
     @property
     def num_rows(self) -> int:

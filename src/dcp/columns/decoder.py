@@ -44,6 +44,7 @@ class Decoder(_codec.Decoder):
 
     schema: Schema
     controls: list[tuple[int, Frame]]
+    befores: list[int]
     _dialect: Dialect
     _error: DcpError | None
 
@@ -86,6 +87,7 @@ class Decoder(_codec.Decoder):
         )
         self.schema = Schema(chosen, plan)
         self.controls = []
+        self.befores = []
         self._dialect = table
         self._error = None
         return self
@@ -93,7 +95,8 @@ class Decoder(_codec.Decoder):
     def advance(self, max_rows: int | None = None, max_bytes: int | None = None) -> bool:
         """Decode what was fed into the batch in work, and say whether it has reached a limit.
 
-        `controls` has the frames that were met, as soon as this returns. What breaks the protocol is
+        `controls` has the frames that were met, as soon as this returns, and `befores` the last seqno that the
+        stream of each had had by then. What breaks the protocol is
         raised by the `take` after the one that delivers what came before it.
         """
         if self._error is not None:
@@ -101,9 +104,10 @@ class Decoder(_codec.Decoder):
         full = self._advance(
             _limit("max_rows", max_rows, MAX_BATCH_ROWS), _limit("max_bytes", max_bytes, MAX_BATCH_BYTES)
         )
-        for row, offset, counted, raw in self._controls():
+        for row, last, offset, counted, raw in self._controls():
             try:
                 self.controls.append((row, read_frame(raw, self._dialect, offset)))
+                self.befores.append(last)
             except FrameError as error:
                 self._error = error
                 self._cut(row, counted)
@@ -120,11 +124,15 @@ class Decoder(_codec.Decoder):
         Raises FrameError where the bytes break the protocol, after the rows before that were taken.
         """
         self.advance(max_rows, max_bytes)
+        return self.hand_out()
+
+    def hand_out(self) -> Batch:
+        """What `advance` decoded so far, and nothing further."""
         if self._error is not None and not self.rows and not self.controls:
             raise self._error
         counted, controls = self.counted, self.controls
-        self.controls = []
-        return Batch(self._finish(), self.schema, controls, counted)
+        self.controls, self.befores = [], []
+        return Batch(self._finish(), self.schema, controls, counted, self._lasts())
 
     def _failure(self) -> DcpError | None:
         """The error for what stopped the loop. What the tables say of a frame, they say here too."""
