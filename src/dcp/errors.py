@@ -2,6 +2,7 @@
 
     DcpError
     ├── LocalProtocolError      you asked for something the protocol does not allow
+    │   └── CheckpointError     … with a checkpoint that cannot be read, or is of another bucket
     └── RemoteProtocolError     the peer broke the protocol
         └── FrameError          … in one frame: where it starts, whose it is, what is wrong
 
@@ -20,6 +21,10 @@ class DcpError(Exception):
 
 class LocalProtocolError(DcpError):
     """The caller asked for something that cannot be said on the wire."""
+
+
+class CheckpointError(LocalProtocolError):
+    """A checkpoint that is torn or foreign: what is wrong with it, and where."""
 
 
 class RemoteProtocolError(DcpError):

@@ -1,0 +1,102 @@
+"""Reading JSON that somebody else wrote: every part knows where it stands, so that a refusal can say so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from dcp.errors import DcpError
+
+MAX_U64 = (1 << 64) - 1
+_LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One value of a document, and the path to it. `error` is what a refusal raises."""
+
+    value: Any
+    path: str
+    error: Callable[[str], DcpError] = field(repr=False)
+
+    @classmethod
+    def parse(cls, text: str | bytes, name: str, error: Callable[[str], DcpError]) -> Tree:
+        """The root of a document, which is called `name` in refusals."""
+        try:
+            value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        except json.JSONDecodeError as wrong:
+            raise error(f"{name}: line {wrong.lineno}, column {wrong.colno}: {wrong.msg}") from None
+        except (ValueError, RecursionError) as wrong:
+            raise error(f"{name}: expected JSON: {wrong}") from None
+        return cls(value, name, error)
+
+    def refuse(self, expected: str) -> NoReturn:
+        found = {dict: "an object", list: "a list", type(None): "null"}.get(type(self.value)) or repr(self.value)
+        raise self.error(f"{self.path}: expected {expected}, found {_short(found)}")
+
+    def members(self, *known: str) -> dict[str, Tree]:
+        """What an object has; with names given, no others may be there."""
+        if not isinstance(self.value, dict):
+            self.refuse("an object")
+        for name in self.value:
+            if known and name not in known:
+                raise self.error(f"{self.path}: expected {', '.join(known)}, found a member {_short(repr(name))}")
+        return {name: Tree(value, f"{self.path}.{_short(name)}", self.error) for name, value in self.value.items()}
+
+    def get(self, name: str) -> Tree | None:
+        """A member, or None where it is absent or null."""
+        if not isinstance(self.value, dict):
+            self.refuse("an object")
+        value = self.value.get(name)
+        return None if value is None else Tree(value, f"{self.path}.{name}", self.error)
+
+    def __getitem__(self, name: str) -> Tree:
+        found = self.get(name)
+        if found is None:
+            raise self.error(f"{self.path}: expected a member {name!r}, found none")
+        return found
+
+    def __iter__(self) -> Iterator[Tree]:
+        if not isinstance(self.value, list):
+            self.refuse("a list")
+        return (Tree(value, f"{self.path}[{place}]", self.error) for place, value in enumerate(self.value))
+
+    def text(self) -> str:
+        if not isinstance(self.value, str):
+            self.refuse("text")
+        return str(self.value)
+
+    def number(self, most: int = MAX_U64, *, signed: bool = False) -> int:
+        """A whole number from 0 to `most`, as a number or as decimal text.
+
+        `signed`: written by a language without unsigned numbers, so that -1 is 2^64 - 1.
+        """
+        number = self.value
+        if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) <= 20:
+            number = int(number)
+        if isinstance(number, bool) or not isinstance(number, int):
+            self.refuse(f"a whole number from 0 to {most}")
+        if signed and -1 << 63 <= number < 0:
+            number += 1 << 64
+        if not 0 <= number <= most:
+            self.refuse(f"a whole number from 0 to {most}")
+        return number
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"member {_short(repr(twice))} is there twice")
+    return members
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
