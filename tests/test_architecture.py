@@ -19,10 +19,13 @@ import dcp
 SOURCE = Path(__file__).parents[1] / "src"
 
 # Each room may import the rooms before it. Those below are not part of the order.
-ORDER = ["errors", "_codec", "wire", "columns", "position", "cluster", "session", "client"]
+ORDER = [
+    *["errors", "_codec", "tree", "wire", "columns", "position", "progress", "foreign", "checkpoint"],
+    *["checkpoint_file", "cluster", "session", "client"],
+]
 EVERYTHING = frozenset([*ORDER, "embedded", "spark", "cli", "__init__"])
 MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, room in enumerate(ORDER)} | {
-    "embedded": frozenset(["errors", "_codec", "wire", "columns", "position", "cluster", "embedded"]),
+    "embedded": frozenset(["errors", "_codec", "tree", "wire", "columns", "position", "cluster", "embedded"]),
     "spark": EVERYTHING,
     "cli": EVERYTHING,
     "__init__": EVERYTHING,

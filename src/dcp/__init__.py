@@ -1,9 +1,11 @@
 """Couchbase's change protocol as Arrow columns."""
 
+from dcp.checkpoint import Checkpoint
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.columns.encoder import Encoder
-from dcp.errors import DcpError, FrameError, LocalProtocolError, RemoteProtocolError
+from dcp.errors import CheckpointError, DcpError, FrameError, LocalProtocolError, RemoteProtocolError
+from dcp.position import FailoverLog, StreamPosition
 from dcp.wire import DIALECTS
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.framing import FrameInfo
@@ -13,14 +15,18 @@ __version__ = "0.1.0"
 __all__ = [
     "DIALECTS",
     "Batch",
+    "Checkpoint",
+    "CheckpointError",
     "DcpError",
     "Decoder",
     "Encoder",
+    "FailoverLog",
     "Frame",
     "FrameError",
     "FrameInfo",
     "LocalProtocolError",
     "RemoteProtocolError",
+    "StreamPosition",
     "decode",
     "encode",
 ]
