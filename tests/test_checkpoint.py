@@ -166,6 +166,7 @@ MERGES = [
     (at(100, window=(30, 120), marks=(40, 20)), at(200, 0xB, B), at(20, marks=()), at(20, marks=())),
     (at(100), at(200, 0xB, B), StreamPosition(3), StreamPosition(3)),
     (at(10, 0xA), at(20, 0xC), StreamPosition(3), StreamPosition(3)),
+    (at(10, window=(5, 70), marks=(3,)), at(90, 0xB, B), at(3), at(3)),
     (at(10, window=(5, 12)), at(10, window=(7, 15)), at(10, window=(5, 15)), at(10, window=(5, 15))),
     (StreamPosition(3), at(20), StreamPosition(3), at(20)),
 ]

@@ -85,6 +85,12 @@ def test_the_nodes_of_a_bucket_are_those_of_its_list_with_both_ports() -> None:
     assert [str(node) for node in (first, second)] == ["10.0.0.1:11210", "10.0.0.2:11207"]
 
 
+def test_a_host_is_the_seed_or_loses_its_brackets_among_the_nodes_of_the_cluster_too() -> None:
+    tree = built()
+    tree["nodesExt"][0]["hostname"], tree["nodesExt"][1]["hostname"] = "$HOST", "[fe80::2]"
+    assert [node.address.host for node in parse(tree).nodes] == ["10.0.0.2", "fe80::2"]
+
+
 def test_a_vbucket_may_have_no_owner() -> None:
     cluster = parse(built())
     first, second = cluster.nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -39,6 +40,10 @@ def test_a_stream_resumed_inside_a_snapshot_stays_inside_after_its_first_marker(
     resumed = Progress(INSIDE).accepted(LOG).marker(190, 260)
     assert resumed.position.resume_point() == ResumePoint(200, 0xC, 150, 250)
     assert window(resumed.seen(210)) == (210, 150, 260)
+
+
+def test_a_first_marker_completes_nothing_wherever_it_starts() -> None:
+    assert window(Progress(INSIDE).marker(251, 260)) == (200, 150, 250)
 
 
 def test_the_next_marker_completes_a_snapshot_whose_tail_was_not_for_this_stream() -> None:
@@ -94,6 +99,7 @@ def test_marks_are_the_ends_of_snapshots_fewer_the_further_back() -> None:
 def test_only_complete_snapshots_leave_marks_and_a_marker_that_goes_back_removes_them() -> None:
     begun = Progress(INSIDE).marker(150, 260).seen(210)
     assert begun.position.marks == (150, 90)
+    assert Progress(replace(INSIDE, snapshot_start=200)).marker(200, 260).seen(210).position.marks == (150, 90)
     assert begun.marker(120, 270).seen(220).position.marks == (90,)
 
 
