@@ -43,6 +43,9 @@ LIBRARIES: dict[str, frozenset[str]] = {
     "pandas": frozenset(["spark"]),
     "pyspark": frozenset(["spark"]),
 }
+# Libraries that every installation has: the rooms that may import them.
+REQUIRED = {"scramp": frozenset(["session", "embedded"])}
+LIBRARIES |= REQUIRED
 # These two are imported only by someone who asked for them, so what they need may stand at the top of their modules.
 LOADED_ON_REQUEST = frozenset(["spark", "cli"])
 
@@ -135,7 +138,7 @@ def misplaced_libraries(source: Path) -> Iterator[str]:
             continue
         if library in LIBRARIES and found.room not in LIBRARIES[library]:
             yield f"{found.where}: {library} belongs in {', '.join(sorted(LIBRARIES[library]))}"
-        elif found.at_import and found.room not in LOADED_ON_REQUEST:
+        elif found.at_import and library not in REQUIRED and found.room not in LOADED_ON_REQUEST:
             yield f"{found.where}: {library} is optional; import it in the function that needs it"
 
 

@@ -1,10 +1,21 @@
 """Couchbase's change protocol as Arrow columns."""
 
 from dcp.checkpoint import Checkpoint
+from dcp.client import ChangeStream, Client, connect
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.columns.encoder import Encoder
-from dcp.errors import CheckpointError, DcpError, FrameError, LocalProtocolError, RemoteProtocolError
+from dcp.errors import (
+    AuthenticationError,
+    CheckpointError,
+    DcpError,
+    FrameError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RollbackError,
+    ServerError,
+    TransportError,
+)
 from dcp.position import FailoverLog, StreamPosition
 from dcp.wire import DIALECTS
 from dcp.wire.frame import Frame, decode, encode
@@ -14,9 +25,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DIALECTS",
+    "AuthenticationError",
     "Batch",
+    "ChangeStream",
     "Checkpoint",
     "CheckpointError",
+    "Client",
     "DcpError",
     "Decoder",
     "Encoder",
@@ -26,7 +40,11 @@ __all__ = [
     "FrameInfo",
     "LocalProtocolError",
     "RemoteProtocolError",
+    "RollbackError",
+    "ServerError",
     "StreamPosition",
+    "TransportError",
+    "connect",
     "decode",
     "encode",
 ]

@@ -3,8 +3,12 @@
     DcpError
     ├── LocalProtocolError      you asked for something the protocol does not allow
     │   └── CheckpointError     … with a checkpoint that cannot be read, or is of another bucket
-    └── RemoteProtocolError     the peer broke the protocol
-        └── FrameError          … in one frame: where it starts, whose it is, what is wrong
+    ├── RemoteProtocolError     the peer broke the protocol
+    │   └── FrameError          … in one frame: where it starts, whose it is, what is wrong
+    ├── ServerError             the peer refused: with a status, and what it says of it
+    │   └── AuthenticationError … to believe who you are
+    ├── RollbackError           what a position is built on is lost, and you asked to be told
+    └── TransportError          a node cannot be reached, or is there no more
 
 Only these leave an entry point of the package; any other exception is a bug. All of them are
 picklable with their attributes, so they cross process boundaries whole.
@@ -51,3 +55,50 @@ class FrameError(RemoteProtocolError):
         whose += [f"vbucket {self.vbucket}"] if self.vbucket is not None else []
         inside = f" ({', '.join(whose)})" if whose else ""
         return f"frame at byte {self.offset}{inside}: {self.problem}"
+
+
+class ServerError(DcpError):
+    """The peer refused.
+
+    `status` is that of its answer, `context` what it says of it, if anything.
+    """
+
+    def __init__(self, problem: str, status: int | None = None, context: str = "") -> None:
+        super().__init__(problem, status, context)
+        self.problem = problem
+        self.status = status
+        self.context = context
+
+    def __str__(self) -> str:
+        said = [f"status 0x{self.status:02x}"] if self.status else []
+        said += [self.context] if self.context else []
+        return f"{self.problem} ({', '.join(said)})" if said else self.problem
+
+
+class AuthenticationError(ServerError):
+    """The peer does not believe who you are, or did not prove who it is."""
+
+
+class RollbackError(DcpError):
+    """The producer has lost what a position is built on.
+
+    `vbucket` has to go back from `seqno` to `rollback_seqno`; nothing was moved.
+    """
+
+    def __init__(self, vbucket: int, seqno: int, rollback_seqno: int) -> None:
+        super().__init__(vbucket, seqno, rollback_seqno)
+        self.vbucket = vbucket
+        self.seqno = seqno
+        self.rollback_seqno = rollback_seqno
+
+    def __str__(self) -> str:
+        return (
+            f"vbucket {self.vbucket}: the cluster has lost changes: go back from seqno {self.seqno} to "
+            f"{self.rollback_seqno} and undo what lies between, or stream with on_rollback='replay'"
+        )
+
+
+class TransportError(DcpError):
+    """A node cannot be reached, or is there no more."""
+
+    retriable = True

@@ -115,7 +115,7 @@ def codec(data: bytes) -> None:
         full = True
         while full:
             full = decoder._advance(max_rows, max_bytes)
-            for row, offset, counted, raw in decoder._controls():
+            for row, _, offset, counted, raw in decoder._controls():
                 assert 0 <= row <= decoder.rows
                 assert 0 <= counted <= decoder.counted
                 assert stream.startswith(raw, offset)

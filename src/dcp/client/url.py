@@ -185,6 +185,18 @@ def _options(query: str) -> dict[str, Any]:
     return options
 
 
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that are given as values: of the same names and forms as those of a connection string."""
+    for name in options:
+        if name not in OPTIONS:
+            raise _refuse("option", f"one of {', '.join(sorted(OPTIONS))}", repr(name[:40]))
+    return {name: OPTIONS[name](name, _worded(value)) for name, value in options.items()}
+
+
+def _worded(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _text(name: str, value: str) -> str:
     if not value:
         raise _refuse(f"option {name}", "text", "none")

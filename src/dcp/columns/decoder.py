@@ -33,6 +33,7 @@ class Decoder(_codec.Decoder):
     collections: keys carry their collection id, as on a connection with HELLO Collections.
     views: keys, values and xattrs are Arrow views into the received bytes; nothing is copied.
     events: the messages that become rows; None for all but system events.
+    also: names that the column `event` has besides, for rows that somebody else puts between these.
     inflate: undo snappy. A connection opened with NoValueWithUnderlyingDatatype needs False: its datatypes
     are those of what is stored, not of what is sent.
     xattrs: "split" their section off the value, make a "map" of it, or leave them "inline".
@@ -50,7 +51,7 @@ class Decoder(_codec.Decoder):
 
     def __new__(
         cls,
-        dialect: str = "dcp",
+        dialect: str | Dialect = "dcp",
         columns: Iterable[str] | None = None,
         *,
         collections: bool = False,
@@ -58,6 +59,7 @@ class Decoder(_codec.Decoder):
         max_frame: int = MAX_FRAME,
         max_value: int = MAX_FRAME,
         events: Collection[str] | None = None,
+        also: Collection[str] = (),
         inflate: bool = True,
         xattrs: Literal["split", "map", "inline"] = "split",
         keys: Literal["binary", "utf8"] = "binary",
@@ -72,7 +74,7 @@ class Decoder(_codec.Decoder):
                 raise LocalProtocolError(f"{name}: expected one of {', '.join(accepted)}, found {value!r}")
         table = dialect_of(dialect)
         chosen = _typed(choose(table, columns), views, keys, xattrs, quarantine=errors == "quarantine")
-        plan = compile_plan(table, chosen, events_of(table, events))
+        plan = compile_plan(table, chosen, (*events_of(table, events), *also))
         self = super().__new__(
             cls,
             plan,

@@ -95,8 +95,10 @@ def _short(value: int | bytes, longest: int = 32) -> str:
     return f"{value[:longest]!r}… ({len(value)} bytes)"
 
 
-def dialect_of(name: str) -> Dialect:
-    """The dialect with this name; LocalProtocolError lists those there are."""
+def dialect_of(name: str | Dialect) -> Dialect:
+    """The dialect with this name, or the one that is given; LocalProtocolError lists those there are."""
+    if isinstance(name, Dialect):
+        return name
     try:
         return DIALECTS[name]
     except (KeyError, TypeError):
@@ -327,7 +329,7 @@ def _frame_error(problem: str, header: _Header, offset: int) -> FrameError:
 # ---------------------------------------------------------------------------------------- writing
 
 
-def encode(frame: Frame, dialect: str = "dcp") -> bytes:
+def encode(frame: Frame, dialect: str | Dialect = "dcp") -> bytes:
     """The bytes of a frame. All lengths are computed.
 
     Raises LocalProtocolError where the frame is not one that the dialect can say.

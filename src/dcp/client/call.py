@@ -1,0 +1,68 @@
+"""A connection for commands: ask, and wait for the answer."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from typing import Any
+
+from dcp.columns.decoder import Decoder
+from dcp.errors import TransportError
+from dcp.session.connection import Session
+from dcp.session.events import Answered, Event, Ready
+from dcp.session.handshake import Agreement, Wishes
+from dcp.wire.frame import Frame
+
+_MANY = 1 << 30
+
+
+class Caller:
+    """Asks a node one thing after the other. `host` and `port` are where it was reached."""
+
+    def __init__(self, sock: socket.socket, wishes: Wishes, host: str, port: int, timeout: float) -> None:
+        self.host, self.port = host, port
+        self._socket, self._timeout = sock, timeout
+        self._session = Session(wishes, lambda collections: Decoder(collections=collections), time.monotonic())
+        self._events: deque[Event] = deque()
+        self.agreement: Agreement
+        try:
+            while True:
+                event = self._next()
+                if isinstance(event, Ready):
+                    self.agreement = event.agreement
+                    return
+        except BaseException:
+            sock.close()
+            raise
+
+    def ask(self, name: str, **parts: Any) -> Frame:
+        opaque = self._session.ask(name, **parts)
+        while True:
+            event = self._next()
+            if isinstance(event, Answered) and event.frame.opaque == opaque:
+                return event.frame
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _next(self) -> Event:
+        while not self._events:
+            self._socket.settimeout(self._timeout)
+            try:
+                self._socket.sendall(self._session.outgoing())
+                with self._session.buffer() as room:
+                    count = self._socket.recv_into(room)
+            except TimeoutError:
+                raise TransportError(f"{self.host}:{self.port}: no answer within {self._timeout:g} s") from None
+            except OSError as error:
+                raise TransportError(f"{self.host}:{self.port}: the connection broke: {error}") from None
+            if count == 0:
+                raise TransportError(
+                    f"{self.host}:{self.port}: the node closed the connection; check that the port is one of the "
+                    "data service (11210), and TLS where it wants TLS"
+                )
+            events, _ = self._session.received(count, time.monotonic(), _MANY, _MANY)
+            self._session.take()
+            self._events.extend(events)
+        return self._events.popleft()

@@ -1,0 +1,376 @@
+"""The client: finds a cluster, keeps its map, and streams its changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dcp.checkpoint import Checkpoint
+from dcp.client import url as urls
+from dcp.client.call import Caller
+from dcp.client.follower import Follower, Vbucket
+from dcp.client.link import Limits, Link
+from dcp.client.rollback import EVENT, WITH_ROLLBACK, rollback_rows
+from dcp.client.stream import ChangeStream
+from dcp.client.transport import Security, connect
+from dcp.cluster import ClusterMap, Node
+from dcp.columns.decoder import Decoder
+from dcp.errors import DcpError, LocalProtocolError, ServerError, TransportError
+from dcp.position import StreamPosition
+from dcp.session.connection import Session
+from dcp.session.handshake import Wishes
+from dcp.session.sasl import Credentials
+from dcp.session.stream import ENDLESS
+from dcp.wire.body import JSON
+from dcp.wire.dcp_body import StreamFilter
+from dcp.wire.memcached import SEQNOS, Status, VbucketState
+
+log = logging.getLogger("dcp.client")
+
+_DEFAULTS: dict[str, Any] = {
+    "bootstrap_timeout": 10.0,
+    "kv_connect_timeout": 10.0,
+    "network": "auto",
+    "dcp_buffer_size": 20 << 20,
+    "noop_interval": 120.0,
+    "compression": "on",
+    "tls_verify": True,
+}
+
+
+class Client:
+    """Knows a bucket of a cluster. `stream` follows its changes; `close`, or `with`, ends everything."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        target = urls.parse(url)
+        self._target = target
+        self._options = {**_DEFAULTS, **target.options, **urls.checked(options)}
+        self._credentials = Credentials(target.username, target.password) if target.username else None
+        self._context = self._tls()
+        self._lock = threading.Lock()
+        self._streams: list[ChangeStream] = []
+        self._name = f"dcp-arrow {os.getpid()} {uuid.uuid4().hex[:12]}"
+        self._links = 0
+        self._caller: Caller | None = None
+        self._map: ClusterMap
+        self._bootstrap()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client {self._target}>"
+
+    def close(self) -> None:
+        """End all streams, and close all connections."""
+        for stream in self._streams:
+            stream.close()
+        with self._lock:
+            self._hang_up()
+
+    # The map.
+
+    @property
+    def map(self) -> ClusterMap:
+        """The newest map that is known."""
+        return self._map
+
+    def refresh(self) -> ClusterMap:
+        """Fetch the map, from any node that answers."""
+        with self._lock:
+            self._bootstrap()
+            return self._map
+
+    def learn(self, config: Any, host: str) -> None:
+        """A node told a map."""
+        if isinstance(config, dict) and "nodeLocator" in config:
+            self._take_map(ClusterMap.parse(JSON.encode(config), host.rpartition(":")[0], None, self._network))
+
+    def _take_map(self, found: ClusterMap) -> None:
+        known = getattr(self, "_map", None)
+        if known is None or found.newer_than(known):
+            if known is not None and found.change_since(known).recreated:
+                raise ServerError(f"bucket {found.name!r} was deleted and made anew: no position holds any more")
+            self._map = found
+
+    @property
+    def _network(self) -> Any:
+        return self._options["network"]
+
+    # Connections.
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if not self._target.tls:
+            return None
+        options = self._options
+        return Security(
+            options.get("ca_cert_path"), options.get("cert_path"), options.get("key_path"), options["tls_verify"]
+        ).context()
+
+    def _wishes(self, name: str, **more: Any) -> Wishes:
+        return Wishes(
+            name,
+            self._target.bucket,
+            self._credentials,
+            self._options.get("sasl_mech_force"),
+            self._target.tls,
+            window=self._options["dcp_buffer_size"],
+            noop_interval=max(1, round(self._options["noop_interval"])),
+            snappy=self._options["compression"] != "off",
+            **more,
+        )
+
+    def _connect(self, host: str, port: int) -> socket.socket:
+        return connect(host, port, self._options["kv_connect_timeout"], self._context)
+
+    def _bootstrap(self) -> None:
+        """Any node that tells the map will do: first those of the map, then those of the url."""
+        self._hang_up()
+        problems: list[DcpError] = []
+        for host, port in self._places():
+            try:
+                caller = self._call(host, port)
+                self._take_map(self._fetch(caller))
+                self._caller = caller
+                return
+            except TransportError as error:
+                problems.append(error)
+                log.info("%s", error)
+        if len(problems) == 1:
+            raise problems[0]
+        raise TransportError("no node can be reached: " + "; ".join(map(str, problems)))
+
+    def _places(self) -> Iterable[tuple[str, int]]:
+        seen = set()
+        known = getattr(self, "_map", None)
+        for node in known.nodes if known is not None else ():
+            port = node.address.tls_port if self._target.tls else node.address.port
+            if port is not None:
+                seen.add((node.address.host, port))
+                yield node.address.host, port
+        for address in self._target.addresses:
+            if (address.host, address.port) not in seen:
+                yield address.host, address.port
+
+    def _call(self, host: str, port: int) -> Caller:
+        wishes = self._wishes(f"{self._name} commands", stream=False)
+        return Caller(self._connect(host, port), wishes, host, port, self._options["bootstrap_timeout"])
+
+    def _fetch(self, caller: Caller) -> ClusterMap:
+        answer = caller.ask("get_cluster_config")
+        if answer.status:
+            raise ServerError(f"{caller.host}:{caller.port}: no cluster map", answer.status)
+        return ClusterMap.parse(answer.value, caller.host, caller.port, self._network)
+
+    def _hang_up(self) -> None:
+        if self._caller is not None:
+            self._caller.close()
+            self._caller = None
+
+    def _ask(self, name: str, **parts: Any) -> Any:
+        with self._lock:
+            if self._caller is None:
+                self._bootstrap()
+            assert self._caller is not None
+            try:
+                return self._caller.ask(name, **parts)
+            except TransportError:
+                self._bootstrap()
+                return self._caller.ask(name, **parts)
+
+    # Streams.
+
+    def stream(
+        self,
+        start: str | Checkpoint = "beginning",
+        end: str | Checkpoint | None = None,
+        *,
+        scope: str | None = None,
+        collections: Iterable[str] | None = None,
+        vbuckets: Iterable[int] | None = None,
+        columns: Iterable[str] | None = None,
+        batch_rows: int = 65_536,
+        batch_bytes: int = 4 << 20,
+        linger: float = 0.02,
+        on_rollback: str = "replay",
+        **decoding: Any,
+    ) -> ChangeStream:
+        """Follow the changes.
+
+        start: "beginning", "now", or a checkpoint to go on from. end: None for ever, "now" for what there
+        is, or a checkpoint. scope, collections: names; only these. vbuckets: only these, to share the work.
+        columns, and what else `Decoder` has: how batches look. batch_rows, batch_bytes, linger: a batch is
+        handed out at so many rows or bytes, or when its first row is so many seconds old.
+        on_rollback: "replay", where a row with the event `rollback` comes before what is sent again, or
+        "fail" with a RollbackError.
+        """
+        if on_rollback not in ("replay", "fail"):
+            raise LocalProtocolError(f"on_rollback: expected replay or fail, found {on_rollback!r}")
+        wanted = self._wanted(vbuckets)
+        chosen, empty = self._filter(scope, collections)
+        begins = self._begin(start, wanted, empty)
+        ends = self._ends(end, wanted)
+        named = None if columns is None else list(columns)
+
+        def decoder(has_collections: bool) -> Decoder:
+            return Decoder("dcp", named, collections=has_collections, also=(EVENT,), **decoding)
+
+        limits = Limits(batch_rows, batch_bytes, linger)
+        opener = _Opener(self, decoder, limits, xattrs=named is None or "xattrs" in named)
+        rollbacks = rollback_rows(Decoder(WITH_ROLLBACK, named, events=(*decoder(True).plan.events,), **decoding))
+        follower = Follower(
+            opener,
+            [Vbucket(number, begins[number], ends[number]) for number in wanted],
+            chosen=chosen,
+            rollback_row=rollbacks,
+            fail_on_rollback=on_rollback == "fail",
+        )
+        stream = ChangeStream(follower, empty)
+        self._streams.append(stream)
+        return stream
+
+    def high_seqnos(self) -> dict[int, int]:
+        """The last seqno of every vbucket, from the nodes that have them."""
+        found: dict[int, int] = {}
+        for node in self._map.nodes:
+            address = node.address
+            port = address.tls_port if self._target.tls else address.port
+            if port is None:
+                continue
+            caller = self._call(address.host, port)
+            try:
+                answer = caller.ask("get_all_vb_seqnos", fields={"state": int(VbucketState.ACTIVE)})
+            finally:
+                caller.close()
+            if answer.status:
+                raise ServerError(f"{node}: no seqnos", answer.status)
+            found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {})}
+        return found
+
+    def _wanted(self, vbuckets: Iterable[int] | None) -> list[int]:
+        count = self._map.num_vbuckets
+        if vbuckets is None:
+            return list(range(count))
+        wanted = sorted(set(vbuckets))
+        if not wanted or not 0 <= wanted[0] <= wanted[-1] < count:
+            raise LocalProtocolError(f"vbuckets: expected some of 0 to {count - 1}, found {wanted or 'none'}")
+        return wanted
+
+    def _filter(self, scope: str | None, collections: Iterable[str] | None) -> tuple[StreamFilter | None, Checkpoint]:
+        """What is asked of the producer, and a checkpoint of nothing that says for what it is one."""
+        cluster_map = self._map
+        whole = Checkpoint((), cluster_map.num_vbuckets, cluster_map.name, cluster_map.uuid)
+        if scope is None and collections is None:
+            return None, whole
+        if collections is None:
+            number = self._id("get_scope_id", scope or "", "scope_id")
+            return StreamFilter(scope=number), replace(whole, scope=number)
+        paths = [name if "." in name else f"{scope or '_default'}.{name}" for name in collections]
+        ids = tuple(sorted(self._id("get_collection_id", path, "collection_id") for path in paths))
+        if not ids:
+            raise LocalProtocolError("collections: expected one name or more, found none")
+        return StreamFilter(collections=ids), replace(whole, collections=ids)
+
+    def _id(self, command: str, path: str, field: str) -> int:
+        answer = self._ask(command, value=path.encode())
+        if answer.status in (Status.UNKNOWN_SCOPE, Status.UNKNOWN_COLLECTION):
+            raise LocalProtocolError(f"{field.removesuffix('_id')}: there is no {path!r} in {self._target.bucket!r}")
+        if answer.status:
+            raise ServerError(f"{path}: the server has no collections, or does not tell of them", answer.status)
+        return int(answer.fields[field])
+
+    def _begin(self, start: str | Checkpoint, wanted: list[int], empty: Checkpoint) -> Mapping[int, StreamPosition]:
+        if isinstance(start, Checkpoint):
+            start.check(empty)
+            known = start.by_vbucket()
+            return {number: known.get(number, StreamPosition(number)) for number in wanted}
+        if start == "beginning":
+            return {number: StreamPosition(number) for number in wanted}
+        if start == "now":
+            highs = self.high_seqnos()
+            logs = self._failover_logs(wanted)
+            return {n: _complete(n, highs.get(n, 0), logs.get(n, 0)) for n in wanted}
+        raise LocalProtocolError(f"start: expected beginning, now or a Checkpoint, found {start!r}")
+
+    def _failover_logs(self, wanted: list[int]) -> dict[int, int]:
+        """The uuid of the newest history of each vbucket."""
+        found: dict[int, int] = {}
+        for node in self._map.nodes:
+            address = node.address
+            port = address.tls_port if self._target.tls else address.port
+            mine = set(self._map.vbuckets_of(node)) & set(wanted)
+            if port is None or not mine:
+                continue
+            caller = self._call(address.host, port)
+            try:
+                for number in mine:
+                    answer = caller.ask("kv_get_failover_log", vbucket=number)
+                    if not answer.status:
+                        found[number] = answer.body()[0].vbuuid
+            finally:
+                caller.close()
+        return found
+
+    def _ends(self, end: str | Checkpoint | None, wanted: list[int]) -> dict[int, int]:
+        if end is None:
+            return dict.fromkeys(wanted, ENDLESS)
+        if isinstance(end, Checkpoint):
+            known = end.by_vbucket()
+            return {n: known[n].seqno if n in known else 0 for n in wanted}
+        if end == "now":
+            highs = self.high_seqnos()
+            missing = [number for number in wanted if number not in highs]
+            if missing:
+                raise TransportError(f"no node has vbuckets {missing[:5]}… now: try again when the cluster is whole")
+            return {number: highs[number] for number in wanted}
+        raise LocalProtocolError(f"end: expected None, now or a Checkpoint, found {end!r}")
+
+    def _open_link(self, node: Node, owner: Follower, opener: _Opener) -> Link:
+        address = node.address
+        port = address.tls_port if self._target.tls else address.port
+        if port is None:
+            raise TransportError(f"{node}: no port {'with' if self._target.tls else 'without'} TLS in the map")
+        self._links += 1
+        wishes = self._wishes(f"{self._name} {self._links}", xattrs=opener.xattrs)
+        return Link(
+            str(address),
+            lambda: self._connect(address.host, port),
+            lambda now: Session(wishes, opener.decoder, now),
+            owner,
+            opener.limits,
+        )
+
+
+class _Opener:
+    """What a follower needs of a client: links with the decoder and limits of its stream."""
+
+    def __init__(self, client: Client, decoder: Any, limits: Limits, *, xattrs: bool) -> None:
+        self.decoder, self.limits, self.xattrs = decoder, limits, xattrs
+        self._client = client
+
+    @property
+    def map(self) -> ClusterMap:
+        return self._client.map
+
+    def refresh(self) -> ClusterMap:
+        return self._client.refresh()
+
+    def learn(self, config: Any, host: str) -> None:
+        self._client.learn(config, host)
+
+    def open_link(self, node: Node, owner: Follower) -> Link:
+        return self._client._open_link(node, owner, self)
+
+
+def _complete(vbucket: int, seqno: int, vbuuid: int) -> StreamPosition:
+    return StreamPosition(vbucket, vbuuid if seqno else 0, seqno, seqno, seqno)

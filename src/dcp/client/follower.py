@@ -1,0 +1,380 @@
+"""Follows the vbuckets of a bucket over all nodes: who has which, what to do when that changes, what came of it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dcp.client.link import Link
+from dcp.cluster import ClusterMap, Node
+from dcp.columns.batch import Batch
+from dcp.errors import DcpError, RollbackError, ServerError, TransportError
+from dcp.position import StreamPosition
+from dcp.progress import Progress
+from dcp.session.connection import Delivery, Session
+from dcp.session.events import Accepted, Ended, Event, MapChanged, Ready, Refused, RolledBack
+from dcp.session.stream import ENDLESS, Mark, Stream
+from dcp.wire.dcp import StreamEnd
+from dcp.wire.dcp_body import StreamFilter
+from dcp.wire.memcached import Status
+
+log = logging.getLogger("dcp.client")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.03, 4.0
+_MAP_PAUSE = 0.2
+_TEMPORARY = frozenset({Status.ETMPFAIL, Status.EBUSY, Status.ENOMEM, Status.NOT_MY_VBUCKET, Status.KEY_EEXISTS})
+
+
+class Cluster(Protocol):
+    """What the follower needs of the client."""
+
+    @property
+    def map(self) -> ClusterMap: ...
+
+    def refresh(self) -> ClusterMap: ...
+
+    def learn(self, config: Any, host: str) -> None: ...
+
+    def open_link(self, node: Node, owner: Follower) -> Link: ...
+
+
+@dataclass(eq=False, slots=True)
+class Vbucket:
+    """One of those that are followed. `stream` is what was asked for, on `link`."""
+
+    number: int
+    position: StreamPosition
+    end: int = ENDLESS
+    done: bool = False
+    link: Link | None = None
+    stream: Stream | None = None
+    pause: float = 0.0
+    retry_at: float = 0.0
+    # Where a rollback led that no row has followed yet.
+    rolled_back_to: int | None = None
+
+
+@dataclass(slots=True)
+class Item:
+    """What the consumer gets next, and where streams stand then."""
+
+    batch: Batch
+    marks: dict[int, Mark]
+    link: Link | None = None
+    counted: int = 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened so far."""
+
+    rows: int = 0
+    bytes: int = 0
+    batches: int = 0
+    rollbacks: int = 0
+    reconnects: int = 0
+    stream_ends: dict[str, int] = field(default_factory=dict)
+
+
+class Follower:
+    """The state that all links share, and the thread that mends it.
+
+    Links call `happened`, `delivered` and `lost`; the consumer calls `next`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        vbuckets: Iterable[Vbucket],
+        *,
+        chosen: StreamFilter | None,
+        rollback_row: Callable[[int, int, int], Batch],
+        fail_on_rollback: bool,
+    ) -> None:
+        self.counters = Counters()
+        self.marks: dict[int, Mark] = {}
+        self._cluster = cluster
+        self._chosen = chosen
+        self._rollback_row = rollback_row
+        self._fail_on_rollback = fail_on_rollback
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._work = threading.Condition(self._lock)
+        self._vbuckets = {vbucket.number: vbucket for vbucket in vbuckets}
+        for vbucket in self._vbuckets.values():
+            self.marks[vbucket.number] = Mark(Progress(vbucket.position), 0)
+            vbucket.done = vbucket.position.seqno >= vbucket.end
+        self._links: dict[Node, Link] = {}
+        self._link_pauses: dict[Node, tuple[float, float]] = {}
+        self._items: deque[Item] = deque()
+        self._error: DcpError | None = None
+        self._closed = False
+        self._map_due: float | None = None
+        self._supervisor = threading.Thread(target=self._supervise, name="dcp supervisor", daemon=True)
+        self._supervisor.start()
+
+    # For the consumer.
+
+    def next(self, timeout: float | None = None) -> Item | None:
+        """What came next; None when all is done. TimeoutError after so many seconds without anything."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            while not self._items:
+                if self._error is not None:
+                    raise self._error
+                if self._closed or all(vbucket.done for vbucket in self._vbuckets.values()):
+                    return None
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError
+                # Ctrl-C does not end a wait without a time limit everywhere.
+                self._changed.wait(min(1.0, 1.0 if left is None else left))
+            item = self._items.popleft()
+            self.marks.update(item.marks)
+            return item
+
+    def processed(self, item: Item) -> None:
+        """The consumer is done with it: the server may send more."""
+        if item.link is not None and item.counted:
+            count = item.counted
+            item.link.do(lambda session: session.processed(count))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            links = list(self._links.values())
+            self._changed.notify_all()
+            self._work.notify_all()
+        for link in links:
+            link.close()
+        for link in links:
+            link.join()
+        if self._supervisor is not threading.current_thread():
+            self._supervisor.join()
+
+    # For the links.
+
+    def happened(self, link: Link, event: Event) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            if isinstance(event, Ready):
+                link.ready = True
+                log.info("%s: ready", link.name)
+            elif isinstance(event, MapChanged):
+                self._told_of_map(link, event)
+            elif isinstance(event, Accepted):
+                self._accepted(event.stream)
+            elif isinstance(event, RolledBack):
+                self._rolled_back(event.stream, event.seqno)
+            elif isinstance(event, Refused):
+                self._refused(link, event)
+            elif isinstance(event, Ended):
+                self._ended(event.stream, event.reason)
+            self._work.notify_all()
+            self._changed.notify_all()
+
+    def delivered(self, link: Link, delivery: Delivery) -> None:
+        batch = delivery.batch
+        marks = {vbucket: mark for (vbucket, _), mark in delivery.marks.items()}
+        with self._lock:
+            if self._closed:
+                return
+            self.counters.rows += len(batch)
+            self.counters.bytes += delivery.counted
+            self.counters.batches += 1
+            if len(batch):
+                self._items.append(Item(batch, marks, link, delivery.counted))
+                self._changed.notify_all()
+                return
+            # Nothing for the consumer to process: but it may still be at what came before.
+            if self._items:
+                last = self._items[-1]
+                last.marks = last.marks | marks
+            else:
+                self.marks.update(marks)
+        if delivery.counted:
+            link.do(lambda session: session.processed(delivery.counted))
+
+    def lost(self, link: Link, error: DcpError) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._links = {node: other for node, other in self._links.items() if other is not link}
+            for vbucket in self._vbuckets.values():
+                if vbucket.link is link:
+                    self._release(vbucket)
+            if not isinstance(error, TransportError) and not error.retriable:
+                self._fail(error)
+            else:
+                log.warning("%s; trying again", error)
+                self.counters.reconnects += 1
+                self._map_due = time.monotonic()
+            self._work.notify_all()
+
+    # What happened to a stream.
+
+    def _accepted(self, stream: Stream) -> None:
+        vbucket = self._vbuckets[stream.vbucket]
+        vbucket.pause = 0.0
+
+    def _ended(self, stream: Stream, reason: int) -> None:
+        vbucket = self._vbuckets[stream.vbucket]
+        name = StreamEnd(reason).name.lower() if reason in list(StreamEnd) else str(reason)
+        self.counters.stream_ends[name] = self.counters.stream_ends.get(name, 0) + 1
+        self._release(vbucket)
+        if reason in (StreamEnd.OK, StreamEnd.FILTER_EMPTY):
+            vbucket.done = True
+        elif reason == StreamEnd.LOST_PRIVILEGES:
+            self._fail(ServerError(f"vbucket {vbucket.number}: the user lost the right to stream it"))
+        else:
+            log.info(
+                "vbucket %d: the stream ended (%s); going on from seqno %d",
+                vbucket.number,
+                name,
+                vbucket.position.seqno,
+            )
+            self._retry(vbucket)
+            if reason == StreamEnd.STATE_CHANGED:
+                self._want_map()
+
+    def _rolled_back(self, stream: Stream, seqno: int) -> None:
+        vbucket = self._vbuckets[stream.vbucket]
+        before = stream.position
+        self._release(vbucket)
+        older = before.under_older_uuid() if seqno == 0 else None
+        if older is not None:
+            vbucket.position = older
+            return
+        if self._fail_on_rollback:
+            self._fail(RollbackError(vbucket.number, before.seqno, seqno))
+            return
+        vbucket.position = before.rolled_back(seqno)
+        self.counters.rollbacks += 1
+        log.warning("vbucket %d: rolled back from seqno %d to %d", vbucket.number, before.seqno, vbucket.position.seqno)
+        mark = Mark(Progress(vbucket.position), 0)
+        row = self._rollback_row(vbucket.number, before.seqno, vbucket.position.seqno)
+        self._items.append(Item(row, {vbucket.number: mark}))
+
+    def _refused(self, link: Link, event: Refused) -> None:
+        vbucket = self._vbuckets[event.stream.vbucket]
+        self._release(vbucket)
+        if event.status == Status.NOT_MY_VBUCKET:
+            if isinstance(event.body, dict):
+                self._cluster.learn(event.body, link.name)
+            self._want_map()
+        elif event.status == Status.ERANGE:
+            # Whatever is stored leads nowhere: only the beginning is safe.
+            self._rolled_back(event.stream, 0)
+            return
+        elif event.status not in _TEMPORARY:
+            name = Status(event.status).name if event.status in list(Status) else "unknown"
+            self._fail(ServerError(f"vbucket {vbucket.number}: the stream was refused: {name}", event.status))
+            return
+        self._retry(vbucket)
+
+    def _release(self, vbucket: Vbucket) -> None:
+        """The vbucket has no stream any more; its position is what came of it."""
+        if vbucket.stream is not None:
+            vbucket.position = vbucket.stream.position
+        vbucket.stream = vbucket.link = None
+
+    def _retry(self, vbucket: Vbucket) -> None:
+        vbucket.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, vbucket.pause * 2))
+        vbucket.retry_at = time.monotonic() + vbucket.pause * random.uniform(0.5, 1.0)
+
+    def _fail(self, error: DcpError) -> None:
+        self._error = self._error or error
+        self._changed.notify_all()
+
+    def _told_of_map(self, link: Link, event: MapChanged) -> None:
+        if event.config is not None:
+            self._cluster.learn(event.config, link.name)
+        else:
+            self._want_map()
+
+    def _want_map(self) -> None:
+        if self._map_due is None:
+            self._map_due = time.monotonic() + _MAP_PAUSE
+
+    # The supervisor.
+
+    def _supervise(self) -> None:
+        try:
+            while not self._closed:
+                self._refresh_map()
+                with self._lock:
+                    patience = self._assign()
+                    if not self._closed:
+                        self._work.wait(patience)
+        except DcpError as error:
+            with self._lock:
+                self._fail(error)
+
+    def _refresh_map(self) -> None:
+        if self._map_due is None or time.monotonic() < self._map_due:
+            return
+        self._map_due = None
+        try:
+            self._cluster.refresh()
+        except TransportError as error:
+            log.warning("no map: %s", error)
+            self._map_due = time.monotonic() + _LONGEST_PAUSE / 4
+
+    def _assign(self) -> float:
+        """Ask for every stream that is missing and can be had; how long until that is to be tried again."""
+        now = time.monotonic()
+        wakes = [now + _LONGEST_PAUSE]
+        cluster_map = self._cluster.map
+        for node, link in self._links.items():
+            if node not in cluster_map.nodes and link.ready:
+                link.ready = False
+                link.do(_abandon)
+        for vbucket in self._vbuckets.values():
+            if vbucket.done or vbucket.stream is not None:
+                continue
+            owner = cluster_map.owner(vbucket.number)
+            if owner is None:
+                self._want_map()
+                continue
+            if vbucket.retry_at > now:
+                wakes.append(vbucket.retry_at)
+                continue
+            at = self._link_of(owner, now, wakes)
+            if at is not None and at.ready:
+                self._open(vbucket, at)
+        if self._map_due is not None:
+            wakes.append(self._map_due)
+        return max(0.0, min(wakes) - now)
+
+    def _link_of(self, node: Node, now: float, wakes: list[float]) -> Link | None:
+        if node in self._links:
+            return self._links[node]
+        again, pause = self._link_pauses.get(node, (0.0, _FIRST_PAUSE))
+        if again > now:
+            wakes.append(again)
+            return None
+        self._link_pauses[node] = now + pause * random.uniform(0.75, 1.25), min(_LONGEST_PAUSE, 2 * pause)
+        link = self._links[node] = self._cluster.open_link(node, self)
+        link.start()
+        return None
+
+    def _open(self, vbucket: Vbucket, link: Link) -> None:
+        progress, end, chosen = Progress(vbucket.position), vbucket.end, self._chosen
+
+        def command(session: Session) -> None:
+            vbucket.stream = session.open(progress, end=end, chosen=chosen)
+
+        vbucket.link = link
+        vbucket.stream = Stream(0, progress, end)
+        link.do(command)
+
+
+def _abandon(session: Session) -> None:
+    raise TransportError("the node left the cluster")

@@ -1,0 +1,190 @@
+"""One connection to one node, and the thread that serves it: bytes to batches, commands to bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from dcp.errors import DcpError, TransportError
+from dcp.session.connection import Delivery, Session
+from dcp.session.events import Ended, Event, RolledBack
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a batch is handed out: at so many rows or bytes, or when its first row is so old."""
+
+    rows: int
+    bytes: int
+    linger: float
+
+
+class Owner(Protocol):
+    """Who gets what comes. Everything is called by the link's thread."""
+
+    def happened(self, link: Link, event: Event) -> None: ...
+
+    def delivered(self, link: Link, delivery: Delivery) -> None: ...
+
+    def lost(self, link: Link, error: DcpError) -> None: ...
+
+
+class Link:
+    """Serves a session until it is closed, or the connection fails."""
+
+    def __init__(
+        self,
+        name: str,
+        open_socket: Callable[[], socket.socket],
+        open_session: Callable[[float], Session],
+        owner: Owner,
+        limits: Limits,
+    ) -> None:
+        self.name = name
+        self.session: Session | None = None
+        self.ready = False
+        self._open_socket, self._open_session = open_socket, open_session
+        self._owner, self._limits = owner, limits
+        self._commands: deque[Callable[[Session], None]] = deque()
+        self._bell, self._ear = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ear.setblocking(False)
+        self._closing = False
+        self._waiting = memoryview(b"")
+        self._first_row = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"dcp {name}", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<Link {self.name}>"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def do(self, command: Callable[[Session], None]) -> None:
+        """Let the thread do something with the session."""
+        self._commands.append(command)
+        self._ring()
+
+    def close(self) -> None:
+        """Let the thread end; nothing is delivered any more."""
+        self._closing = True
+        self._ring()
+
+    def join(self) -> None:
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(OSError):
+            self._bell.send(b"\0")
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            with self._open_socket() as sock:
+                sock.setblocking(False)
+                self.session = self._open_session(time.monotonic())
+                while not self._closing:
+                    self._turn(sock, self.session)
+        except DcpError as error:
+            self._fail(error)
+        except (OSError, ssl.SSLError) as error:
+            self._fail(TransportError(f"{self.name}: the connection broke: {error}"))
+        finally:
+            self._bell.close()
+            self._ear.close()
+
+    def _fail(self, error: DcpError) -> None:
+        if self._closing:
+            return
+        if self.session is not None:
+            # Streams have come as far as their messages say: the rows before those must not get lost.
+            with contextlib.suppress(DcpError):
+                self._deliver(self.session)
+        self._owner.lost(self, error)
+
+    def _turn(self, sock: socket.socket, session: Session) -> None:
+        while self._commands:
+            self._commands.popleft()(session)
+        self._send(sock, session)
+        if self._wait(sock, session):
+            self._receive(sock, session)
+        self._hand_out(session)
+
+    def _send(self, sock: socket.socket, session: Session) -> None:
+        if not self._waiting:
+            self._waiting = memoryview(session.outgoing())
+        while self._waiting:
+            try:
+                self._waiting = self._waiting[sock.send(self._waiting) :]
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                return
+
+    def _wait(self, sock: socket.socket, session: Session) -> bool:
+        """Until bytes come, a command does, or something is due. Whether there are bytes."""
+        if isinstance(sock, ssl.SSLSocket) and sock.pending():
+            return True
+        now = time.monotonic()
+        dues = [due for due in (session.due(), self._linger_ends(session)) if due is not None]
+        patience = max(0.0, min(dues) - now) if dues else None
+        writers = [sock] if self._waiting else []
+        readable, _, _ = select.select([sock, self._ear], writers, [], patience)
+        if self._ear in readable:
+            with contextlib.suppress(BlockingIOError):
+                self._ear.recv(4096)
+        silent = session.due()
+        if sock not in readable and silent is not None and time.monotonic() >= silent:
+            raise TransportError(f"{self.name}: the node said nothing for {silent - session.last_heard:g} s")
+        return sock in readable
+
+    def _receive(self, sock: socket.socket, session: Session) -> None:
+        """What is there, until a batch is full."""
+        full = False
+        while not full and not self._closing:
+            try:
+                with session.buffer() as room:
+                    count = sock.recv_into(room)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            if count == 0:
+                raise TransportError(f"{self.name}: the node closed the connection")
+            if not session.rows:
+                self._first_row = time.monotonic()
+            events, full = session.received(count, time.monotonic(), self._limits.rows, self._limits.bytes)
+            self._tell(session, events)
+            self._send(sock, session)
+
+    def _hand_out(self, session: Session) -> None:
+        """Rows that are due; while a batch is full, the next one may be too."""
+        ends = self._linger_ends(session)
+        if ends is not None and time.monotonic() >= ends:
+            self._deliver(session)
+        while True:
+            events, full = session.advance(self._limits.rows, self._limits.bytes)
+            self._tell(session, events)
+            if not full:
+                return
+            self._deliver(session)
+
+    def _linger_ends(self, session: Session) -> float | None:
+        return self._first_row + self._limits.linger if session.rows else None
+
+    def _tell(self, session: Session, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, RolledBack | Ended):
+                # Its rows belong before it.
+                self._deliver(session)
+            self._owner.happened(self, event)
+
+    def _deliver(self, session: Session) -> None:
+        delivery = session.take()
+        self._owner.delivered(self, delivery)

@@ -1,0 +1,64 @@
+"""What a consumer iterates over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dcp.checkpoint import Checkpoint
+from dcp.client.follower import Counters, Follower, Item
+from dcp.columns.batch import Batch
+
+
+class ChangeStream:
+    """Batches of changes, in the order of each vbucket.
+
+    Taking the next batch says that the one before is processed: `checkpoint` is the position behind the
+    last one that was handed out.
+    """
+
+    def __init__(self, follower: Follower, empty: Checkpoint) -> None:
+        self._follower = follower
+        self._empty = empty
+        self._item: Item | None = None
+
+    def __iter__(self) -> ChangeStream:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = self.next()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def next(self, timeout: float | None = None) -> Batch | None:
+        """The next batch; None when the stream is at its end. TimeoutError if none comes for so many seconds."""
+        if self._item is not None:
+            self._follower.processed(self._item)
+            self._item = None
+        item = self._follower.next(timeout)
+        if item is None:
+            self._follower.close()
+            return None
+        self._item = item
+        return item.batch
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Where to go on, in this or any other process: behind the last batch that was handed out."""
+        marks = self._follower.marks
+        return replace(self._empty, positions=tuple(marks[number].position for number in sorted(marks)))
+
+    @property
+    def counters(self) -> Counters:
+        """What happened so far."""
+        return self._follower.counters
+
+    def close(self) -> None:
+        """End it; nothing comes any more."""
+        self._follower.close()
+
+    def __enter__(self) -> ChangeStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,186 @@
+"""From a fresh connection to one that streams can be asked for on, in an order that every server since 3.0 accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dcp.errors import AuthenticationError, ServerError
+from dcp.session import sasl
+from dcp.wire.body import JSON
+from dcp.wire.dcp import OpenFlag
+from dcp.wire.frame import Frame
+from dcp.wire.layout import Magic
+from dcp.wire.memcached import FEATURES, Feature, Status
+
+# What each of them says or asks, and what came back.
+Dialogue = Generator[Frame, Frame, "Agreement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a client wants of its connection. What an older server does not know is done without.
+
+    name: of the connection; two of one name on a node and bucket cut each other off.
+    stream: whether it opens for DCP; without, it is for commands.
+    window: bytes that may be under way; 0 for any number.
+    """
+
+    name: str
+    bucket: str
+    credentials: sasl.Credentials | None = None
+    mechanism: str | None = None
+    tls: bool = False
+    stream: bool = True
+    collections: bool = True
+    values: bool = True
+    xattrs: bool = False
+    snappy: bool = True
+    delete_times: bool = True
+    window: int = 20 << 20
+    noop_interval: int = 120
+    out_of_order: bool = False
+    history: bool = False
+    backfill_order: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What came of it."""
+
+    features: frozenset[Feature] = frozenset()
+    controls: frozenset[str] = frozenset()
+    flags: OpenFlag = OpenFlag(0)  # noqa: RUF009
+    config: Any = None
+    window: int = 0
+    noop_interval: float | None = None
+    mechanism: str = ""
+    version: str = field(default="")
+
+    @property
+    def collections(self) -> bool:
+        return Feature.COLLECTIONS in self.features
+
+
+def handshake(wishes: Wishes) -> Dialogue:
+    """Say hello, prove who we are, select the bucket, fetch its map, open, and set what is wanted."""
+    features = yield from _hello(wishes)
+    mechanism = ""
+    if wishes.credentials is not None:
+        mechanism = yield from _authenticate(wishes, wishes.credentials)
+    if Feature.SELECT_BUCKET in features or not features:
+        yield from _select(wishes, required=bool(features))
+    config = yield from _config()
+    if not wishes.stream:
+        return Agreement(features, config=config, mechanism=mechanism)
+    flags = _flags(wishes)
+    answer = yield Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=wishes.name.encode())
+    if answer.status == Status.EINVAL and flags & ~OpenFlag.PRODUCER:
+        # A server from before these flags.
+        flags = OpenFlag.PRODUCER
+        answer = yield Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=wishes.name.encode())
+    _check(answer, f"open of {wishes.name!r}")
+    controls = yield from _controls(wishes, features, flags)
+    interval = float(wishes.noop_interval) if "enable_noop" in controls else None
+    window = wishes.window if "connection_buffer_size" in controls else 0
+    return Agreement(features, controls, flags, config, window, interval, mechanism)
+
+
+def _hello(wishes: Wishes) -> Generator[Frame, Frame, frozenset[Feature]]:
+    wanted = [Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON, Feature.XATTR, Feature.DUPLEX]
+    wanted += [Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.ALT_REQUEST_SUPPORT]
+    wanted += [Feature.SNAPPY] if wishes.snappy else []
+    wanted += [Feature.COLLECTIONS] if wishes.collections else []
+    answer = yield Frame("hello", Magic.REQUEST, key=wishes.name.encode()[:250], value=FEATURES.encode(wanted))
+    if answer.status:
+        return frozenset()
+    known = {int(feature) for feature in Feature}
+    return frozenset(Feature(code) for code in FEATURES.decode(answer.value, {}) if code in known)
+
+
+def _authenticate(wishes: Wishes, credentials: sasl.Credentials) -> Generator[Frame, Frame, str]:
+    answer = yield Frame("sasl_list_mechs", Magic.REQUEST)
+    _check(answer, "the list of SASL mechanisms")
+    mechanism = sasl.choose(answer.value.decode(errors="replace").split(), wishes.mechanism, tls=wishes.tls)
+    steps = sasl.exchange(mechanism, credentials)
+    said, name = next(steps), "sasl_auth"
+    while True:
+        answer = yield Frame(name, Magic.REQUEST, key=mechanism.encode(), value=said)
+        if answer.status not in (Status.SUCCESS, Status.AUTH_CONTINUE):
+            break
+        try:
+            said, name = steps.send((answer.status == Status.SUCCESS, answer.value)), "sasl_step"
+        except StopIteration:
+            return mechanism
+    raise AuthenticationError(
+        f"{mechanism}: the server refuses user {credentials.username!r}: wrong name or password", answer.status
+    )
+
+
+def _select(wishes: Wishes, *, required: bool) -> Generator[Frame, Frame, None]:
+    answer = yield Frame("select_bucket", Magic.REQUEST, key=wishes.bucket.encode())
+    if answer.status == Status.KEY_ENOENT:
+        raise ServerError(f"bucket {wishes.bucket!r}: there is none of this name here", answer.status)
+    if answer.status == Status.EACCESS and required:
+        raise ServerError(f"bucket {wishes.bucket!r}: the user may not use it, or there is none", answer.status)
+    if required:
+        _check(answer, f"bucket {wishes.bucket!r}")
+
+
+def _config() -> Generator[Frame, Frame, Any]:
+    answer = yield Frame("get_cluster_config", Magic.REQUEST)
+    return None if answer.status else JSON.decode(answer.value, {})
+
+
+def _flags(wishes: Wishes) -> OpenFlag:
+    flags = OpenFlag.PRODUCER
+    flags |= OpenFlag.INCLUDE_XATTRS if wishes.xattrs else OpenFlag(0)
+    flags |= OpenFlag.INCLUDE_DELETE_TIMES if wishes.delete_times else OpenFlag(0)
+    return flags | (OpenFlag(0) if wishes.values else OpenFlag.NO_VALUE)
+
+
+def _controls(wishes: Wishes, features: frozenset[Feature], flags: OpenFlag) -> Generator[Frame, Frame, frozenset[str]]:
+    """The names of those that the server took."""
+    taken = []
+    for name, value in _settings(wishes, features, flags):
+        answer = yield Frame("control", Magic.REQUEST, key=name.encode(), value=value.encode())
+        if not answer.status:
+            taken.append(name)
+        elif answer.status not in (Status.EINVAL, Status.NOT_SUPPORTED, Status.UNKNOWN_COMMAND):
+            _check(answer, f"control {name}")
+    return frozenset(taken)
+
+
+def _settings(wishes: Wishes, features: frozenset[Feature], flags: OpenFlag) -> Iterator[tuple[str, str]]:
+    yield "enable_noop", "true"
+    yield "set_noop_interval", str(wishes.noop_interval)
+    if wishes.window:
+        yield "connection_buffer_size", str(wishes.window)
+    yield "send_stream_end_on_client_close_stream", "true"
+    if OpenFlag.INCLUDE_DELETE_TIMES in flags:
+        yield "enable_expiry_opcode", "true"
+    if Feature.COLLECTIONS in features:
+        yield "max_marker_version", "2.2"
+    if wishes.out_of_order:
+        yield "enable_out_of_order_snapshots", "true_with_seqno_advanced"
+    if wishes.history:
+        yield "change_streams", "true"
+    if wishes.backfill_order:
+        yield "backfill_order", wishes.backfill_order
+
+
+def _check(answer: Frame, what: str) -> None:
+    if answer.status:
+        raise ServerError(f"{what}: refused", answer.status, _context(answer))
+
+
+def _context(answer: Frame) -> str:
+    """What the server says of it."""
+    text = answer.value[:200].decode(errors="replace")
+    if text.startswith("{"):
+        try:
+            return str(JSON.decode(answer.value, {})["error"]["context"])
+        except Exception:
+            return ""
+    return text
