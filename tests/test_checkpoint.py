@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from typing import Any
 
 import pytest
@@ -212,6 +214,20 @@ def test_a_file_keeps_the_last_checkpoint_and_nothing_else(tmp_path: Any) -> Non
         file.save(checkpoint)
         assert file.load() == checkpoint
     assert [path.name for path in tmp_path.iterdir()] == ["position.json"]
+
+
+def test_a_save_lasts_the_content_first_and_then_the_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "position.json"
+    synced = []
+
+    def fsync(descriptor: int) -> None:
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        synced.append((is_directory, os.fstat(descriptor).st_size > 0, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    CheckpointFile(path).save(of(at(5)))
+    name = [] if os.name == "nt" else [(True, True, True)]
+    assert synced == [(False, True, False), *name]
 
 
 def test_a_save_that_was_cut_leaves_the_old_checkpoint(tmp_path: Any) -> None:

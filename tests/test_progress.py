@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from dcp.embedded.rollback import Resume, rollback_point
 from dcp.errors import LocalProtocolError, RemoteProtocolError
 from dcp.position import UNKNOWN_END, FailoverLog, ResumePoint, StreamPosition
 from dcp.progress import Progress
@@ -146,13 +147,10 @@ def test_where_a_history_began_right_here_the_one_before_may_be_tried() -> None:
     assert INSIDE.under_older_uuid() is None
 
 
-def test_an_unknown_window_reaches_to_the_high_seqno_where_it_is_known() -> None:
+def test_an_unknown_window_sends_back_to_the_beginning() -> None:
     unknown = StreamPosition(7, 0xC, 200, 0, UNKNOWN_END)
     assert unknown.resume_point() == ResumePoint(200, 0xC, 0, UNKNOWN_END)
-    assert unknown.resume_point(350) == ResumePoint(200, 0xC, 0, 350)
-    assert unknown.resume_point(150) == ResumePoint(200, 0xC, 0, 200)
-    assert INSIDE.resume_point(220).snapshot_end == 250
-    assert window(Progress(unknown).marker(190, 260).seen(260)) == (260, 260, 260)
+    assert rollback_point(Resume(200, 0xC, 0, UNKNOWN_END), LOG, 350, 0) == 0
 
 
 @pytest.mark.parametrize("numbers", [(5, 6, 7), (5, 3, 4), (-1, -1, -1), (1 << 64, 0, 1 << 64)])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dcp.embedded.rollback import Resume, rollback_point
 from dcp.embedded.store import Item, Vbucket
-from dcp.position import FailoverLog, StreamPosition
+from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
 from dcp.progress import Progress
 from dcp.wire.memcached import VbucketState
 
@@ -36,6 +36,7 @@ class Round(NamedTuple):
     disconnected: bool
     saved: bool
     crashed: bool
+    forgotten: bool
 
 
 WRITES = st.lists(st.tuples(st.sampled_from(KEYS), st.booleans()), max_size=6)
@@ -50,6 +51,7 @@ ROUNDS = st.builds(
     st.booleans(),
     WRITES,
     st.none() | st.integers(0, 6),
+    st.booleans(),
     st.booleans(),
     st.booleans(),
     st.booleans(),
@@ -157,7 +159,11 @@ class Model:
         if happens.saved:
             self.saved = (list(self.events), self.progress.position)
         if happens.crashed:
-            self.events, self.progress = list(self.saved[0]), Progress(self.saved[1])
+            events, position = self.saved
+            if happens.forgotten and position.seqno:
+                # What another consumer kept of it: neither the snapshot, nor any other.
+                position = StreamPosition(7, position.vbuuid, position.seqno, 0, UNKNOWN_END)
+            self.events, self.progress = list(events), Progress(position)
         if happens.disconnected or happens.crashed or happens.lost is not None:
             self.streaming, self.waiting = False, []
 

@@ -110,9 +110,10 @@ class Checkpoint:
         kafka-connect or spark-3.
 
         Where a format lacks the snapshot of a position, or contradicts it, the snapshot is taken to
-        reach from 0 to no known end: nothing is lost then, but a vbucket that failed over since
-        begins again. Without a last seqno (cbdatasource), what lies before the snapshot counts. Of
-        an offset of Spark the start counts, since nobody knows whether its batch was written.
+        reach from 0 to no known end. Nothing is lost then, but the vbucket begins again: the producer
+        says so with a rollback to 0. Without a last seqno (cbdatasource), what lies before the
+        snapshot counts. Of an offset of Spark the start counts, since nobody knows whether its batch
+        was written.
         """
         bucket, positions = foreign.read(kind, text)
         return cls(_sorted(positions), bucket=bucket.name, bucket_uuid=bucket.uuid)

@@ -6,7 +6,7 @@ a sign, and write 2^64 - 1 as -1.
 A position of theirs may lack the snapshot it is in, or contradict it: an old offset has a seqno
 only, a seqno may lie outside its snapshot because the two were saved one after the other, and the
 Spark connector invents a snapshot of the one seqno. Then the window is taken as unknown, from 0 to
-UNKNOWN_END: should the vbucket have failed over since, its stream begins again at 0.
+UNKNOWN_END, and the producer will send its vbucket back to 0.
 """
 
 from __future__ import annotations

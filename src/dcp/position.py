@@ -132,18 +132,11 @@ class StreamPosition:
             return self.failover_log
         return FailoverLog.of([(self.vbuuid, 0)])
 
-    def resume_point(self, high_seqno: int | None = None) -> ResumePoint:
-        """What to ask for to go on from here.
-
-        An unknown window is answered with a rollback to 0, unless the vbucket's high seqno is given: then
-        only where there was a failover since.
-        """
+    def resume_point(self) -> ResumePoint:
+        """What to ask for to go on from here. Where the window is unknown, the answer is a rollback to 0."""
         if self.seqno == 0:
             return ResumePoint(0, 0, 0, 0)
-        end = self.snapshot_end
-        if end == UNKNOWN_END and high_seqno is not None:
-            end = max(self.seqno, high_seqno)
-        return ResumePoint(self.seqno, self.vbuuid, self.snapshot_start, end)
+        return ResumePoint(self.seqno, self.vbuuid, self.snapshot_start, self.snapshot_end)
 
     def accepted(self, log: FailoverLog) -> StreamPosition:
         """The producer took the request, and told its histories."""
