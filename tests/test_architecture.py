@@ -218,7 +218,7 @@ BROKEN: dict[Rule, list[tuple[str, str, str]]] = {
         ("columns/batch.py", "class B:\n    from pyarrow import compute", "batch.py:2: pyarrow is optional"),
         ("wire/frame.py", "def f():\n    import pyarrow", "frame.py:2: pyarrow belongs in"),
         ("cli/copy.py", "import pyspark.sql", "copy.py:1: pyspark belongs in spark"),
-        ("session/sasl.py", "import scramp", "sasl.py:1: scramp is optional"),
+        ("session/sasl.py", "import dpkt", "sasl.py:1: dpkt is optional"),
     ],
     code_in_the_front_door: [
         ("__init__.py", '"""Text."""\n\nprint("hello")', "__init__.py:3: only imports"),
