@@ -109,11 +109,11 @@ class Follower:
         self._vbuckets = {vbucket.number: vbucket for vbucket in vbuckets}
         for vbucket in self._vbuckets.values():
             self.marks[vbucket.number] = Mark(Progress(vbucket.position), 0)
-            vbucket.done = vbucket.position.seqno >= vbucket.end
+            vbucket.done = vbucket.end == 0 == vbucket.position.seqno
         self._links: dict[Node, Link] = {}
         self._link_pauses: dict[Node, tuple[float, float]] = {}
         self._items: deque[Item] = deque()
-        self._error: DcpError | None = None
+        self._error: Exception | None = None
         self._closed = False
         self._map_due: float | None = None
         self._supervisor = threading.Thread(target=self._supervise, name="dcp supervisor", daemon=True)
@@ -218,6 +218,11 @@ class Follower:
                 self._map_due = time.monotonic()
             self._work.notify_all()
 
+    def broken(self, bug: Exception) -> None:
+        """Something that no code foresaw."""
+        with self._lock:
+            self._fail(bug)
+
     # What happened to a stream.
 
     def _accepted(self, stream: Stream) -> None:
@@ -289,7 +294,7 @@ class Follower:
         vbucket.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, vbucket.pause * 2))
         vbucket.retry_at = time.monotonic() + vbucket.pause * random.uniform(0.5, 1.0)
 
-    def _fail(self, error: DcpError) -> None:
+    def _fail(self, error: Exception) -> None:
         self._error = self._error or error
         self._changed.notify_all()
 
@@ -313,7 +318,7 @@ class Follower:
                     patience = self._assign()
                     if not self._closed:
                         self._work.wait(patience)
-        except DcpError as error:
+        except Exception as error:
             with self._lock:
                 self._fail(error)
 
@@ -366,7 +371,9 @@ class Follower:
         return None
 
     def _open(self, vbucket: Vbucket, link: Link) -> None:
-        progress, end, chosen = Progress(vbucket.position), vbucket.end, self._chosen
+        # An end that lies before the start is asked for all the same: only so a loss of changes is noticed.
+        end = max(vbucket.end, vbucket.position.seqno)
+        progress, chosen = Progress(vbucket.position), self._chosen
 
         def command(session: Session) -> None:
             vbucket.stream = session.open(progress, end=end, chosen=chosen)

@@ -36,6 +36,8 @@ class Owner(Protocol):
 
     def lost(self, link: Link, error: DcpError) -> None: ...
 
+    def broken(self, bug: Exception) -> None: ...
+
 
 class Link:
     """Serves a session until it is closed, or the connection fails."""
@@ -59,7 +61,7 @@ class Link:
         self._ear.setblocking(False)
         self._closing = False
         self._waiting = memoryview(b"")
-        self._first_row = 0.0
+        self._first_news = 0.0
         self._thread = threading.Thread(target=self._run, name=f"dcp {name}", daemon=True)
 
     def __repr__(self) -> str:
@@ -99,6 +101,9 @@ class Link:
             self._fail(error)
         except (OSError, ssl.SSLError) as error:
             self._fail(TransportError(f"{self.name}: the connection broke: {error}"))
+        except Exception as bug:
+            # Nobody would hear of it: the consumer raises it.
+            self._owner.broken(bug)
         finally:
             self._bell.close()
             self._ear.close()
@@ -157,8 +162,8 @@ class Link:
                 return
             if count == 0:
                 raise TransportError(f"{self.name}: the node closed the connection")
-            if not session.rows:
-                self._first_row = time.monotonic()
+            if not session.news:
+                self._first_news = time.monotonic()
             events, full = session.received(count, time.monotonic(), self._limits.rows, self._limits.bytes)
             self._tell(session, events)
             self._send(sock, session)
@@ -176,7 +181,7 @@ class Link:
             self._deliver(session)
 
     def _linger_ends(self, session: Session) -> float | None:
-        return self._first_row + self._limits.linger if session.rows else None
+        return self._first_news + self._limits.linger if session.news else None
 
     def _tell(self, session: Session, events: list[Event]) -> None:
         for event in events:

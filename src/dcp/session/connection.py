@@ -89,9 +89,9 @@ class Session:
         return b"".join(out)
 
     @property
-    def rows(self) -> int:
-        """Rows of the batch in work."""
-        return self._decoder.rows
+    def news(self) -> bool:
+        """Whether there is something to take: rows, or streams that have moved without any."""
+        return self._decoder.rows > 0 or bool(self._touched)
 
     # Rows.
 
@@ -128,13 +128,12 @@ class Session:
         end: int = ENDLESS,
         flags: StreamFlag = StreamFlag.ACTIVE_VB_ONLY,
         chosen: StreamFilter | None = None,
-        high_seqno: int | None = None,
     ) -> Stream:
         """Ask for a stream from a position on."""
         sid = None if chosen is None else chosen.sid
         stream = Stream(self._opaque(), Progress(progress.position), end, sid, last=progress.position.seqno)
         self.streams[stream.opaque] = stream
-        asked = progress.position.resume_point(high_seqno)
+        asked = progress.position.resume_point()
         value = b"" if chosen is None else STREAM_FILTER.encode(chosen)
         fields = {"flags": int(flags), "end_seqno": end} | asked._asdict()
         self._say(

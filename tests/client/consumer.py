@@ -1,0 +1,49 @@
+"""A consumer as it should be: keeps what came, takes back what a rollback undoes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import dcp
+
+
+class Row(NamedTuple):
+    """A change."""
+
+    seqno: int
+    event: str
+    collection_id: int
+    key: bytes
+    value: bytes
+
+
+class Consumer:
+    """What a stream has brought, as a log of each vbucket."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[Row]] = defaultdict(list)
+        self.rollbacks: list[tuple[int, int, int]] = []
+
+    def take(self, batch: dcp.Batch) -> None:
+        for row in batch.to_arrow().to_pylist():
+            log = self.rows[row["vbucket"]]
+            if row["event"] == "rollback":
+                self.rollbacks.append((row["vbucket"], row["snapshot_end"], row["seqno"]))
+                log[:] = [kept for kept in log if kept.seqno <= row["seqno"]]
+            else:
+                log.append(Row(row["seqno"], row["event"], row["collection_id"] or 0, row["key"], row["value"]))
+
+    def state(self, collection_id: int = 0) -> dict[bytes, tuple[bytes, int]]:
+        """The documents that are there, as value and seqno."""
+        latest: dict[bytes, Row] = {}
+        for log in self.rows.values():
+            for row in log:
+                if row.collection_id == collection_id and (row.key not in latest or latest[row.key].seqno < row.seqno):
+                    latest[row.key] = row
+        return {key: (row.value, row.seqno) for key, row in latest.items() if row.event == "mutation"}
+
+
+def truth(cluster: dcp.embedded.Cluster, collection: str = "_default._default") -> dict[bytes, tuple[bytes, int]]:
+    """What a consumer should have, in the same form."""
+    return {key: (found.value, found.seqno) for key, found in cluster.truth(collection).items()}

@@ -1,0 +1,145 @@
+"""A bucket followed over real sockets."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+import dcp
+from dcp.embedded import Cluster
+from tests.client.consumer import Consumer, truth
+
+PATIENCE = 30
+
+
+def catch_up(stream: dcp.ChangeStream, consumer: Consumer, cluster: Cluster) -> None:
+    """Take batches until the consumer has what the cluster has."""
+    while consumer.state() != truth(cluster):
+        batch = stream.next(PATIENCE)
+        assert batch is not None
+        consumer.take(batch)
+
+
+def test_what_there_is_comes_from_all_nodes() -> None:
+    with Cluster(nodes=3, vbuckets=16) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(2000)
+        cluster.delete("key-0000000007")
+        consumer = Consumer()
+        for batch in client.stream(end="now"):
+            consumer.take(batch)
+        assert consumer.state() == truth(cluster)
+
+
+def test_a_checkpoint_is_gone_on_from_in_another_client() -> None:
+    with Cluster(nodes=2, vbuckets=8) as cluster:
+        cluster.load(500)
+        consumer = Consumer()
+        with dcp.connect(cluster.url) as client:
+            stream = client.stream(end="now")
+            for batch in stream:
+                consumer.take(batch)
+            saved = stream.checkpoint.to_json()
+        before = {vbucket: len(rows) for vbucket, rows in consumer.rows.items()}
+        cluster.upsert("another", b'{"a":1}')
+        cluster.delete("key-0000000003")
+        with dcp.connect(cluster.url) as client, client.stream(dcp.Checkpoint.from_json(saved)) as stream:
+            catch_up(stream, consumer, cluster)
+        assert sum(len(rows) for rows in consumer.rows.values()) == sum(before.values()) + 2
+
+
+def test_changes_come_as_they_happen() -> None:
+    with Cluster(vbuckets=4) as cluster, dcp.connect(cluster.url) as client, client.stream() as stream:
+        consumer = Consumer()
+        for n in range(50):
+            cluster.upsert(f"key{n % 7}", f'{{"n":{n}}}')
+            if n % 10 == 9:
+                cluster.delete(f"key{n % 7}")
+            catch_up(stream, consumer, cluster)
+
+
+def test_now_is_where_it_begins() -> None:
+    with Cluster(vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(100)
+        with client.stream("now") as stream:
+            cluster.upsert("later", b"1")
+            batch = stream.next(PATIENCE)
+            assert batch is not None
+            assert batch.to_arrow().column("key").to_pylist() == [b"later"]
+
+
+def test_only_the_chosen_collections_come() -> None:
+    with Cluster(vbuckets=4) as cluster:
+        cluster.create_scope("shop")
+        for name in ("order", "customer"):
+            cluster.create_collection("shop", name)
+            for n in range(20):
+                cluster.upsert(f"{name}{n}", b"{}", collection=f"shop.{name}")
+        cluster.load(50)
+        with dcp.connect(cluster.url) as client:
+            for chosen in ({"collections": ["shop.order"]}, {"scope": "shop", "collections": ["order"]}):
+                keys = [k for b in client.stream(end="now", **chosen) for k in b.to_arrow().column("key").to_pylist()]
+                assert sorted(keys) == sorted(f"order{n}".encode() for n in range(20))
+            rows = [b for b in client.stream(end="now", scope="shop")]
+            assert sum(map(len, rows)) == 40
+            with pytest.raises(dcp.LocalProtocolError, match="there is no 'shop.nothing' in 'default'"):
+                client.stream(collections=["shop.nothing"])
+
+
+def test_a_window_smaller_than_a_document_lets_everything_through() -> None:
+    with Cluster(vbuckets=4) as cluster, dcp.connect(cluster.url, dcp_buffer_size=1000) as client:
+        cluster.load(60, value_size=5000)
+        consumer = Consumer()
+        for batch in client.stream(end="now", batch_rows=2):
+            consumer.take(batch)
+        assert consumer.state() == truth(cluster)
+
+
+def test_some_vbuckets_are_a_share_of_the_work() -> None:
+    with Cluster(vbuckets=8) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(400)
+        shares = [Consumer(), Consumer()]
+        for share, consumer in enumerate(shares):
+            for batch in client.stream(end="now", vbuckets=range(share, 8, 2)):
+                consumer.take(batch)
+            assert {vbucket % 2 for vbucket in consumer.rows} == {share}
+        assert shares[0].state() | shares[1].state() == truth(cluster)
+
+
+def test_a_wrong_password_is_said_and_not_shown() -> None:
+    with Cluster(vbuckets=4, username="me", password="right") as cluster:
+        with pytest.raises(dcp.AuthenticationError, match="the server refuses user 'me'") as found:
+            dcp.connect(cluster.url.replace("right", "wr0ng"))
+        assert "wr0ng" not in str(found.value)
+
+
+def test_a_bucket_that_is_not_there_is_named() -> None:
+    with Cluster(vbuckets=4) as cluster, pytest.raises(dcp.ServerError, match="bucket 'nothing'"):
+        dcp.connect(cluster.url.replace("/default", "/nothing"))
+
+
+def test_a_closed_door_is_named_with_its_port() -> None:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        port = door.getsockname()[1]
+    with pytest.raises(dcp.TransportError, match=f"127.0.0.1:{port}: .*refused.*11210"):
+        dcp.connect(f"couchbase://u:p@127.0.0.1:{port}/default")
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ({"start": "yesterday"}, "start: expected beginning, now or a Checkpoint, found 'yesterday'"),
+        ({"end": "never"}, "end: expected None, now or a Checkpoint, found 'never'"),
+        ({"on_rollback": "ignore"}, "on_rollback: expected replay or fail, found 'ignore'"),
+        ({"vbuckets": [99]}, r"vbuckets: expected some of 0 to 3, found \[99\]"),
+        ({"columns": ["kee"]}, "columns: there is no column 'kee'.*did you mean key"),
+    ],
+)
+def test_a_wrong_option_says_what_is_accepted(option: dict[str, object], expected: str) -> None:
+    with (
+        Cluster(vbuckets=4) as cluster,
+        dcp.connect(cluster.url) as client,
+        pytest.raises(dcp.LocalProtocolError, match=expected),
+    ):
+        client.stream(**option)  # type: ignore[arg-type]
