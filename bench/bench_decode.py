@@ -37,6 +37,8 @@ CASES = (
     Case(value=1024, mix="snappy"),
     # Its first markers, one for each vbucket, would be most of what a few bytes hold.
     Case(vbuckets=1024, in_cache=False),
+    # Writers that change a few documents here and there: what a marker costs in Python.
+    Case(vbuckets=1024, mix="markers", in_cache=False),
 )
 THREADS_CASE = Case(total=16 * MIB, in_cache=False)
 # How often a thread goes over its bytes: starting it must not count.

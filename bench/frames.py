@@ -25,7 +25,7 @@ KIB, MIB = 1 << 10, 1 << 20
 CACHED = 4 * MIB
 
 DIALECTS = ("dcp", "upr1", "upr2", "tap")
-MIXES = ("plain", "deletions", "snappy", "xattrs", "collections", "stream_ids")
+MIXES = ("plain", "deletions", "snappy", "xattrs", "collections", "stream_ids", "markers")
 COLLECTION = b"\xb4\x24"
 XATTRS = b'_sync\x00{"rev":"3-8a81b2e2f0","sequence":1290431,"time_saved":"2026-01-31T12:00:00Z"}\x00'
 JSON_BIT, SNAPPY_BIT, XATTR_BIT = 1, 2, 4
@@ -61,6 +61,8 @@ class Case:
 
     @property
     def rows_a_snapshot(self) -> int:
+        if self.mix == "markers":
+            return 4
         return 10_000 if self.vbuckets == 1 else 50
 
     @property
@@ -267,6 +269,7 @@ COUNTED = {
     "collections": (Case(mix="collections"), {}),
     "stream ids": (Case(mix="stream_ids"), {}),
     "1,024 vbuckets": (Case(vbuckets=1024), {}),
+    "1,024 vbuckets, many markers": (Case(vbuckets=1024, mix="markers"), {}),
     "upr2": (Case(dialect="upr2"), {}),
     "tap": (Case(dialect="tap"), {}),
 }
