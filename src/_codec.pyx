@@ -38,6 +38,7 @@ HEADER = {
     "opaque": BODY_LENGTH_END,
 }
 
+include "codec/framing.pxi"
 include "codec/bytes.pxi"
 include "codec/memory.pxi"
 include "codec/arrow.pxi"

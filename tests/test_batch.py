@@ -188,6 +188,8 @@ def assert_numpy(batch: dcp.Batch) -> None:
             data, ends = found.data.tobytes(), found.offsets.tolist()
             texts = [data[a:b] for a, b in pairwise(ends)]
             assert texts == [_bytes(cell) for cell in cells.to_pylist()]
+            nulls = [False] * len(cells) if found.mask is None else found.mask.tolist()
+            assert nulls == cells.is_null().to_pylist()
         elif not column.format.startswith("v"):
             assert _plain(found, batch, column.name) == _number(cells).to_pylist()
         assert np.ma.isMaskedArray(found) == (cells.null_count > 0 and not isinstance(found, Bytes))
@@ -263,7 +265,7 @@ def test_numpy_and_arrow_share_every_buffer(batch: dcp.Batch) -> None:
     arrow, again, views = batch.to_arrow(), batch.to_arrow(), batch.to_numpy()
     for name, found in views.items():
         valid, *buffers = arrow.column(name).buffers()[: 3 if isinstance(found, Bytes) else 2]
-        arrays = found if isinstance(found, Bytes) else (np.ma.getdata(found),)
+        arrays = (found.offsets, found.data) if isinstance(found, Bytes) else (np.ma.getdata(found),)
         assert [array.ctypes.data for array in arrays] == [buffer.address for buffer in buffers]
         assert not any(array.flags.writeable or array.flags.owndata for array in arrays)
         twice = again.column(name).buffers()[0]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import dcp
 from dcp import _codec
 from dcp.wire.frame import encode
+from dcp.wire.framing import UNCOUNTED_HEAD, UNCOUNTED_LENGTH, RequestInfo
 from dcp.wire.layout import HEADER, Magic
 from dcp.wire.memcached import MAX_FRAME
 from tests.strategies import conversations
@@ -54,6 +55,20 @@ def test_the_header_of_the_codec_is_that_of_the_table() -> None:
         offsets[field.name] = position
         position += field.width
     assert {name: offsets[name] for name in _codec.HEADER} == _codec.HEADER
+
+
+def test_the_framing_of_the_codec_is_that_of_the_table() -> None:
+    assert _codec.FRAMING == {
+        "stream_id": RequestInfo.STREAM_ID,
+        "uncounted_head": UNCOUNTED_HEAD,
+        "uncounted_length": UNCOUNTED_LENGTH,
+    }
+
+
+def test_rows_are_made_by_a_decoder_alone() -> None:
+    for make in (_codec.Rows, lambda: _codec.Rows.__new__(_codec.Rows)):
+        with pytest.raises(TypeError, match="rows come from a decoder"):
+            make()
 
 
 def test_the_magics_of_the_codec_are_those_of_the_table() -> None:

@@ -550,6 +550,23 @@ def test_a_bound_that_cannot_hold_is_refused(name: str, bound: int) -> None:
         dcp.Decoder(max_frame=bound if name == "max_frame" else 100, max_value=bound if name == "max_value" else 100)
 
 
+def test_nothing_is_received_without_a_buffer_nor_twice() -> None:
+    decoder = dcp.Decoder()
+    with pytest.raises(dcp.LocalProtocolError, match="received: expected 0 to 0 bytes"):
+        decoder.received(1)
+    room = decoder.buffer()
+    room[: len(SOUND)] = SOUND
+    decoder.received(len(SOUND) - 1)
+    decoder.received(1)
+    with pytest.raises(dcp.LocalProtocolError, match=f"received: expected 0 to {len(room) - len(SOUND)} bytes"):
+        decoder.received(len(room))
+    assert len(decoder.take()) == 1
+    decoder.buffer()
+    decoder.feed(bytearray(SOUND))
+    with pytest.raises(dcp.LocalProtocolError, match="received: expected 0 to 0 bytes"):
+        decoder.received(1)
+
+
 def test_no_more_bytes_are_received_than_there_is_room_for() -> None:
     decoder = dcp.Decoder()
     room = len(decoder.buffer())
@@ -559,6 +576,16 @@ def test_no_more_bytes_are_received_than_there_is_room_for() -> None:
 
 
 # -------------------------------------------------------------------------------- streams and snapshots
+
+
+def test_what_means_a_stream_id_in_a_request_means_none_in_an_answer() -> None:
+    fields = dict.fromkeys(["seqno", "rev_seqno", "flags", "expiry", "lock_time"], 1)
+    row = dcp.Frame("mutation", 0x18, fields=fields, key=b"k", frame_info=(stream_id(7),))
+    start = dcp.Frame("snapshot_start", 0x81)
+    data = encode(start, "upr1") + encode(row, "upr1")
+    found = decode(data, "upr1")
+    assert [frame.stream_id for frame in (row,)] == [row["stream_id"] for row in found.rows] == [None]
+    assert_same(found, answer(data, "upr1"))
 
 
 def test_streams_that_share_a_vbucket_have_snapshots_of_their_own() -> None:
@@ -713,7 +740,7 @@ def work(step):
     for _ in range(400):
         try:
             step()
-        except RuntimeError:
+        except dcp.LocalProtocolError:
             pass
         except BaseException as error:
             unexpected.append(error)

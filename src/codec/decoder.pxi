@@ -21,6 +21,8 @@ cdef class Decoder:
     # What came and is not decoded: first the rest in our own chunk, then a caller's bytes.
     cdef Feed _own
     cdef Feed _lent
+    # How much of the last `buffer` can still be received.
+    cdef Py_ssize_t _handed
     cdef Work _work
     cdef Status _status
     cdef long _busy
@@ -113,25 +115,28 @@ cdef class Decoder:
         try:
             self._return_lent()
             self._make_room(0)
-            return memoryview(View.of(own.memory, own.memory.data + own.end, own.memory.size - own.end, True))
+            self._handed = own.memory.size - own.end
+            return memoryview(View.of(own.memory, own.memory.data + own.end, self._handed, True))
         finally:
             atomic_give(&self._busy)
 
     def received(self, Py_ssize_t count):
         """`count` bytes were written to the last `buffer`."""
-        cdef Py_ssize_t room = 0 if self._own.memory == NULL else self._own.memory.size - self._own.end
         self._enter()
         try:
-            if not 0 <= count <= room:
-                raise LocalProtocolError(f"received: expected 0 to {room} bytes, what the buffer has, found {count}")
+            if not 0 <= count <= self._handed:
+                raise LocalProtocolError(
+                    f"received: expected 0 to {self._handed} bytes, what the last buffer has left, found {count}"
+                )
             self._own.end += count
+            self._handed -= count
         finally:
             atomic_give(&self._busy)
 
     cdef int _enter(self) except -1:
         """The loop lets go of the GIL: nobody else may touch what it works on."""
         if atomic_take(&self._busy):
-            raise RuntimeError("a decoder is not for two threads at once")
+            raise LocalProtocolError("decoder: expected one thread at a time, found two")
         return 0
 
     cdef int _check_reach(self, Py_ssize_t size) except -1:
@@ -163,6 +168,8 @@ cdef class Decoder:
 
     cdef int _append(self, const uint8_t* data, Py_ssize_t count) except -1:
         self._make_room(count)
+        # Where these go, a buffer that was handed out before would have its own.
+        self._handed = 0
         memcpy(self._own.memory.data + self._own.end, data, count)
         self._own.end += count
         return 0
@@ -310,7 +317,7 @@ cdef class Decoder:
     def _finish(self):
         """The batch in work, as rows of its own; the next one begins."""
         cdef Work* w = &self._work
-        cdef Rows rows = Rows.__new__(Rows)
+        cdef Rows rows = Rows.__new__(Rows, FINISHED)
         cdef int i
         self._enter()
         try:

@@ -31,7 +31,6 @@ cdef enum:
 
 cdef enum:
     LONGEST_PREFIX = 5
-    STREAM_ID_LENGTH = 3
 
 cdef struct Writing:
     # A field of a form: where it goes, and the column it comes from.
@@ -207,7 +206,7 @@ cdef Refusal measure(const Job* job, int64_t row, Parts* parts) noexcept nogil:
     parts.key_size = bytes_at(&job.inputs[<int>IN_KEY], row, &parts.key)
     parts.value_size = bytes_at(&job.inputs[<int>IN_VALUE], row, &parts.value)
     parts.xattrs_size = bytes_at(&job.inputs[<int>IN_XATTRS], row, &parts.xattrs)
-    parts.infos = STREAM_ID_LENGTH if is_there(&job.inputs[<int>IN_STREAM_ID], row) else 0
+    parts.infos = UNCOUNTED_LENGTH if is_there(&job.inputs[<int>IN_STREAM_ID], row) else 0
     parts.prefix_size = 0
     if parts.key_size == 0 and form.key_must:
         return KEY_MISSING
@@ -249,7 +248,7 @@ cdef Refusal write_rows(Job* job, uint8_t* out, int64_t* size) noexcept nogil:
 
 cdef int64_t most_bytes(const Job* job, int64_t longest_form) noexcept nogil:
     """No less than what the frames of the rows take."""
-    cdef int64_t total = (job.end - job.begin) * (HEADER_SIZE + STREAM_ID_LENGTH + LONGEST_PREFIX + longest_form)
+    cdef int64_t total = (job.end - job.begin) * (HEADER_SIZE + UNCOUNTED_LENGTH + LONGEST_PREFIX + longest_form)
     cdef int i
     for i in range(IN_KEY, IN_STREAM_ID):
         if job.inputs[i].kind == BYTES:
@@ -279,7 +278,7 @@ cdef inline void write_row(const Job* job, int64_t row, const Parts* parts, uint
     cdef uint64_t opaque = job.opaque if job.opaque_given else number_at(&job.inputs[<int>IN_OPAQUE], row) & 0xFFFFFFFFU
     if parts.infos:
         magic = 0x18 if form.response else 0x08
-        keys |= 0 if form.defect and job.defect else <uint64_t>STREAM_ID_LENGTH << 8
+        keys |= 0 if form.defect and job.defect else <uint64_t>UNCOUNTED_LENGTH << 8
     if job.inflated and parts.value_size + parts.xattrs_size:
         datatype &= ~<uint64_t>SNAPPY_BIT
     if form.type != NOWHERE:
@@ -292,7 +291,7 @@ cdef inline void write_row(const Job* job, int64_t row, const Parts* parts, uint
     if parts.infos:
         out[0] = UNCOUNTED_HEAD
         store16(out + 1, <uint16_t>number_at(&job.inputs[<int>IN_STREAM_ID], row))
-        out += STREAM_ID_LENGTH
+        out += UNCOUNTED_LENGTH
     if form.gaps:
         memset(out, 0, form.extras_length + form.engine_length)
     write_fields(job, form, row, out)

@@ -88,6 +88,10 @@ cdef void drop_pairs(Pairs* pairs) noexcept nogil:
     memset(pairs, 0, sizeof(Pairs))
 
 
+# What only a decoder has.
+cdef object FINISHED = object()
+
+
 cdef class Rows:
     """Finished columns. Arrow takes them through the PyCapsule interface, numpy through `buffers`."""
 
@@ -99,6 +103,10 @@ cdef class Rows:
     # The entries of a column of maps: where names end, names, where texts end, texts.
     cdef Memory* pairs[4]
     cdef int64_t n_pairs
+
+    def __cinit__(self, finished=None):
+        if finished is not FINISHED:
+            raise TypeError("rows come from a decoder")
 
     def __dealloc__(self):
         cdef int i

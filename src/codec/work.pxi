@@ -23,9 +23,6 @@ cdef enum:
     CAS_AT = 16
     SNAPPY_BIT = 2
     XATTR_BIT = 4
-    STREAM_ID_INFO = 2
-    UNCOUNTED_HEAD = 0x22
-    UNCOUNTED_LENGTH = 3
     UNSOUND = -2
     SMALL = 32
     # No element of a snappy block makes more than 64 bytes of 3.
@@ -255,9 +252,13 @@ cdef Status act(Work* w, const uint8_t* at, uint64_t size, const Shape* shape) n
 
 
 cdef int stream_id_in(const uint8_t* at, int infos) noexcept nogil:
-    """The stream id in framing extras, NOWHERE if there is none, UNSOUND if they do not add up."""
+    """The stream id in framing extras, NOWHERE if there is none, UNSOUND if they do not add up.
+
+    In an answer the same number means something else.
+    """
     cdef const uint8_t* info = at + HEADER_SIZE
     cdef const uint8_t* end = info + infos
+    cdef bint asks = at[0] == 0x08
     cdef int number, length, found = NOWHERE
     while info < end:
         number, length = info[0] >> 4, info[0] & 15
@@ -274,7 +275,7 @@ cdef int stream_id_in(const uint8_t* at, int infos) noexcept nogil:
             info += 1
         if end - info < length:
             return UNSOUND
-        if number == STREAM_ID_INFO and length == 2 and found == NOWHERE:
+        if asks and number == STREAM_ID_INFO and length == 2 and found == NOWHERE:
             found = load16(info)
         info += length
     return found

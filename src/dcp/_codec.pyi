@@ -6,6 +6,7 @@ from typing import Any, final
 from typing_extensions import Buffer, Self
 
 HEADER: dict[str, int]
+FRAMING: dict[str, int]
 
 class Source(IntEnum):
     FIELD = 0

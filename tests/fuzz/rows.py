@@ -280,7 +280,7 @@ def _signed(number: int) -> int:
 
 def _stream_id(frame: dcp.Frame) -> int | None:
     ids = (i.data for i in frame.frame_info if i.id == RequestInfo.STREAM_ID and len(i.data) == 2)
-    return next((int.from_bytes(data, "big") for data in ids), None)
+    return None if frame.kind.answers else next((int.from_bytes(data, "big") for data in ids), None)
 
 
 def _value_of(frame: dcp.Frame, raw: bytes, layout: Any) -> bytes:

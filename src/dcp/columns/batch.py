@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 
 class Bytes(NamedTuple):
-    """A column of bytes for numpy: cell i is `data[offsets[i]:offsets[i + 1]]`."""
+    """A column of bytes for numpy: cell i is `data[offsets[i]:offsets[i + 1]]`.
+
+    `mask` is True where a cell is null, and None if none is.
+    """
 
     offsets: Any
     data: Any
+    mask: Any = None
 
 
 class Batch:
@@ -82,7 +86,7 @@ class Batch:
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any] | Bytes]:
         """The columns as numpy arrays that look at the same memory.
 
-        A column with nulls is a masked array, a column of bytes two arrays, `event` a number into
+        A column with nulls is a masked array, a column of bytes `Bytes`, `event` a number into
         `events`. Xattrs as a map have no such form and are left out.
         """
         import numpy
@@ -95,13 +99,13 @@ class Batch:
 
     def _to_numpy(self, numpy: Any, index: int, format: str) -> Any:
         valid, fixed, data = self._rows.buffers(index)
+        mask = None
+        if valid is not None:
+            mask = numpy.unpackbits(numpy.frombuffer(valid, numpy.uint8), count=self.num_rows, bitorder="little") == 0
         if data is not None:
-            return Bytes(numpy.frombuffer(fixed, numpy.int32), numpy.frombuffer(data, numpy.uint8))
+            return Bytes(numpy.frombuffer(fixed, numpy.int32), numpy.frombuffer(data, numpy.uint8), mask)
         array = numpy.frombuffer(fixed, _NUMPY[format])
-        if valid is None:
-            return array
-        bits = numpy.unpackbits(numpy.frombuffer(valid, numpy.uint8), bitorder="little")
-        return numpy.ma.MaskedArray(array, mask=bits[: len(array)] == 0)
+        return array if mask is None else numpy.ma.MaskedArray(array, mask=mask)
 
 
 _NUMPY = {
