@@ -118,6 +118,49 @@ def test_integers_of_any_width_are_taken(type: str) -> None:
     assert [(f.fields["seqno"], f.vbucket, f.fields["nru"]) for f in frames] == [(101, 101, 101), (7, 7, 7)]
 
 
+@pytest.mark.parametrize(
+    ("column", "type", "number", "most"),
+    [
+        ("seqno", "int32", -1, 2**63 - 1),
+        ("flags", "int8", -1, 2**32 - 1),
+        ("flags", "int32", -(2**31), 2**32 - 1),
+        ("flags", "uint64", 2**32, 2**32 - 1),
+        ("nru", "int16", 256, 255),
+        ("vbucket", "int16", -7, 2**16 - 1),
+        ("cas", "int16", -7, 2**63 - 1),
+        ("datatype", "int64", -1, 255),
+        ("opaque", "int64", 2**32, 2**32 - 1),
+        ("collection_id", "uint64", 2**64 - 1, 2**32 - 1),
+        ("stream_id", "int32", 2**16, 2**16 - 1),
+    ],
+)
+def test_a_number_that_does_not_fit_is_refused_with_its_column(column: str, type: str, number: int, most: int) -> None:
+    numbers = pa.array([None, 1, number], getattr(pa, type)())
+    made = pa.record_batch({"event": ["mutation"] * 3, "key": [b"k"] * 3, column: numbers})
+    with pytest.raises(dcp.LocalProtocolError, match=f"row 2: {column}: expected 0 to {most}, found {number}$"):
+        dcp.Encoder().encode(made)
+    assert len(dcp.decode(dcp.Encoder().encode(made.slice(0, 2)))) == 2
+
+
+def test_a_signed_number_of_64_bits_is_taken_by_its_bit_pattern() -> None:
+    made = rows(**MUTATION, cas=pa.array([-1], pa.int64()), seqno=pa.array([-2], pa.int64()))
+    [frame] = dcp.decode(dcp.Encoder().encode(made))
+    assert (frame.cas, frame.fields["seqno"]) == (2**64 - 1, 2**64 - 2)
+
+
+def test_an_opaque_that_is_given_makes_that_of_the_column_nobodys_business() -> None:
+    made = rows(**MUTATION, opaque=pa.array([-1], pa.int32()))
+    assert dcp.decode(dcp.Encoder().encode(made, opaque=4))[0].opaque == 4
+
+
+def test_a_row_that_is_null_is_refused() -> None:
+    columns = [pa.array(["mutation"] * 4), pa.array([b"a", b"b", b"c", b"d"])]
+    made = pa.StructArray.from_arrays(columns, ["event", "key"], mask=pa.array([True, False, False, True]))
+    with pytest.raises(dcp.LocalProtocolError, match="row 2: expected a row, found null"):
+        dcp.Encoder().encode(made.slice(1))
+    assert [frame.key for frame in dcp.decode(dcp.Encoder().encode(made.slice(1, 2)))] == [b"b", b"c"]
+
+
 def test_a_deletion_with_a_time_has_the_newer_form_and_one_without_the_older() -> None:
     data = dcp.Encoder().encode(rows(event=["deletion"] * 2, key=[b"a", b"b"], delete_time=[9, None]))
     assert ["delete_time" in frame.fields for frame in dcp.decode(data)] == [True, False]

@@ -9,6 +9,8 @@ cdef struct Input:
     # A column of a caller's: where its cells are. `width` is that of a number, an index, an offset or a view.
     InputKind kind
     int width
+    # What a number of 64 bits is moved up and down again by to get the sign of this one; 0 if it has none.
+    int sign_shift
     const uint8_t* valid
     const uint8_t* data
     const uint8_t* bytes
@@ -38,6 +40,11 @@ cdef struct Writing:
     uint8_t width
     int column
 
+cdef struct Fit:
+    # A column that can have numbers which its place on the wire has no room for.
+    int column
+    int bits
+
 cdef struct Form:
     int next
     int opcode
@@ -60,9 +67,12 @@ cdef struct Form:
     # A form with a column that is null in a row is not for that row.
     int n_needs
     int needs[MAX_COLUMNS]
+    int n_fits
+    Fit fits[MAX_COLUMNS]
 
 cdef enum Refusal:
     FINE
+    ROW_NULL
     EVENT_UNKNOWN
     NO_FORM
     KEY_MISSING
@@ -70,9 +80,11 @@ cdef enum Refusal:
     VALUE_UNWANTED
     KEY_TOO_LONG
     BODY_TOO_LONG
+    NUMBER_TOO_LARGE
     BUFFER_FULL
 
 _REFUSALS = {
+    ROW_NULL: "expected a row, found null",
     EVENT_UNKNOWN: "event: expected one of {events}",
     NO_FORM: "event: no form of it has these columns",
     KEY_MISSING: "key: expected at least 1 byte",
@@ -80,7 +92,8 @@ _REFUSALS = {
     VALUE_UNWANTED: "value: expected none with this event",
     KEY_TOO_LONG: "key: expected at most 65535 bytes, 255 with a stream id",
     BODY_TOO_LONG: "value: expected a frame of less than 4 GiB",
-    BUFFER_FULL: "buffer: expected room for {detail} bytes",
+    NUMBER_TOO_LARGE: "{column}: expected 0 to {most}, found {number}",
+    BUFFER_FULL: "buffer: expected room for {size} bytes",
 }
 
 
@@ -102,10 +115,14 @@ cdef inline uint64_t number_at(const Input* column, int64_t row) noexcept nogil:
     if column.width == 8:
         return (<const uint64_t*>column.data)[row]
     if column.width == 4:
-        return (<const uint32_t*>column.data)[row]
+        return signed_number((<const uint32_t*>column.data)[row], column.sign_shift)
     if column.width == 2:
-        return (<const uint16_t*>column.data)[row]
-    return column.data[row]
+        return signed_number((<const uint16_t*>column.data)[row], column.sign_shift)
+    return signed_number(column.data[row], column.sign_shift)
+
+
+cdef inline uint64_t signed_number(uint64_t number, int shift) noexcept nogil:
+    return <uint64_t>(<int64_t>(number << shift) >> shift)
 
 
 cdef inline int64_t bytes_at(const Input* column, int64_t row, const uint8_t** data) noexcept nogil:
@@ -139,14 +156,19 @@ cdef struct Job:
     int n_names
     Input* columns
     Input inputs[INPUTS]
+    # Which rows there are; NULL if all.
+    const uint8_t* valid
     int64_t begin
     int64_t end
     bint opaque_given
     uint32_t opaque
+    int opaque_column
     bint inflated
     bint defect
-    # The row that cannot go.
+    # The row that cannot go, and the number and its column if it is for them.
     int64_t row
+    int64_t number
+    const Fit* fit
 
 
 cdef struct Parts:
@@ -183,11 +205,14 @@ cdef inline int event_at(const Job* job, int64_t row) noexcept nogil:
     return NOWHERE
 
 
-cdef Refusal measure(const Job* job, int64_t row, Parts* parts) noexcept nogil:
+cdef Refusal measure(Job* job, int64_t row, Parts* parts) noexcept nogil:
     """What a row takes on the wire, or why it cannot go there."""
     cdef const Form* form
     cdef uint64_t collection
-    cdef int code = event_at(job, row), i
+    cdef int code, i
+    if job.valid != NULL and not job.valid[row >> 3] >> (row & 7) & 1:
+        return ROW_NULL
+    code = event_at(job, row)
     if code == NOWHERE:
         return EVENT_UNKNOWN
     code = job.first_form[code]
@@ -202,6 +227,8 @@ cdef Refusal measure(const Job* job, int64_t row, Parts* parts) noexcept nogil:
         code = form.next
     if code == NOWHERE:
         return NO_FORM
+    if form.n_fits and not numbers_fit(job, form, row):
+        return NUMBER_TOO_LARGE
     parts.form = form
     parts.key_size = bytes_at(&job.inputs[<int>IN_KEY], row, &parts.key)
     parts.value_size = bytes_at(&job.inputs[<int>IN_VALUE], row, &parts.value)
@@ -227,6 +254,20 @@ cdef Refusal measure(const Job* job, int64_t row, Parts* parts) noexcept nogil:
     parts.body = parts.infos + form.extras_length + form.engine_length + parts.prefix_size
     parts.body += parts.key_size + parts.xattrs_size + parts.value_size
     return FINE if parts.body <= MOST_DATA else BODY_TOO_LONG
+
+
+cdef bint numbers_fit(Job* job, const Form* form, int64_t row) noexcept nogil:
+    cdef uint64_t number
+    cdef int i
+    for i in range(form.n_fits):
+        job.fit = &form.fits[i]
+        if job.opaque_given and job.fit.column == job.opaque_column:
+            continue
+        number = number_at(&job.columns[job.fit.column], row)
+        if number >> job.fit.bits:
+            job.number = <int64_t>number
+            return False
+    return True
 
 
 cdef Refusal write_rows(Job* job, uint8_t* out, int64_t* size) noexcept nogil:
@@ -416,6 +457,9 @@ cdef class Recipe:
                 form.n_writings += 1
             if i < 2:
                 form.ends[<int>i] = form.n_writings
+        for column, bits in row["fits"]:
+            form.fits[form.n_fits] = Fit(column, bits)
+            form.n_fits += 1
         form.gaps = sum(width for _, width, _ in row["writings"]) < form.extras_length + form.engine_length
         for column in row["needs"]:
             form.needs[form.n_needs] = column
@@ -476,6 +520,9 @@ cdef class Recipe:
         job.names, job.name_ends = <const uint8_t*><const char*>self._names, self._name_ends
         job.n_names = len(self.events)
         job.opaque_given, job.opaque = opaque is not None, opaque or 0
+        job.opaque_column = self._special[<int>IN_OPAQUE]
+        if root.null_count != 0:
+            job.valid = <const uint8_t*>root.buffers[0]
         job.inflated, job.defect = inflated, defect
         job.columns = <Input*>PyMem_Calloc(root.n_children + 1, sizeof(Input))
         if job.columns == NULL:
@@ -491,7 +538,14 @@ cdef class Recipe:
     cdef int _check(self, Refusal refusal, Job* job, int64_t size) except -1:
         if refusal == FINE:
             return 0
-        text = _REFUSALS[refusal].format(events=", ".join(self.events), detail=size)
+        details = {"events": ", ".join(self.events), "size": size}
+        if refusal == NUMBER_TOO_LARGE:
+            name, format, _ = self._formats[job.fit.column]
+            number = job.number
+            if not format.islower():
+                number %= 1 << 64
+            details |= {"column": name, "most": (1 << <object>job.fit.bits) - 1, "number": number}
+        text = _REFUSALS[refusal].format(**details)
         raise LocalProtocolError(text if refusal == BUFFER_FULL else f"row {job.row - job.begin}: {text}")
 
     cdef int _number_events(self, ArrowArray* array, Job* job) except -1:
@@ -539,6 +593,7 @@ cdef int open_input(Input* column, ArrowArray* array, described) except -1:
         column.bytes = <const uint8_t*>array.buffers[2]
     else:
         column.kind, column.width = NUMBER, number_width(format)
+        column.sign_shift = 64 - 8 * column.width if format.islower() else 0
     return 0
 
 

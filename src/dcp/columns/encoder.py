@@ -22,6 +22,7 @@ _NOWHERE = -1
 
 _BYTES = frozenset(("z", "u", "Z", "U", "vz", "vu"))
 _INTEGERS = frozenset("cCsSiIlL")
+_WIDTHS = {"C": 1, "S": 2, "I": 4, "L": 8}
 _Described = tuple[tuple[str, str, str | None], ...]
 
 
@@ -36,7 +37,7 @@ class Encoder:
 
     A row needs the column `event`; what else is missing is 0, or absent where a frame can do without.
     A form of a message is chosen by what the row has: a deletion with a delete_time is one of the
-    newer form.
+    newer form. Integers of any width are taken, if they fit; signed ones of 64 bits by their bit pattern.
 
     inflate: values are as a `Decoder` with this option gives them: where it is True they are plain, so
     the snappy bit of their datatype is not sent.
@@ -85,7 +86,7 @@ def recipe_for(dialect: str, described: _Described, sent_as: tuple[tuple[str, st
     forms = [
         (event, form)
         for event, message in enumerate(sent)
-        for form in sorted(_forms(table, message, numbers), key=lambda form: -len(form["writings"]))
+        for form in sorted(_forms(table, message, numbers, described), key=lambda form: -len(form["writings"]))
     ]
     special = [numbers.get(name, _NOWHERE) for name in _SPECIAL]
     needed = {number for _, form in forms for _, _, number in form["writings"]} | set(special)
@@ -108,7 +109,9 @@ def _checked(column: tuple[str, str, str | None]) -> tuple[str, str, str | None]
     return column
 
 
-def _forms(dialect: Dialect, message: Message, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _forms(
+    dialect: Dialect, message: Message, numbers: dict[str, int], described: _Described
+) -> Iterator[dict[str, Any]]:
     """The forms that data with these columns can take."""
     columns = columns_of(dialect)
     seen = set()
@@ -116,7 +119,26 @@ def _forms(dialect: Dialect, message: Message, numbers: dict[str, int]) -> Itera
         nullable = [name for name in layout.required if name in columns and columns[name].nullable]
         if all(name in numbers for name in nullable) and (lengths := _lengths(layout)) not in seen:
             seen.add(lengths)
-            yield _form(message, layout, numbers, columns)
+            form = _form(message, layout, numbers, columns)
+            places = _header_places(message, numbers, columns) + [place[1:] for place in form["writings"]]
+            found = ((column, _bits(described[column][1], width)) for width, column in places)
+            yield form | {"fits": [(column, bits) for column, bits in found if bits]}
+
+
+def _header_places(message: Message, numbers: dict[str, int], columns: dict[str, Column]) -> list[tuple[int, int]]:
+    """(width, column) of the numbers that stand before the extras, or in the key."""
+    names = {"vbucket", "cas", "opaque", "stream_id"}
+    names |= {"datatype"} if message.type is None else set()
+    names |= {"collection_id"} if message.document else set()
+    return [(_WIDTHS[columns[name].format], numbers[name]) for name in _SPECIAL if name in names & numbers.keys()]
+
+
+def _bits(format: str, width: int) -> int:
+    """How many bits a number of this type may have to fit, 0 if all do; 64 bits may have any sign."""
+    held, signed = _WIDTHS.get(format.upper(), 0), format.islower()
+    if held == width == 8 or (held <= width and not signed):
+        return 0
+    return min(8 * width, 63)
 
 
 def _lengths(layout: Layout) -> tuple[int, int]:
