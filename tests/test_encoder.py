@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dcp
+from dcp.columns.rows import RowEncoder
 from dcp.columns.schema import columns_of
 from dcp.wire.frame import read_frame, split
 from dcp.wire.layout import Dialect, Role
@@ -236,3 +237,14 @@ def test_an_opaque_that_does_not_fit_is_refused() -> None:
 def test_a_column_may_have_no_name() -> None:
     made = rows(**MUTATION, **{"": ["whatever"]})
     assert dcp.Encoder().encode(made) == dcp.Encoder().encode(rows(**MUTATION))
+
+
+def test_rows_that_are_objects_are_refused_in_the_same_words() -> None:
+    writer = RowEncoder("dcp", ("event", "key", "flags"))
+    rows = [("mutation", b"a", 1), ("mutation", b"b", 1 << 32)]
+    with pytest.raises(dcp.LocalProtocolError, match="row 1: flags: expected 0 to 4294967295, found 4294967296"):
+        writer.write(bytearray(500), 0, rows, 0, 500, opaque=1, vbucket=2)
+    with pytest.raises(dcp.LocalProtocolError, match="row 0: event: expected one of mutation, "):
+        writer.write(bytearray(500), 0, [("mutatoin", b"a", 1)], 0, 500, opaque=1, vbucket=2)
+    with pytest.raises(dcp.LocalProtocolError, match="row 0: vbucket: expected 0 to 65535, found 65536"):
+        writer.write(bytearray(500), 0, rows, 0, 500, opaque=1, vbucket=1 << 16)

@@ -69,9 +69,8 @@ cdef class RowWriter:
             for i in range(<int>INPUTS):
                 if self._recipe._special[i] != NOWHERE:
                     job.inputs[i] = self._columns[self._recipe._special[i]]
-            refusal = measure(&job, 0, &parts)
-            if refusal != FINE:
-                raise LocalProtocolError(f"row {row}: {_REFUSALS[refusal].format(events=', '.join(self._events))}")
+            refusal, job.row = measure(&job, 0, &parts), row
+            self._recipe._check(refusal, &job, 0)
             if HEADER_SIZE + parts.body > out.shape[0] - at:
                 break
             write_row(&job, 0, &parts, &out[at])
@@ -85,6 +84,7 @@ cdef class RowWriter:
         job.event_of, job.n_numbers = self._event_of, len(self._events)
         job.columns = self._columns
         job.opaque_given, job.opaque, job.defect = True, opaque, defect
+        job.opaque_column = self._recipe._special[<int>IN_OPAQUE]
 
     cdef int _load(self, tuple cells, tuple others) except -1:
         """One row, as a table of one line."""
