@@ -44,7 +44,7 @@ LIBRARIES: dict[str, frozenset[str]] = {
     "pyspark": frozenset(["spark"]),
 }
 # Libraries that every installation has: the rooms that may import them.
-REQUIRED = {"scramp": frozenset(["session", "embedded"])}
+REQUIRED = {"dns": frozenset(["client"]), "scramp": frozenset(["session", "embedded"])}
 LIBRARIES |= REQUIRED
 # These two are imported only by someone who asked for them, so what they need may stand at the top of their modules.
 LOADED_ON_REQUEST = frozenset(["spark", "cli"])

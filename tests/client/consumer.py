@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 import dcp
+from dcp.embedded import Cluster
 
 
 class Row(NamedTuple):
@@ -44,6 +45,6 @@ class Consumer:
         return {key: (row.value, row.seqno) for key, row in latest.items() if row.event == "mutation"}
 
 
-def truth(cluster: dcp.embedded.Cluster, collection: str = "_default._default") -> dict[bytes, tuple[bytes, int]]:
+def truth(cluster: Cluster, collection: str = "_default._default") -> dict[bytes, tuple[bytes, int]]:
     """What a consumer should have, in the same form."""
     return {key: (found.value, found.seqno) for key, found in cluster.truth(collection).items()}

@@ -18,6 +18,7 @@ from dcp.client.call import Caller
 from dcp.client.follower import Follower, Vbucket
 from dcp.client.link import Limits, Link
 from dcp.client.rollback import EVENT, WITH_ROLLBACK, rollback_rows
+from dcp.client.srv import lookup
 from dcp.client.stream import ChangeStream
 from dcp.client.transport import Security, connect
 from dcp.cluster import ClusterMap, Node
@@ -60,6 +61,8 @@ class Client:
         self._links = 0
         self._caller: Caller | None = None
         self._map: ClusterMap
+        found = lookup(target.srv, self._options["bootstrap_timeout"]) if target.srv else ()
+        self._seeds = found or target.addresses
         self._bootstrap()
 
     def __enter__(self) -> Client:
@@ -158,7 +161,7 @@ class Client:
             if port is not None:
                 seen.add((node.address.host, port))
                 yield node.address.host, port
-        for address in self._target.addresses:
+        for address in self._seeds:
             if (address.host, address.port) not in seen:
                 yield address.host, address.port
 
