@@ -99,6 +99,18 @@ class Document:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """One side of the main connection said so many bytes, so many seconds after the beginning.
+
+    side: client, server, or server_close where the server closed the connection.
+    """
+
+    side: str
+    size: int
+    when: float
+
+
+@dataclass(frozen=True)
 class Transcript:
     """A recorded conversation; `main` is the connection that its scenario is about."""
 
@@ -106,6 +118,7 @@ class Transcript:
     scenario: str
     connections: tuple[Connection, ...]
     documents: tuple[Document, ...]
+    timeline: tuple[Turn, ...]
 
     @property
     def id(self) -> str:
@@ -137,6 +150,7 @@ def transcript(path: Path) -> Transcript:
         path.stem,
         tuple(_connection(one) for one in (recorded, *recorded["other_connections"])),
         tuple(_document(row) for row in recorded["documents"]),
+        tuple(Turn(side, size, when / 1000) for side, size, when in recorded["timeline"]),
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dcp.embedded.generation import NEWEST, Generation, Release
+from dcp.embedded.generation import NEWEST, NEWEST_GENERATION, Generation, Release
 from dcp.wire.memcached import Status
 
 _LARGEST_WINDOW = (1 << 32) - 1
+_SHORTEST_INTERVAL = 0.1
+_WHOLE, _DECIMAL = re.compile(r"[0-9]{1,10}"), re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?")
 _NEVER: Release = (99, 0)
 
 
@@ -40,15 +43,16 @@ class Connection:
     snappy: bool = False
     deleted_user_xattrs: bool = False
     history: bool = False
+    generation: Generation = NEWEST_GENERATION
 
 
 Setter = Callable[[Controls, str, Connection], Status]
 
 
-def set_control(controls: Controls, name: str, value: str, connection: Connection, generation: Generation) -> Status:
+def set_control(controls: Controls, name: str, value: str, connection: Connection) -> Status:
     """Set one, and say how that went."""
     since, until, setter = _CONTROLS.get(name, (_NEVER, NEWEST, _accept))
-    if not since <= generation.release <= until:
+    if not since <= connection.generation.release <= until:
         return Status.EINVAL
     return setter(controls, value, connection)
 
@@ -69,13 +73,10 @@ def _window(controls: Controls, value: str, connection: Connection) -> Status:
 
 
 def _interval(controls: Controls, value: str, connection: Connection) -> Status:
-    try:
-        seconds = float(value)
-    except ValueError:
+    whole = connection.generation.whole_noop_intervals
+    if not (_WHOLE if whole else _DECIMAL).fullmatch(value) or not (whole or float(value) >= _SHORTEST_INTERVAL):
         return Status.EINVAL
-    if not 0.1 <= seconds <= 10800:
-        return Status.EINVAL
-    controls.noop_interval = seconds
+    controls.noop_interval = float(value)
     return Status.SUCCESS
 
 

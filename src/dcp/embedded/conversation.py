@@ -9,10 +9,9 @@ from typing import Protocol
 
 from dcp._codec import Splitter
 from dcp.embedded.bucket import Bucket, Node
+from dcp.embedded.explanation import complaint, explain
 from dcp.embedded.outbox import Outbox
 from dcp.errors import FrameError
-from dcp.wire.body import JSON
-from dcp.wire.document import Datatype
 from dcp.wire.frame import UNKNOWN, Frame, dialect_of, encode, read_frame, read_opaque
 from dcp.wire.layout import Kind, Magic
 from dcp.wire.memcached import MAX_FRAME, Feature, Status
@@ -50,6 +49,8 @@ class Session:
     features: frozenset[Feature] = frozenset()
     user: str | None = None
     bucket: str | None = None
+    # Whether it is a DCP connection by now.
+    opened: bool = False
 
 
 class Timer(Protocol):
@@ -110,7 +111,9 @@ class Conversation:
         try:
             frame = read_frame(raw, dialect_of(self.dialect))
         except FrameError:
-            self._refuse(read_opaque(raw), Refusal(Status.EINVAL))
+            context = complaint(raw, dialect_of(self.dialect))
+            closes = self.bucket.generation.hangs_up_on_malformed(self.session.opened)
+            self._refuse(read_opaque(raw), Refusal(Status.EINVAL, context, close=closes))
             return
         if frame.kind.answers:
             if (taker := self.answered.get(frame.name)) is not None:
@@ -119,7 +122,7 @@ class Conversation:
         handler = self.handlers.get(frame.name) if frame.kind is Kind.REQUEST else None
         try:
             if handler is None:
-                raise Refusal(Status.UNKNOWN_COMMAND)
+                raise Refusal(self.bucket.generation.unknown_command)
             answer = handler(self, frame)
         except Refusal as refusal:
             self._refuse(frame, refusal)
@@ -131,8 +134,8 @@ class Conversation:
 
     def _refuse(self, request: Frame, refusal: Refusal) -> None:
         value, datatype = refusal.value, 0
-        if refusal.context and not value:
-            value, datatype = JSON.encode({"error": {"context": refusal.context}}), int(Datatype.JSON)
+        if not value:
+            value, datatype = explain(refusal.status, refusal.context, self.bucket.generation)
         self.say(answer(request, refusal.status, value=value, datatype=datatype))
         self.closing = self.closing or refusal.close
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dcp.embedded.rollback import Rules
 from dcp.errors import LocalProtocolError
 from dcp.wire.dcp import OpenFlag, StreamFlag
+from dcp.wire.memcached import Status
 
 Release = tuple[int, int]
 NEWEST: Release = (8, 5)
@@ -73,6 +74,52 @@ class Generation:
     def stream_id_defect(self) -> bool:
         """Whether deletions with a stream id are sent without counting it."""
         return self.release >= (6, 5)
+
+    @property
+    def errors_in_words(self) -> bool:
+        """Whether the value of an error is its status in words."""
+        return self.release < (4, 0)
+
+    @property
+    def errors_in_json(self) -> bool:
+        """Whether the value of an error says what was wrong."""
+        return self.release >= (6, 5)
+
+    @property
+    def unknown_command(self) -> Status:
+        """The answer to a command that it does not know."""
+        return Status.EACCESS if (5, 0) <= self.release < (6, 5) else Status.UNKNOWN_COMMAND
+
+    @property
+    def hangs_up_on_misuse(self) -> bool:
+        """Whether a command at the wrong time closes the connection without an answer."""
+        return self.release < (6, 5)
+
+    def hangs_up_on_malformed(self, opened: bool) -> bool:
+        """Whether a malformed request closes the connection, which is `opened` for DCP or not."""
+        if opened:
+            return (4, 0) <= self.release < (6, 5)
+        return (4, 0) <= self.release < (7, 0)
+
+    @property
+    def failover_log_for_all(self) -> bool:
+        """Whether the DCP command for a failover log works on any connection."""
+        return (4, 0) <= self.release < (6, 5)
+
+    @property
+    def whole_noop_intervals(self) -> bool:
+        """Whether noops come after whole seconds only, none among them."""
+        return self.release < (7, 6)
+
+    @property
+    def no_value_keeps_datatype(self) -> bool:
+        """Whether documents without their values keep the datatype of what is stored."""
+        return self.release < (8, 0)
+
+    @property
+    def all_xattrs_of_tombstones(self) -> bool:
+        """Whether tombstones come with the attributes of users, whatever the open flags say."""
+        return self.release < (6, 6)
 
     @property
     def rollback(self) -> Rules:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from dcp.embedded.controls import Connection, Controls, set_control
 from dcp.embedded.conversation import Conversation, Handler, Hangup, Refusal, answer
+from dcp.embedded.explanation import explain
 from dcp.embedded.request import Connection as Agreed
 from dcp.embedded.request import Refused, Request, decide
 from dcp.embedded.stream import Rules, Stream
@@ -21,6 +22,7 @@ from dcp.wire.memcached import Feature, Status
 _FIRST_NOOP = 10_000_001
 # A consumer that says nothing at all for so long is gone.
 IDLE_TIMEOUT = 360.0
+_WITHOUT_VALUES = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 
 
 @dataclass(eq=False)
@@ -83,13 +85,15 @@ class Producer:
 
     def rules(self) -> Rules:
         flags, controls, generation = self.flags, self.controls, self.talk.bucket.generation
-        underlying = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE in flags
+        keeps_datatype = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
+        if generation.no_value_keeps_datatype:
+            keeps_datatype |= OpenFlag.NO_VALUE
         view = View(
             collections=self.collections,
             xattrs=OpenFlag.INCLUDE_XATTRS in flags,
-            deleted_user_xattrs=OpenFlag.INCLUDE_DELETED_USER_XATTRS in flags,
-            values=not underlying and OpenFlag.NO_VALUE not in flags,
-            underlying_datatype=underlying,
+            deleted_user_xattrs=OpenFlag.INCLUDE_DELETED_USER_XATTRS in flags or generation.all_xattrs_of_tombstones,
+            values=not flags & _WITHOUT_VALUES,
+            underlying_datatype=bool(flags & keeps_datatype),
             snappy=self.snappy,
             compress=controls.compress,
             delete_times=OpenFlag.INCLUDE_DELETE_TIMES in flags,
@@ -117,15 +121,23 @@ def _producer(talk: Conversation) -> Producer:
         if isinstance(timer, Producer):
             timer.heard()
             return timer
-    raise Refusal(Status.EINVAL, "The command can only be sent on a DCP connection")
+    generation = talk.bucket.generation
+    if generation.hangs_up_on_misuse:
+        raise Hangup
+    closes = generation.hangs_up_on_malformed(opened=False)
+    raise Refusal(Status.EINVAL, "The command can only be sent on a DCP connection", close=closes)
 
 
 def open_(talk: Conversation, frame: Frame) -> Frame:
     flags = OpenFlag(int(frame.fields["flags"]))
-    if any(isinstance(timer, Producer) for timer in talk.timers):
-        raise Refusal(Status.EINVAL)
+    if talk.session.opened and talk.bucket.generation.hangs_up_on_misuse:
+        raise Hangup
+    if talk.session.opened:
+        raise Refusal(Status.EINVAL, "The connection is already opened as a DCP connection")
     if talk.has(Feature.UNORDERED_EXECUTION):
-        raise Refusal(Status.NOT_SUPPORTED)
+        # Servers send this one without the datatype of JSON.
+        context = "DCP on connections with unordered execution is not supported"
+        raise Refusal(Status.NOT_SUPPORTED, value=explain(Status.NOT_SUPPORTED, context, talk.bucket.generation)[0])
     if flags & ~talk.bucket.generation.open_flags or not _sensible(flags):
         raise Refusal(Status.EINVAL)
     if OpenFlag.PRODUCER not in flags:
@@ -133,6 +145,7 @@ def open_(talk: Conversation, frame: Frame) -> Frame:
     producer = Producer(
         talk, frame.key.decode(errors="replace"), flags, talk.has(Feature.COLLECTIONS), talk.has(Feature.SNAPPY)
     )
+    talk.session.opened = True
     talk.timers.append(producer)
     talk.answered["dcp_noop"] = producer.noop_answered
     return answer(frame)
@@ -140,8 +153,7 @@ def open_(talk: Conversation, frame: Frame) -> Frame:
 
 def _sensible(flags: OpenFlag) -> bool:
     """Whether the flags can stand together."""
-    both = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
-    if flags & both == both:
+    if flags & _WITHOUT_VALUES == _WITHOUT_VALUES:
         return False
     if OpenFlag.INCLUDE_DELETED_USER_XATTRS in flags and OpenFlag.INCLUDE_XATTRS not in flags:
         return False
@@ -155,9 +167,10 @@ def control(talk: Conversation, frame: Frame) -> Frame:
         snappy=producer.snappy,
         deleted_user_xattrs=OpenFlag.INCLUDE_DELETED_USER_XATTRS in producer.flags,
         history=any(vbucket.history is not None for vbucket in talk.bucket.actives()),
+        generation=talk.bucket.generation,
     )
     name, value = frame.key.decode(errors="replace"), frame.value.decode(errors="replace")
-    status = set_control(producer.controls, name, value, connection, talk.bucket.generation)
+    status = set_control(producer.controls, name, value, connection)
     if status:
         raise Refusal(status)
     _set_window(talk, producer.controls.window)
@@ -228,7 +241,8 @@ def close_stream(talk: Conversation, frame: Frame) -> Frame:
 
 
 def get_failover_log(talk: Conversation, frame: Frame) -> Frame:
-    _producer(talk)
+    if not talk.bucket.generation.failover_log_for_all:
+        _producer(talk)
     return failover_log(talk, frame)
 
 
@@ -259,4 +273,5 @@ HANDLERS: dict[str, Handler] = {
     "kv_get_failover_log": failover_log,
     "buffer_ack": buffer_ack,
     "add_stream": _disconnects,
+    "dcp_noop": _disconnects,
 }

@@ -53,7 +53,7 @@ class Stream:
         self._rows: list[AnyItem] = []
         self._next = 0
         self._snapshot_end = accepted.start
-        self._checkpoint = 0
+        self._checkpoint: int | None = None
         self._marked = False
         self._out_of_order = False
         self._reason: StreamEnd | None = None
@@ -100,7 +100,8 @@ class Stream:
         else:
             rows = vbucket.since(self.cursor)
         rows = rules.view.show(self._chosen(rows), vbucket.datatypes)
-        end = vbucket.high_seqno if self._advances else max((row.seqno for row in rows[-1:]), default=0)
+        whole = self._advances or (disk and rules.view.collections)
+        end = vbucket.high_seqno if whole else max((row.seqno for row in rows[-1:]), default=0)
         if not rows and not self._advances:
             # What has nothing for this stream is not announced.
             self.cursor = self._snapshot_end = vbucket.high_seqno

@@ -52,11 +52,13 @@ class View:
             value, datatype = b"", 0
         if self.compress and value and not compressed and len(packed := deflate(value)) * 100 <= len(value) * 85:
             value, datatype = packed, datatype | Datatype.SNAPPY
-        return item._replace(value=value, datatype=item.datatype if self.underlying_datatype else datatype)
+        if self.underlying_datatype and (item.alive or value):
+            datatype = item.datatype
+        return item._replace(value=value, datatype=datatype)
 
     def _looks_inside(self, item: Item) -> bool:
         """Whether something of a compressed value is not sent, or it cannot be sent compressed."""
-        partial = not self.xattrs or not self.values or not item.alive
+        partial = not self.xattrs or not self.values or not (item.alive or self.deleted_user_xattrs)
         return not self.snappy or bool(partial and item.datatype & Datatype.XATTR)
 
     def _cut(self, item: Item, value: bytes, datatype: int) -> tuple[bytes, int]:

@@ -1,0 +1,228 @@
+"""What a recording tells of the server behind it: which frames came when, and what its vbuckets held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+from dcp.embedded.manifest import Collection, Manifest, Scope
+from dcp.embedded.store import AnyItem, Item, SystemItem
+from dcp.errors import FrameError
+from dcp.position import FailoverLog
+from dcp.wire.body import FAILOVER_LOG
+from dcp.wire.dcp import MarkerFlag, OpenFlag, SystemEvent
+from dcp.wire.document import Datatype, join_xattrs, split_collection
+from dcp.wire.frame import Frame, dialect_of, read_frame
+from dcp.wire.memcached import Status
+from tests.conformance import (
+    TRANSCRIPTS,
+    Connection,
+    Document,
+    Transcript,
+    cut,
+    has_collections,
+    open_flags,
+    transcript,
+)
+
+DCP = dialect_of("dcp")
+_CHANGES = ("mutation", "deletion", "expiration")
+_WITHOUT_VALUES = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
+
+
+@dataclass(frozen=True)
+class Said:
+    """A frame of one side, and the turn in which it was said."""
+
+    raw: bytes
+    turn: int
+
+    @property
+    def frame(self) -> Frame:
+        return read_frame(self.raw, DCP)
+
+
+def said(talk: Transcript, side: str) -> list[Said]:
+    """The frames of a side of the main connection: the client's are said when they end, the server's as they begin."""
+    turns = [turn for number, one in enumerate(talk.timeline) if one.side == side for turn in [number] * one.size]
+    data = dict(talk.main.directions)[side]
+    assert len(turns) == len(data)
+    found, position = [], 0
+    for raw in cut(data):
+        found.append(Said(raw, turns[position + (len(raw) - 1 if side == "client" else 0)]))
+        position += len(raw)
+    return found
+
+
+def end_of(marker: Frame) -> int:
+    return int(marker.fields["snapshot_end"])
+
+
+def is_from_disk(marker: Frame) -> bool:
+    return MarkerFlag.DISK in MarkerFlag(int(marker.fields["flags"]))
+
+
+def begins_checkpoint(marker: Frame) -> bool:
+    return MarkerFlag.CHECKPOINT in MarkerFlag(int(marker.fields["flags"]))
+
+
+# ------------------------------------------------------------------------- what had been stored
+
+Items = dict[int, list[AnyItem]]
+
+
+def items_of(talk: Transcript) -> Items:
+    """What the vbuckets held or were to hold, in order: what was sent, and what the recorder stored besides.
+
+    The recordings with collections are of the same bucket, and of the same history: they complete each other.
+    """
+    talks = _family(talk.version) if talk.scenario.startswith("collections") else [talk]
+    found: dict[tuple[int, int], AnyItem] = {}
+    for one in talks:
+        for vbucket, stored in _documented(one):
+            found.setdefault((vbucket, stored.seqno), stored)
+    for one in talks:
+        for vbucket, item in _sent(one, one.main):
+            found[vbucket, item.seqno] = _fullest(talk.version, vbucket, item)
+    by_vbucket: Items = {}
+    for (vbucket, _), item in sorted(found.items(), key=lambda pair: pair[0]):
+        by_vbucket.setdefault(vbucket, []).append(item)
+    return by_vbucket
+
+
+def _family(version: str) -> list[Transcript]:
+    return [
+        talk
+        for talk in map(transcript, TRANSCRIPTS)
+        if talk.version == version and talk.scenario.startswith("collections")
+    ]
+
+
+def _documented(talk: Transcript) -> Iterator[tuple[int, Item]]:
+    for document in talk.documents:
+        if document.seqno is not None and not document.deleted:
+            yield document.vbucket, _from_document(document)
+
+
+def _from_document(document: Document) -> Item:
+    body = document.value or b""
+    datatype = Datatype.JSON if body[:1] in (b"{", b"[", b'"') else Datatype(0)
+    if document.xattrs:
+        datatype |= Datatype.XATTR
+        body = join_xattrs(((name.encode(), text.encode()) for name, text in document.xattrs.items()), body)
+    return Item(
+        "mutation",
+        document.seqno or 0,
+        document.key,
+        body,
+        cas=document.cas or 0,
+        flags=document.flags or 0,
+        expiry=document.expiry or 0,
+        datatype=int(datatype),
+        collection_id=document.collection,
+    )
+
+
+def _sent(talk: Transcript, connection: Connection) -> Iterator[tuple[int, AnyItem]]:
+    collections = has_collections(talk)
+    for raw in cut(connection.server):
+        frame = read_frame(raw, DCP)
+        if frame.name in _CHANGES:
+            yield frame.vbucket, _changed(frame, collections)
+        elif frame.name == "system_event":
+            yield frame.vbucket, _system(frame)
+
+
+def _changed(frame: Frame, collections: bool) -> Item:
+    collection, key = split_collection(frame.key) if collections else (0, frame.key)
+    numbers = {name: int(frame.fields.get(name, 0)) for name in ("seqno", "rev_seqno", "flags", "expiry")}
+    return Item(
+        frame.name,
+        key=key,
+        value=frame.value,
+        cas=frame.cas,
+        delete_time=int(frame.fields.get("delete_time", 0)),
+        datatype=frame.datatype,
+        collection_id=collection,
+        **numbers,
+    )
+
+
+def _system(frame: Frame) -> SystemItem:
+    fields = {name: int(number) for name, number in frame.fields.items()}
+    ids = fields["manifest_uid"], fields["scope_id"], fields.get("collection_id"), fields.get("max_ttl")
+    return SystemItem(fields["seqno"], fields["event_id"], frame.key, *ids)
+
+
+def _fullest(version: str, vbucket: int, item: AnyItem) -> AnyItem:
+    """The item as it was stored, where the connection did not get to see all of it but another one did."""
+    if isinstance(item, SystemItem):
+        return item
+    seen = _seen_in_full(version).get((vbucket, item.seqno, item.cas))
+    return item if seen is None else item._replace(value=seen.value, datatype=seen.datatype)
+
+
+@cache
+def _seen_in_full(version: str) -> dict[tuple[int, int, int], Item]:
+    """The changes that a server sent to those who asked for all of their values."""
+    found: dict[tuple[int, int, int], Item] = {}
+    for talk in map(transcript, TRANSCRIPTS):
+        flags = OpenFlag(open_flags(talk))
+        in_full = OpenFlag.INCLUDE_XATTRS in flags and not flags & _WITHOUT_VALUES
+        if talk.version == version and talk.dialect == "dcp" and in_full:
+            for vbucket, item in _sent(talk, talk.main):
+                if isinstance(item, Item):
+                    known = found.setdefault((vbucket, item.seqno, item.cas), item)
+                    if item.datatype & Datatype.SNAPPY and not known.datatype & Datatype.SNAPPY:
+                        found[vbucket, item.seqno, item.cas] = item
+    return found
+
+
+# ------------------------------------------------------------------------- what there was besides
+
+
+def logs_of(talk: Transcript) -> dict[int, FailoverLog]:
+    """The failover logs that the server told."""
+    asked = {frame.opaque: frame.vbucket for frame in _requests(talk, ("stream_request", "get_failover_log"))}
+    found: dict[int, FailoverLog] = {}
+    for one in said(talk, "server"):
+        frame = one.frame
+        if frame.kind.answers and frame.opaque in asked and frame.status == Status.SUCCESS:
+            found[asked[frame.opaque]] = FailoverLog.of(FAILOVER_LOG.decode(frame.value, {}))
+    return found
+
+
+def absent_vbuckets(talk: Transcript) -> set[int]:
+    """Those that the server said it does not have."""
+    refused = {one.frame.opaque for one in said(talk, "server") if one.frame.status == Status.NOT_MY_VBUCKET}
+    return {frame.vbucket for frame in _requests(talk, None) if frame.opaque in refused}
+
+
+def _requests(talk: Transcript, names: Iterable[str] | None) -> Iterator[Frame]:
+    for one in said(talk, "client"):
+        try:
+            frame = one.frame
+        except FrameError:  # What the client got wrong on purpose.
+            continue
+        if not frame.kind.answers and (names is None or frame.name in names):
+            yield frame
+
+
+def manifest_of(items: Iterable[AnyItem]) -> Manifest:
+    """The scopes and collections that the system events leave."""
+    scopes: dict[int, Scope] = {0: Manifest().scopes[0]}
+    uid = 0
+    for item in items:
+        if not isinstance(item, SystemItem):
+            continue
+        scope = scopes.setdefault(item.scope_id, Scope(item.scope_id, item.key.decode()))
+        uid = max(uid, item.manifest_uid)
+        if item.event_id == SystemEvent.SCOPE_DROP:
+            del scopes[item.scope_id]
+        elif item.collection_id is not None:
+            rest = tuple(one for one in scope.collections if one.id != item.collection_id)
+            new = (Collection(item.collection_id, item.key.decode(), item.max_ttl),)
+            begins = item.event_id == SystemEvent.COLLECTION_BEGIN
+            scopes[item.scope_id] = replace(scope, collections=rest + new if begins else rest)
+    return Manifest(uid, tuple(scopes.values()))
