@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from dcp.embedded.generation import NEWEST_GENERATION, Generation
 from dcp.embedded.manifest import Change, Manifest
@@ -35,6 +36,8 @@ class Node:
     host: str = ""
     port: int = 0
     tls_port: int = 0
+    # The DCP connections to it, by the names that they were opened with.
+    consumers: dict[str, Any] = field(default_factory=dict)
 
     def vbucket(self, number: int) -> Vbucket | None:
         return self.vbuckets.get(number)

@@ -29,11 +29,14 @@ class Source(Protocol):
 class Refusal(Exception):
     """A command fails: with this status, and words for the person who reads the answer."""
 
-    def __init__(self, status: Status, context: str = "", *, value: bytes = b"", close: bool = False) -> None:
+    def __init__(
+        self, status: Status, context: str = "", *, value: bytes = b"", datatype: int = 0, close: bool = False
+    ) -> None:
         super().__init__(status, context)
         self.status = status
         self.context = context
         self.value = value
+        self.datatype = datatype
         self.close = close
 
 
@@ -78,6 +81,8 @@ class Conversation:
     timers: list[Timer] = field(default_factory=list)
     closing: bool = False
     now: float = 0.0
+    # When the client was last heard of.
+    heard: float = 0.0
 
     def __post_init__(self) -> None:
         self._splitter = Splitter(MAX_FRAME)
@@ -91,7 +96,7 @@ class Conversation:
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> None:
         """What the client sent."""
-        self.now = now
+        self.now = self.heard = now
         if not self._open:
             return
         self._splitter.feed(data)
@@ -133,7 +138,7 @@ class Conversation:
                 self.say(one)
 
     def _refuse(self, request: Frame, refusal: Refusal) -> None:
-        value, datatype = refusal.value, 0
+        value, datatype = refusal.value, refusal.datatype
         if not value:
             value, datatype = explain(refusal.status, refusal.context, self.bucket.generation)
         self.say(answer(request, refusal.status, value=value, datatype=datatype))

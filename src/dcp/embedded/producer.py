@@ -2,124 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from dcp.embedded.controls import Connection, Controls, set_control
+from dcp.embedded.connection import WITHOUT_VALUES, Producer
+from dcp.embedded.controls import Connection, set_control
 from dcp.embedded.conversation import Conversation, Handler, Hangup, Refusal, answer
 from dcp.embedded.explanation import explain
-from dcp.embedded.request import Connection as Agreed
+from dcp.embedded.manifest import Manifest
 from dcp.embedded.request import Refused, Request, decide
-from dcp.embedded.stream import Rules, Stream
-from dcp.embedded.view import View
+from dcp.embedded.stream import Stream
 from dcp.errors import RemoteProtocolError
-from dcp.wire.body import FAILOVER_LOG
+from dcp.wire.body import FAILOVER_LOG, JSON
 from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
+from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame
-from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
-
-# Where the opaques of noops begin; byte-swapped, as servers send them.
-_FIRST_NOOP = 10_000_001
-# A consumer that says nothing at all for so long is gone.
-IDLE_TIMEOUT = 360.0
-_WITHOUT_VALUES = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
-
-
-@dataclass(eq=False)
-class Producer:
-    """A connection that was opened for DCP."""
-
-    talk: Conversation
-    name: str
-    flags: OpenFlag
-    # Latched as it opened.
-    collections: bool
-    snappy: bool
-    controls: Controls = field(default_factory=Controls)
-    streams: dict[tuple[int, int | None], Stream] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._last_noop = self._last_heard = self.talk.now
-        self._noops = 0
-        self._unanswered: int | None = None
-
-    # Noops and dead connections.
-
-    def due(self) -> float | None:
-        if not self.controls.noop:
-            return None
-        idle = self._last_heard + IDLE_TIMEOUT
-        return idle if self._unanswered is not None else min(idle, self._last_noop + self.controls.noop_interval)
-
-    def tick(self, now: float) -> None:
-        if not self.controls.noop:
-            return
-        if now >= self._last_heard + IDLE_TIMEOUT:
-            self.talk.closing = True
-        elif self._unanswered is None and now >= self._last_noop + self.controls.noop_interval:
-            number = (_FIRST_NOOP + self._noops) & 0xFFFFFFFF
-            self._unanswered = int.from_bytes(number.to_bytes(4, "little"), "big")
-            self._noops += 1
-            self._last_noop = now
-            self.talk.say(Frame("dcp_noop", Magic.REQUEST, self._unanswered))
-
-    def heard(self) -> None:
-        """Something came from the consumer."""
-        self._last_heard = self.talk.now
-
-    def noop_answered(self, frame: Frame) -> None:
-        if frame.opaque != self._unanswered:
-            self.talk.closing = True
-        self._unanswered = None
-
-    # Streams.
-
-    def agreed(self) -> Agreed:
-        return Agreed(
-            collections=self.collections,
-            xattrs=OpenFlag.INCLUDE_XATTRS in self.flags,
-            noop=self.controls.noop,
-            stream_ids=self.controls.stream_ids,
-            sync_writes=self.controls.sync_writes,
-        )
-
-    def rules(self) -> Rules:
-        flags, controls, generation = self.flags, self.controls, self.talk.bucket.generation
-        keeps_datatype = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
-        if generation.no_value_keeps_datatype:
-            keeps_datatype |= OpenFlag.NO_VALUE
-        view = View(
-            collections=self.collections,
-            xattrs=OpenFlag.INCLUDE_XATTRS in flags,
-            deleted_user_xattrs=OpenFlag.INCLUDE_DELETED_USER_XATTRS in flags or generation.all_xattrs_of_tombstones,
-            values=not flags & _WITHOUT_VALUES,
-            underlying_datatype=bool(flags & keeps_datatype),
-            snappy=self.snappy,
-            compress=controls.compress,
-            delete_times=OpenFlag.INCLUDE_DELETE_TIMES in flags,
-            expirations=controls.expirations,
-            stream_id_defect=generation.stream_id_defect,
-        )
-        return Rules(
-            view,
-            generation,
-            marker_2_2=controls.marker_2_2,
-            marker_2_0=controls.sync_writes and bool(controls.consumer_name),
-            out_of_order=controls.out_of_order,
-            out_of_order_advances=controls.out_of_order_advances,
-            history=controls.change_streams,
-            flatbuffers=controls.flatbuffers,
-        )
-
-    def living(self, key: tuple[int, int | None]) -> Stream | None:
-        stream = self.streams.get(key)
-        return None if stream is None or stream.ended else stream
 
 
 def _producer(talk: Conversation) -> Producer:
     for timer in talk.timers:
         if isinstance(timer, Producer):
-            timer.heard()
             return timer
     generation = talk.bucket.generation
     if generation.hangs_up_on_misuse:
@@ -138,7 +38,7 @@ def open_(talk: Conversation, frame: Frame) -> Frame:
         # Servers send this one without the datatype of JSON.
         context = "DCP on connections with unordered execution is not supported"
         raise Refusal(Status.NOT_SUPPORTED, value=explain(Status.NOT_SUPPORTED, context, talk.bucket.generation)[0])
-    if flags & ~talk.bucket.generation.open_flags or not _sensible(flags):
+    if flags & ~talk.bucket.generation.open_flags or not _sensible(flags, talk.has(Feature.COLLECTIONS)):
         raise Refusal(Status.EINVAL)
     if OpenFlag.PRODUCER not in flags:
         raise Refusal(Status.NOT_SUPPORTED, "a consumer is not what this server can be")
@@ -146,18 +46,33 @@ def open_(talk: Conversation, frame: Frame) -> Frame:
         talk, frame.key.decode(errors="replace"), flags, talk.has(Feature.COLLECTIONS), talk.has(Feature.SNAPPY)
     )
     talk.session.opened = True
+    _replace_namesake(talk, producer.name)
     talk.timers.append(producer)
     talk.answered["dcp_noop"] = producer.noop_answered
     return answer(frame)
 
 
-def _sensible(flags: OpenFlag) -> bool:
+def _replace_namesake(talk: Conversation, name: str) -> None:
+    """An older connection of the same name is closed."""
+    names = talk.node.consumers
+    if name in names:
+        names[name].closing = True
+    names[name] = talk
+
+    def forget() -> None:
+        if names[name] is talk:
+            del names[name]
+
+    talk.on_close.append(forget)
+
+
+def _sensible(flags: OpenFlag, collections: bool) -> bool:
     """Whether the flags can stand together."""
-    if flags & _WITHOUT_VALUES == _WITHOUT_VALUES:
+    if flags & WITHOUT_VALUES == WITHOUT_VALUES:
         return False
     if OpenFlag.INCLUDE_DELETED_USER_XATTRS in flags and OpenFlag.INCLUDE_XATTRS not in flags:
         return False
-    return OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL not in flags or OpenFlag.PRODUCER in flags
+    return OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL not in flags or (OpenFlag.PRODUCER in flags and collections)
 
 
 def control(talk: Conversation, frame: Frame) -> Frame:
@@ -199,12 +114,19 @@ def stream_request(talk: Conversation, frame: Frame) -> Frame:
     if isinstance(outcome, Refused):
         if outcome.status is Status.ROLLBACK:
             return answer(frame, outcome.status, fields={"rollback_seqno": outcome.rollback_seqno or 0})
-        raise Refusal(outcome.status)
+        raise _refusal(outcome.status, talk.bucket.manifest)
     assert vbucket is not None
     stream = Stream(vbucket, frame.opaque, outcome, producer.rules())
     producer.streams[stream.key] = stream
     talk.sources.append(stream)
     return answer(frame, value=FAILOVER_LOG.encode(vbucket.log))
+
+
+def _refusal(status: Status, manifest: Manifest) -> Refusal:
+    """Who asks for what is not there may have another manifest."""
+    if status not in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+        return Refusal(status)
+    return Refusal(status, value=JSON.encode({"manifest_uid": f"{manifest.uid:x}"}), datatype=int(Datatype.JSON))
 
 
 def _request(frame: Frame) -> Request:
@@ -233,6 +155,7 @@ def close_stream(talk: Conversation, frame: Frame) -> Frame:
     if stream is None:
         others = any(number == frame.vbucket for number, _ in producer.streams)
         raise Refusal(Status.DCP_STREAM_ID_INVALID if others and producer.controls.stream_ids else Status.KEY_ENOENT)
+    del producer.streams[stream.key]
     if producer.controls.end_on_close:
         stream.end(StreamEnd.CLOSED)
     else:

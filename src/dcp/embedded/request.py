@@ -51,6 +51,8 @@ class Accepted:
     collections: frozenset[int] | None
     stream_id: int | None = None
     scope: int | None = None
+    disk_only: bool = False
+    ignore_purged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,9 @@ def decide(
     """`streaming`: whether the connection has a live stream of this vbucket and stream id."""
     if request.flags & ~int(generation.stream_flags):
         return Refused(Status.EINVAL)
+    if StreamFlag.TAKE_OVER in request.flags:
+        # The cluster moves its vbuckets itself.
+        return Refused(Status.NOT_SUPPORTED)
     if vbucket is None or not _streams(vbucket, request.flags):
         return Refused(Status.NOT_MY_VBUCKET)
     start, first, last, vbuuid = _window(request, vbucket)
@@ -101,7 +106,17 @@ def decide(
     if start == first and last > vbucket.high_seqno:
         last = first
     assert request.filter is not None
-    return Accepted(start, end, first, last, chosen, request.filter.sid, request.filter.scope)
+    return Accepted(
+        start,
+        end,
+        first,
+        last,
+        chosen,
+        request.filter.sid,
+        request.filter.scope,
+        disk_only=StreamFlag.DISK_ONLY in request.flags,
+        ignore_purged=StreamFlag.IGNORE_PURGED_TOMBSTONES in request.flags,
+    )
 
 
 def _streams(vbucket: Vbucket, flags: StreamFlag) -> bool:
@@ -145,7 +160,7 @@ def _collections(request: Request, connection: Connection, manifest: Manifest) -
 
 def _high(vbucket: Vbucket, collections: frozenset[int] | None) -> int:
     """The highest seqno of these collections."""
-    if collections is None:
+    if collections is None or (not vbucket.mixed and 0 in collections):
         return vbucket.high_seqno
     seqnos = (item.seqno for item in vbucket if isinstance(item, Item) and item.collection_id in collections)
     return max(seqnos, default=0)

@@ -79,6 +79,8 @@ class Vbucket:
         self.checkpoint_start = 1
         # Every datatype bit that any item ever had.
         self.datatypes = 0
+        # Whether anything but documents of the default collection was ever in it.
+        self.mixed = False
         # Every version ever written, where a bucket retains them.
         self.history: list[AnyItem] | None = None
         # By identity, but in the order of seqnos: what is written again moves to the end.
@@ -106,6 +108,7 @@ class Vbucket:
             self.checkpoint_start = seqno
         if isinstance(item, Item):
             self.datatypes |= item.datatype
+        self.mixed = self.mixed or not isinstance(item, Item) or item.collection_id != 0
         if self.history is not None:
             self.history.append(item)
 
@@ -119,6 +122,8 @@ class Vbucket:
                 del ours[identity]
             ours[identity] = item
             self.datatypes |= item[9]
+            if item[10]:
+                self.mixed = True
             seqno = item[1]
             if self.history is not None:
                 self.history.append(item)
@@ -193,5 +198,5 @@ class Vbucket:
         other.history = None if self.history is None else list(self.history)
         other.high_seqno, other.persisted_seqno = self.high_seqno, self.persisted_seqno
         other.purge_seqno, other.datatypes = self.purge_seqno, self.datatypes
-        other.checkpoint_start = self.checkpoint_start
+        other.checkpoint_start, other.mixed = self.checkpoint_start, self.mixed
         return other

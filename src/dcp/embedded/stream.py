@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from dcp.embedded.generation import NEWEST_GENERATION, Generation
 from dcp.embedded.outbox import Outbox
 from dcp.embedded.request import Accepted
+from dcp.embedded.selection import Selection
 from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket
 from dcp.embedded.system_event import system_event
 from dcp.embedded.view import View
-from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd, SystemEvent
+from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd
 from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Magic
@@ -32,8 +33,7 @@ class Rules:
     out_of_order_advances: bool = False
     history: bool = False
     flatbuffers: bool = False
-    end_on_close: bool = False
-    purged_at_start: int = 0
+    skip_deletes: bool = False
 
 
 class Stream:
@@ -49,7 +49,7 @@ class Stream:
         self._rules = rules
         self._encoder = rules.view.encoder()
         self._state = vbucket.state
-        self._collections = None if accepted.collections is None else set(accepted.collections)
+        self._selection = Selection(accepted, events=rules.view.collections)
         self._rows: list[AnyItem] = []
         self._next = 0
         self._snapshot_end = accepted.start
@@ -57,6 +57,7 @@ class Stream:
         self._marked = False
         self._out_of_order = False
         self._reason: StreamEnd | None = None
+        self._purged = vbucket.purge_seqno
 
     @property
     def key(self) -> tuple[int, int | None]:
@@ -80,11 +81,11 @@ class Stream:
                 self._close_out_of_order(out)
             elif self.cursor < self._snapshot_end:
                 self._advance(out)
-            elif self._collections is not None and not self._collections and self.accepted.scope is None:
+            elif self._selection.empty:
                 self.end(StreamEnd.FILTER_EMPTY)
             elif self.cursor >= self.accepted.end:
                 self.end(StreamEnd.OK)
-            elif self.vbucket.high_seqno > self.cursor:
+            elif self._high > self.cursor:
                 self._open_snapshot(out)
             else:
                 return
@@ -93,47 +94,46 @@ class Stream:
 
     def _open_snapshot(self, out: Outbox) -> None:
         vbucket, rules = self.vbucket, self._rules
-        disk = self.cursor + 1 < vbucket.checkpoint_start
+        disk = self.accepted.disk_only or self.cursor + 1 < vbucket.checkpoint_start
+        if disk and self._misses_tombstones:
+            self.end(StreamEnd.ROLLBACK)
+            return
         history = disk and rules.history and vbucket.history is not None
-        if history and vbucket.history is not None:
-            rows = [item for item in vbucket.history if item.seqno > self.cursor]
-        else:
-            rows = vbucket.since(self.cursor)
-        rows = rules.view.show(self._chosen(rows), vbucket.datatypes)
+        rows = rules.view.show(self._selection.of(self._stored(disk, history), vbucket), vbucket.datatypes)
         whole = self._advances or (disk and rules.view.collections)
-        end = vbucket.high_seqno if whole else max((row.seqno for row in rows[-1:]), default=0)
         if not rows and not self._advances:
             # What has nothing for this stream is not announced.
-            self.cursor = self._snapshot_end = vbucket.high_seqno
+            self.cursor = self._snapshot_end = self._high
             return
-        self._rows, self._next, self._snapshot_end = rows, 0, end
+        self._rows, self._next, self._snapshot_end = rows, 0, self._high if whole else rows[-1].seqno
         if disk and self._may_be_out_of_order():
             self._open_out_of_order(out)
         else:
             self._mark(disk, history, out)
 
-    def _chosen(self, items: list[AnyItem]) -> list[AnyItem]:
-        """The items of the collections that the stream is for, which the items themselves may change."""
-        if self._collections is None:
-            return items
-        chosen = self._collections
-        found: list[AnyItem] = []
-        for item in items:
-            if isinstance(item, Item):
-                if item.collection_id in chosen:
-                    found.append(item)
-            elif self._rules.view.collections and self._concerns(item, chosen):
-                found.append(item)
-        return found
+    @property
+    def _high(self) -> int:
+        """How far there is something to send."""
+        return self.accepted.end if self.accepted.disk_only else self.vbucket.high_seqno
 
-    def _concerns(self, item: SystemItem, chosen: set[int]) -> bool:
-        scope = self.accepted.scope
-        if scope is not None and item.scope_id == scope and item.event_id == SystemEvent.COLLECTION_BEGIN:
-            chosen.add(item.collection_id or 0)
-        concerned = item.collection_id in chosen or (scope is not None and item.scope_id == scope)
-        if item.event_id == SystemEvent.COLLECTION_END:
-            chosen.discard(item.collection_id or 0)
-        return concerned
+    @property
+    def _misses_tombstones(self) -> bool:
+        """Whether deletions that were still to be sent were purged since the stream began."""
+        purged = self.vbucket.purge_seqno
+        return 0 < self.cursor < purged != self._purged and not self.accepted.ignore_purged
+
+    def _stored(self, disk: bool, history: bool) -> list[AnyItem]:
+        """What the vbucket holds for the next snapshot."""
+        vbucket = self.vbucket
+        if history and vbucket.history is not None:
+            rows = [item for item in vbucket.history if item.seqno > self.cursor]
+        else:
+            rows = vbucket.since(self.cursor)
+        if self.accepted.disk_only:
+            rows = [item for item in rows if item.seqno <= self._high]
+        if disk and self._rules.skip_deletes and self.accepted.start == 0 and not self._marked:
+            rows = [item for item in rows if isinstance(item, SystemItem) or item.alive]
+        return rows
 
     @property
     def _advances(self) -> bool:
@@ -141,8 +141,12 @@ class Stream:
         return self._rules.view.collections and self._rules.generation.seqno_advanced
 
     def _may_be_out_of_order(self) -> bool:
-        one = self._collections is not None and len(self._collections) == 1 and self.accepted.scope is None
-        return self._rules.out_of_order and self.accepted.start == 0 and not self._marked and one
+        return (
+            self._rules.out_of_order
+            and self.accepted.start == 0
+            and not self._marked
+            and self._selection.is_one_collection
+        )
 
     # What is written.
 
