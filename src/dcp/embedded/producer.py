@@ -38,7 +38,7 @@ def open_(talk: Conversation, frame: Frame) -> Frame:
         # Servers send this one without the datatype of JSON.
         context = "DCP on connections with unordered execution is not supported"
         raise Refusal(Status.NOT_SUPPORTED, value=explain(Status.NOT_SUPPORTED, context, talk.bucket.generation)[0])
-    if flags & ~talk.bucket.generation.open_flags or not _sensible(flags, talk.has(Feature.COLLECTIONS)):
+    if flags & ~int(talk.bucket.generation.open_flags) or not _sensible(flags, talk.has(Feature.COLLECTIONS)):
         raise Refusal(Status.EINVAL)
     if OpenFlag.PRODUCER not in flags:
         raise Refusal(Status.NOT_SUPPORTED, "a consumer is not what this server can be")

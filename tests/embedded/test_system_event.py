@@ -1,0 +1,86 @@
+"""System events as FlatBuffers, read with the library of FlatBuffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flatbuffers import encode as reading
+from flatbuffers import number_types as numbers
+from flatbuffers import packer
+from flatbuffers.table import Table
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcp.embedded.store import SystemItem
+from dcp.embedded.system_event import flatbuffer, system_event
+from dcp.wire.dcp import SystemEvent
+from tests.embedded.talking import Consumer, bucket
+
+_TYPES: dict[str, Any] = {
+    "Q": numbers.Uint64Flags,
+    "I": numbers.Uint32Flags,
+    "H": numbers.Uint16Flags,
+    "?": numbers.BoolFlags,
+}
+SLOTS = st.one_of(
+    st.tuples(st.just("s"), st.none() | st.binary(max_size=20)),
+    st.tuples(st.just("Q"), st.none() | st.integers(0, 2**64 - 1)),
+    st.tuples(st.just("I"), st.none() | st.integers(0, 2**32 - 1)),
+    st.tuples(st.just("?"), st.none() | st.booleans()),
+)
+
+
+_EMPTY = {"s": b""}
+
+
+def read(data: bytes, codes: list[str]) -> list[Any]:
+    """The slots of the root table, as generated code reads them."""
+    table = Table(data, reading.Get(packer.uoffset, data, 0))
+    found: list[Any] = []
+    for slot, code in enumerate(codes):
+        offset = table.Offset(4 + 2 * slot)
+        if code == "s":
+            found.append(table.String(table.Pos + offset) if offset else b"")
+        else:
+            found.append(table.Get(_TYPES[code], table.Pos + offset) if offset else 0)
+    return found
+
+
+@given(st.lists(SLOTS, max_size=12))
+def test_a_table_is_read_as_it_was_written(slots: list[tuple[str, Any]]) -> None:
+    data = flatbuffer(slots)
+    assert read(data, [code for code, _ in slots]) == [
+        content or (b"" if code == "s" else 0) for code, content in slots
+    ]
+
+
+COLLECTION, DROPPED, SCOPE, DROPPED_SCOPE = "QII?Is", "QII", "QIs", "QI"
+
+
+@pytest.mark.parametrize(
+    ("event", "codes", "content"),
+    [
+        (SystemEvent.COLLECTION_BEGIN, COLLECTION, [5, 8, 9, 1, 60, b"hotel"]),
+        (SystemEvent.COLLECTION_END, DROPPED, [5, 8, 9]),
+        (SystemEvent.SCOPE_CREATE, SCOPE, [5, 8, b"hotel"]),
+        (SystemEvent.SCOPE_DROP, DROPPED_SCOPE, [5, 8]),
+    ],
+)
+def test_an_event_has_its_slots(event: SystemEvent, codes: str, content: list[Any]) -> None:
+    collection = 9 if "COLLECTION" in event.name else None
+    fields, _, value = system_event(SystemItem(3, int(event), b"hotel", 5, 8, collection, 60), flatbuffers=True)
+    assert fields == {"seqno": 3, "event_id": int(event), "version": 2}
+    assert read(value, list(codes)) == content
+
+
+def test_a_connection_gets_all_of_its_events_so_once_it_asked() -> None:
+    made = bucket()
+    made.change_manifest(*made.manifest.create_scope("s"))
+    made.change_manifest(*made.manifest.create_collection("s", "c"))
+    made.change_manifest(*made.manifest.drop_scope("s"))
+    asked = Consumer(made, controls={"flatbuffers_system_events": "true"}).stream()
+    plain = Consumer(made, name=b"other").stream()
+    assert [frame.fields.get("version") for frame in asked[1:]] == [2, 2]
+    assert [frame.body()["manifest_uid"] for frame in asked[1:]] == [2, 3]
+    assert [frame.fields.get("version") for frame in plain[1:]] == [0, 0]
