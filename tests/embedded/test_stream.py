@@ -306,20 +306,21 @@ def test_whenever_it_listens_a_consumer_ends_with_what_there_is(
         else:
             put(vbucket, step[1], numbers[step[2]], step[0])
     wanted = wanted or (set(numbers) if collections else {0})
-    check_snapshots(frames)
+    # Servers before 7.0 say nothing of what at the end of a snapshot is for others.
+    check_snapshots(frames, complete=version != "6.6")
     changes = [frame for frame in frames if frame.name in ("mutation", "deletion")]
     heard = {frame.key: (frame.name, frame.fields["seqno"], frame.cas) for frame in changes}
     stored = [item for item in vbucket if isinstance(item, Item) and item.collection_id in wanted]
     assert sorted(heard.values(), key=lambda one: one[1]) == [(item.event, item.seqno, item.cas) for item in stored]
 
 
-def check_snapshots(frames: list[Frame]) -> None:
+def check_snapshots(frames: list[Frame], complete: bool) -> None:
     """Seqnos rise inside of markers, which follow each other, and no key comes twice in one of them."""
     last, start, end = 0, 0, 0
     keys: set[bytes] = set()
     for frame in frames:
         if frame.name == "snapshot_marker":
-            assert last == end
+            assert last == end or not complete
             start, end = int(frame.fields["snapshot_start"]), int(frame.fields["snapshot_end"])
             assert start <= end > last
             keys = set()
