@@ -113,6 +113,14 @@ def test_stream_ids_and_sync_writes_exclude_each_other() -> None:
 # Streams.
 
 
+@pytest.mark.parametrize(("version", "status"), [("6.6", Status.COLLECTIONS_MANIFEST_IS_AHEAD), ("7.0", 0)])
+def test_a_manifest_ahead_of_the_node_counted_for_a_while(version: str, status: int) -> None:
+    made, _ = filled(1, version)
+    consumer = Consumer(made)
+    consumer.tell_stream(chosen={"uid": "5"})
+    assert consumer.hear()[0].status == status
+
+
 def test_a_takeover_is_refused() -> None:
     made, _ = filled()
     assert Consumer(made).refused(flags=StreamFlag.TAKE_OVER).status == Status.NOT_SUPPORTED
@@ -236,10 +244,26 @@ def test_without_noops_silence_is_no_fault() -> None:
     assert Consumer(bucket(), controls={"enable_noop": "false"}).talk.due() is None
 
 
-def test_a_noop_of_the_consumer_disconnects() -> None:
+@pytest.mark.parametrize(
+    ("name", "fields", "key"),
+    [
+        ("dcp_noop", {}, b""),
+        ("stream_end", {"reason": 0}, b""),
+        ("snapshot_marker", {"snapshot_start": 1, "snapshot_end": 2, "flags": 1}, b""),
+        ("deletion", {"seqno": 1, "rev_seqno": 1}, b"key"),
+        ("add_stream", {"flags": 0}, b""),
+    ],
+)
+def test_what_only_a_producer_may_say_disconnects(name: str, fields: dict[str, int], key: bytes) -> None:
     consumer = Consumer(bucket())
-    consumer.tell(Frame("dcp_noop", Magic.REQUEST, 1))
+    consumer.tell(Frame(name, Magic.REQUEST, 1, fields=fields, key=key))
     assert (consumer.hear(), consumer.talk.closing) == ([], True)
+
+
+def test_a_flush_is_not_supported() -> None:
+    consumer = Consumer(bucket())
+    assert consumer.ask("stream_flush").status == Status.NOT_SUPPORTED
+    assert not consumer.talk.closing
 
 
 # Flow control.

@@ -94,6 +94,16 @@ def test_a_purge_beyond_a_stream_on_disk_ends_it_for_a_rollback() -> None:
     assert named(consumer.hear()) == [("end", StreamEnd.ROLLBACK)]
 
 
+def test_writes_that_are_taken_back_end_the_streams_that_had_them() -> None:
+    made, vbucket = filled(3)
+    consumer = Consumer(made, controls={"connection_buffer_size": "100"})
+    vbucket.take_back(1)
+    consumer.stream()
+    vbucket.take_back(1)
+    consumer.acknowledge(1000)
+    assert named(consumer.hear()) == [("end", StreamEnd.ROLLBACK)]
+
+
 @pytest.mark.parametrize("state", [VbucketState.DEAD, VbucketState.REPLICA, VbucketState.PENDING])
 def test_a_change_of_state_ends_the_stream(state: VbucketState) -> None:
     made, vbucket = filled(2)
@@ -132,6 +142,19 @@ def test_a_marker_of_version_2_2_says_up_to_where_tombstones_were_purged() -> No
     marker = Consumer(made, controls={"max_marker_version": "2.2"}).stream()[0]
     assert (marker.fields["version"], marker.fields["purge_seqno"]) == (2, 3)
     assert (marker.fields["snapshot_end"], marker.fields["flags"]) == (4, DISK)
+
+
+def test_a_marker_for_sync_replication_says_what_is_visible() -> None:
+    made, _ = filled(2)
+    marker = Consumer(made, controls={"enable_sync_writes": "true", "consumer_name": "replica"}).stream()[0]
+    assert marker.fields == {
+        "version": 0,
+        "snapshot_start": 0,
+        "snapshot_end": 2,
+        "flags": MEMORY,
+        "max_visible_seqno": 2,
+        "high_completed_seqno": 0,
+    }
 
 
 def test_a_change_stream_has_every_version_in_one_snapshot() -> None:

@@ -122,6 +122,11 @@ class Generation:
         return self.release < (6, 6)
 
     @property
+    def checks_manifest_uid(self) -> bool:
+        """Whether a consumer that knows a newer manifest is told to wait."""
+        return (6, 5) <= self.release < (7, 0)
+
+    @property
     def rollback(self) -> Rules:
         """How it decides whether a consumer has to go back."""
         return Rules(purge=self.release >= (4, 0), purge_window=self.release < (5, 5))

@@ -11,9 +11,10 @@ from dcp.embedded.request import Refused, Request, decide
 from dcp.embedded.stream import Stream
 from dcp.errors import RemoteProtocolError
 from dcp.wire.body import FAILOVER_LOG, JSON
-from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
+from dcp.wire.dcp import DCP, OpenFlag, StreamEnd, StreamFlag
 from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame
+from dcp.wire.layout import Side
 from dcp.wire.memcached import Feature, Status
 
 
@@ -187,7 +188,14 @@ def _disconnects(talk: Conversation, frame: Frame) -> None:
     raise Hangup
 
 
+def _not_supported(talk: Conversation, frame: Frame) -> None:
+    _producer(talk)
+    raise Refusal(Status.NOT_SUPPORTED)
+
+
 HANDLERS: dict[str, Handler] = {
+    **{message.name: _disconnects for message in DCP.messages if message.sender is Side.PRODUCER},
+    "stream_flush": _not_supported,
     "open": open_,
     "control": control,
     "stream_request": stream_request,
@@ -196,5 +204,4 @@ HANDLERS: dict[str, Handler] = {
     "kv_get_failover_log": failover_log,
     "buffer_ack": buffer_ack,
     "add_stream": _disconnects,
-    "dcp_noop": _disconnects,
 }

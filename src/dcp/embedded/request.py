@@ -85,7 +85,7 @@ def decide(
         return Refused(Status.NOT_SUPPORTED)
     if start > request.end or not first <= start <= last:
         return Refused(Status.ERANGE)
-    chosen = _collections(request, connection, manifest)
+    chosen = _collections(request, connection, manifest, generation)
     if isinstance(chosen, Refused):
         return chosen
     if streaming:
@@ -133,7 +133,9 @@ def _window(request: Request, vbucket: Vbucket) -> tuple[int, int, int, int]:
     return request.start, request.snapshot_start, request.snapshot_end, request.vbuuid
 
 
-def _collections(request: Request, connection: Connection, manifest: Manifest) -> frozenset[int] | Refused | None:
+def _collections(
+    request: Request, connection: Connection, manifest: Manifest, generation: Generation
+) -> frozenset[int] | Refused | None:
     """The ids that the request is for; None for all."""
     wanted = request.filter
     if wanted is None or (request.has_value and not connection.collections):
@@ -151,6 +153,8 @@ def _collections(request: Request, connection: Connection, manifest: Manifest) -
         if not scopes:
             return Refused(Status.UNKNOWN_SCOPE)
         chosen = frozenset(collection.id for collection in scopes[0].collections)
+    if generation.checks_manifest_uid and (wanted.uid or 0) > manifest.uid:
+        return Refused(Status.COLLECTIONS_MANIFEST_IS_AHEAD)
     if connection.stream_ids != (wanted.sid is not None) or wanted.sid == 0:
         return Refused(Status.DCP_STREAM_ID_INVALID)
     if connection.sync_writes and wanted.collections is not None:

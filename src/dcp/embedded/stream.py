@@ -73,6 +73,9 @@ class Stream:
         while out.open and not self.ended:
             if self.vbucket.state is not self._state or self.vbucket.state not in _STREAMED:
                 self.end(StreamEnd.STATE_CHANGED)
+            elif self.vbucket.high_seqno < max(self.cursor, self._snapshot_end):
+                # Writes were taken back that the consumer has, or was told of.
+                self.end(StreamEnd.ROLLBACK)
             if self._reason is not None:
                 self._finish(self._reason, out)
             elif self._next < len(self._rows):
