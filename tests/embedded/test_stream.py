@@ -83,6 +83,17 @@ def test_what_left_memory_comes_from_disk_and_the_rest_from_memory() -> None:
     assert named(consumer.hear())[0] == ("marker", 3, 3, MEMORY)
 
 
+def test_a_checkpoint_that_the_disk_has_shown_is_not_announced_again() -> None:
+    made, vbucket = filled(2)
+    vbucket.leave_memory()
+    put(vbucket, b"a")
+    put(vbucket, b"b")
+    consumer = Consumer(made)
+    assert named(consumer.stream())[0] == ("marker", 0, 4, DISK)
+    put(vbucket, b"c")
+    assert named(consumer.hear())[0] == ("marker", 5, 5, MEMORY)
+
+
 def test_a_purge_beyond_a_stream_on_disk_ends_it_for_a_rollback() -> None:
     made, vbucket = filled(2)
     consumer = Consumer(made)

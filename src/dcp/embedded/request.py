@@ -166,8 +166,8 @@ def _high(vbucket: Vbucket, collections: frozenset[int] | None) -> int:
     """The highest seqno of these collections."""
     if collections is None or (not vbucket.mixed and 0 in collections):
         return vbucket.high_seqno
-    seqnos = (item.seqno for item in vbucket if isinstance(item, Item) and item.collection_id in collections)
-    return max(seqnos, default=0)
+    newest_first = (item for item in reversed(vbucket) if isinstance(item, Item))
+    return next((item.seqno for item in newest_first if item.collection_id in collections), 0)
 
 
 def _rollback(

@@ -94,6 +94,9 @@ class Vbucket:
     def __iter__(self) -> Iterator[AnyItem]:
         return iter(self._items.values())
 
+    def __reversed__(self) -> Iterator[AnyItem]:
+        return reversed(self._items.values())
+
     def put(self, item: AnyItem) -> None:
         """Add an item, which must have a seqno of its own above all others; it replaces that of the same identity."""
         seqno = item.seqno
