@@ -419,6 +419,17 @@ def test_decoded_what_was_sent_is_what_was_stored(
     assert [tuple(row[name] for name in columns) for row in rows] == expected
 
 
+@pytest.mark.parametrize(("repeated", "worthwhile"), [(24, False), (80, True)])
+def test_values_are_compressed_where_that_saves_15_percent(repeated: int, worthwhile: bool) -> None:
+    made, vbucket = filled(0)
+    value = bytes(range(170)) + bytes(range(repeated))
+    assert (len(deflate(value)) <= 0.85 * len(value)) is worthwhile
+    assert len(deflate(value)) < len(value)
+    vbucket.put(Item("mutation", 1, b"k", value))
+    [_, frame] = Consumer(made, controls={"force_value_compression": "true"}).stream()
+    assert (frame.datatype, frame.value) == ((2, deflate(value)) if worthwhile else (0, value))
+
+
 def test_a_vbucket_that_is_only_a_replica_is_for_those_who_take_one() -> None:
     made, vbucket = filled(2)
     vbucket.state = VbucketState.REPLICA
