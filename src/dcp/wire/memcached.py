@@ -147,6 +147,21 @@ _COLLECTIONS = "docs/Collections.md"
 _OBSERVED = (u8("format"), u16("vbucket_id"), u64("vbuuid"), u64("persisted_seqno"), u64("seqno"))
 _STORED = (Layout(), Layout(extras=(u64("vbuuid"), u64("seqno")), since="4.0", note="with HELLO MutationSeqno"))
 _STORE = (Layout(extras=(u32("flags"), u32("expiry")), key=MUST, value=MAY),)
+_JOIN = (Layout(key=MUST, value=MAY),)
+_COUNT = (Layout(extras=(u64("delta"), u64("initial"), u32("expiry")), key=MUST),)
+_COUNTED = (
+    Layout(content=(u64("number"),)),
+    Layout(
+        extras=(u64("vbuuid"), u64("seqno")), content=(u64("number"),), since="4.0", note="with HELLO MutationSeqno"
+    ),
+)
+_FETCHED = (Layout(extras=(u32("flags"),), value=MAY),)
+_FETCHED_WITH_KEY = (
+    Layout(extras=(u32("flags"),), key=MUST, value=MAY),
+    Layout(status=Status.KEY_ENOENT, key=MAY, value=MAY),
+)
+_META = (u32("deleted"), u32("flags"), u32("expiry"), u64("rev_seqno"))
+_QUIET, _QUIET_MISS = "only failures are answered", "a miss is not answered"
 _SASL = (Layout(key=MUST, value=MAY),)
 _SASL_ANSWER = (
     Layout(value=MAY),
@@ -176,12 +191,16 @@ MEMCACHED = Dialect(
     "memcached",
     "the commands around a stream",
     (
-        _command("get", 0x00, (Layout(key=MUST),), (Layout(extras=(u32("flags"),), value=MAY),), document=True),
+        _command("get", 0x00, (Layout(key=MUST),), _FETCHED, document=True),
         _command("set", 0x01, _STORE, _STORED, document=True),
         _command("add", 0x02, _STORE, _STORED, document=True),
         _command("replace", 0x03, _STORE, _STORED, document=True),
         _command("delete", 0x04, (Layout(key=MUST),), _STORED, document=True),
+        _command("increment", 0x05, _COUNT, _COUNTED, document=True),
+        _command("decrement", 0x06, _COUNT, _COUNTED, document=True),
+        _command("quit", 0x07, (Layout(),), (Layout(),)),
         _command("flush", 0x08, (Layout(), Layout(extras=(u32("expiry"),))), (Layout(),)),
+        _command("getq", 0x09, (Layout(key=MUST),), _FETCHED, document=True, note=_QUIET_MISS),
         Message(
             "noop",
             0x0A,
@@ -193,12 +212,25 @@ MEMCACHED = Dialect(
             effect=Effect.UNCOUNTED,
         ),
         _command("version", 0x0B, (Layout(),), (Layout(value=MAY, body=TEXT),)),
+        _command("getk", 0x0C, (Layout(key=MUST),), _FETCHED_WITH_KEY, document=True),
+        _command("getkq", 0x0D, (Layout(key=MUST),), _FETCHED_WITH_KEY, document=True, note=_QUIET_MISS),
+        _command("append", 0x0E, _JOIN, _STORED, document=True),
+        _command("prepend", 0x0F, _JOIN, _STORED, document=True),
         _command(
             "stat",
             0x10,
             (Layout(key=MAY), Layout(key=MAY, value=MUST, body=JSON, since="5.0", note="with an argument")),
             (Layout(key=MAY, value=MAY, body=TEXT, note="one a statistic, the last one empty"),),
         ),
+        _command("setq", 0x11, _STORE, _STORED, document=True, note=_QUIET),
+        _command("addq", 0x12, _STORE, _STORED, document=True, note=_QUIET),
+        _command("replaceq", 0x13, _STORE, _STORED, document=True, note=_QUIET),
+        _command("deleteq", 0x14, (Layout(key=MUST),), _STORED, document=True, note=_QUIET),
+        _command("incrementq", 0x15, _COUNT, _COUNTED, document=True, note=_QUIET),
+        _command("decrementq", 0x16, _COUNT, _COUNTED, document=True, note=_QUIET),
+        _command("quitq", 0x17, (Layout(),), ()),
+        _command("appendq", 0x19, _JOIN, _STORED, document=True, note=_QUIET),
+        _command("prependq", 0x1A, _JOIN, _STORED, document=True, note=_QUIET),
         _command(
             "touch",
             0x1C,
@@ -206,6 +238,8 @@ MEMCACHED = Dialect(
             (Layout(), Layout(extras=(u32("flags"),), note="older servers")),
             document=True,
         ),
+        _command("gat", 0x1D, (Layout(extras=(u32("expiry"),), key=MUST),), _FETCHED, document=True),
+        _command("gatq", 0x1E, (Layout(extras=(u32("expiry"),), key=MUST),), _FETCHED, document=True, note=_QUIET_MISS),
         _command("hello", 0x1F, (Layout(key=MAY, value=MAY, body=FEATURES),), (Layout(value=MAY, body=FEATURES),)),
         _command("sasl_list_mechs", 0x20, (Layout(),), (Layout(value=MAY, body=TEXT),)),
         _command("sasl_auth", 0x21, _SASL, _SASL_ANSWER, secret=True),
@@ -242,6 +276,14 @@ MEMCACHED = Dialect(
             (Layout(value=MAY, body=FAILOVER_LOG),),
             source="docs/dcp/documentation/commands/failover-log.md",
             note="0x54 on a connection that is not DCP",
+        ),
+        _command(
+            "get_meta",
+            0xA0,
+            (Layout(key=MUST), Layout(extras=(u8("version"),), key=MUST, note="version 2: with the datatype")),
+            (Layout(extras=_META), Layout(extras=(*_META, u8("datatype")))),
+            document=True,
+            source="docs/protocol/get_meta.md",
         ),
         _command(
             "get_cluster_config",
