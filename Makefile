@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= [arrow,cli]
+EXTRAS ?= [arrow,cli,embedded]
 TEST_GROUPS ?= test consumers
 PYTEST ?=
 

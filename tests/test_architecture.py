@@ -42,6 +42,7 @@ LIBRARIES: dict[str, frozenset[str]] = {
     "pyarrow": frozenset(["columns", "spark", "cli"]),
     "pandas": frozenset(["spark"]),
     "pyspark": frozenset(["spark"]),
+    "scramp": frozenset(["session", "embedded"]),
 }
 # Libraries that every installation has: the rooms that may import them.
 REQUIRED = {"dns": frozenset(["client"]), "scramp": frozenset(["session", "embedded"])}
@@ -219,6 +220,8 @@ BROKEN: dict[Rule, list[tuple[str, str, str]]] = {
         ("wire/frame.py", "def f():\n    import pyarrow", "frame.py:2: pyarrow belongs in"),
         ("cli/copy.py", "import pyspark.sql", "copy.py:1: pyspark belongs in spark"),
         ("session/sasl.py", "import dpkt", "sasl.py:1: dpkt is optional"),
+        ("embedded/tls.py", "import cryptography", "tls.py:1: cryptography is optional"),
+        ("wire/frame.py", "import scramp", "frame.py:1: scramp belongs in embedded, session"),
     ],
     code_in_the_front_door: [
         ("__init__.py", '"""Text."""\n\nprint("hello")', "__init__.py:3: only imports"),
@@ -234,6 +237,7 @@ SOUND = {
     "columns/batch.py": "from .. import _codec\nfrom ..wire import layout\ndef f():\n    import numpy.linalg\n",
     "embedded/node.py": "import socket\nfrom dcp import cluster, position\n",
     "session/flow.py": "from dcp.cluster import owner\nfrom dcp import columns\n",
+    "session/sasl.py": "import scramp\n",
     "spark/source.py": "import pyspark.sql\nimport time\nfrom dcp import embedded, connect\n",
     "cli/tail.py": "import click\nimport dcp\n",
     "cluster.py": "# The server keeps its nodes synchronous.\n",

@@ -57,7 +57,7 @@ class Consumer:
         name: bytes = b"consumer",
         now: float = 0.0,
     ) -> None:
-        session = Session("tests", frozenset(features), "user", made.name)
+        session = Session("tests", frozenset(features))
         self.talk = Conversation(made, made.nodes[0], producer.HANDLERS, session=session)
         self.now = now
         self.said = b""

@@ -112,7 +112,7 @@ class Rerun:
         for one in self.server:
             if one.frame.name == "hello":
                 features = frozenset(one.frame.body())
-        return Session("recorder", features, "Administrator", "default")
+        return Session("recorder", features)
 
     # What was stored when.
 

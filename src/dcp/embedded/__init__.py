@@ -1,5 +1,6 @@
 """A cluster in memory that speaks the protocol on real sockets."""
 
 from dcp.embedded.cluster import Cluster, Truth
+from dcp.embedded.users import Privilege, User
 
-__all__ = ["Cluster", "Truth"]
+__all__ = ["Cluster", "Privilege", "Truth", "User"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dcp.embedded.generation import NEWEST_GENERATION, Generation
 from dcp.embedded.manifest import Change, Manifest
@@ -19,6 +19,9 @@ from dcp.position import FailoverLog
 from dcp.wire.dcp import SystemEvent
 from dcp.wire.document import vbucket_of
 from dcp.wire.memcached import VbucketState
+
+if TYPE_CHECKING:
+    from dcp.embedded.conversation import Conversation
 
 NOBODY = -1
 # The clock of a CAS counts nanoseconds, whose lowest bits count changes instead.
@@ -37,7 +40,7 @@ class Node:
     port: int = 0
     tls_port: int = 0
     # The DCP connections to it, by the names that they were opened with.
-    consumers: dict[str, Any] = field(default_factory=dict)
+    consumers: dict[str, Conversation] = field(default_factory=dict)
 
     def vbucket(self, number: int) -> Vbucket | None:
         return self.vbuckets.get(number)
@@ -96,18 +99,24 @@ class Bucket:
             raise LocalProtocolError(f"vbucket {number}: no node has an active copy")
         return self.nodes[owner].vbuckets[number]
 
+    def _home(self, key: bytes, number: int | None) -> Vbucket:
+        return self.active(self.vbucket_of(key) if number is None else number)
+
     def actives(self) -> Iterator[Vbucket]:
         for number, owners in enumerate(self.owners):
             if owners[0] != NOBODY:
                 yield self.nodes[owners[0]].vbuckets[number]
 
-    def get(self, key: bytes, collection_id: int = 0) -> Item | None:
-        """The document, unless it is deleted, or expired whether or not somebody has noticed."""
-        item = self.active(self.vbucket_of(key)).get(collection_id, key)
+    def get(self, key: bytes, collection_id: int = 0, number: int | None = None) -> Item | None:
+        """The document, unless it is deleted, or expired whether or not somebody has noticed.
+
+        number: the vbucket, for those who do not leave it to the key.
+        """
+        item = self._home(key, number).get(collection_id, key)
         if item is None or not item.alive:
             return None
         if item.expiry and item.expiry <= self.now:
-            self.remove(key, collection_id, event="expiration")
+            self.remove(key, collection_id, event="expiration", number=number)
             return None
         return item
 
@@ -122,13 +131,15 @@ class Bucket:
         flags: int = 0,
         expiry: int = 0,
         datatype: int = 0,
+        number: int | None = None,
     ) -> Item:
         """Write a document; says what was written."""
-        vbucket = self.active(self.vbucket_of(key))
+        vbucket = self._home(key, number)
         old = vbucket.get(collection_id, key)
         collection = self.manifest.collections()[collection_id]
-        if not expiry and collection.max_ttl:
-            expiry = self.now + collection.max_ttl
+        if collection.max_ttl:
+            latest = self.now + collection.max_ttl
+            expiry = min(expiry, latest) if expiry else latest
         item = Item(
             "mutation",
             vbucket.high_seqno + 1,
@@ -145,9 +156,11 @@ class Bucket:
         self.put(vbucket, item)
         return item
 
-    def remove(self, key: bytes, collection_id: int = 0, *, event: str = "deletion") -> Item | None:
+    def remove(
+        self, key: bytes, collection_id: int = 0, *, event: str = "deletion", number: int | None = None
+    ) -> Item | None:
         """Delete a document, or let it expire; None if there is none. System xattrs stay with the tombstone."""
-        vbucket = self.active(self.vbucket_of(key))
+        vbucket = self._home(key, number)
         old = vbucket.get(collection_id, key)
         if old is None or not old.alive:
             return None
@@ -215,6 +228,10 @@ class Bucket:
                 copy.drop(collection_id)
 
     # Changes of owners.
+
+    def new_map(self) -> None:
+        """The owners or the nodes have changed: whoever follows the map is to see a newer one."""
+        self.revision += 1
 
     def new_branch(self) -> int:
         """A uuid for a history."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
@@ -16,6 +17,8 @@ from dcp.embedded.handlers import HANDLERS
 from dcp.embedded.load import documents
 from dcp.embedded.server import Server
 from dcp.embedded.store import Item
+from dcp.embedded.tls import Tls
+from dcp.embedded.users import User
 from dcp.errors import LocalProtocolError
 from dcp.wire.document import Datatype, join_xattrs
 
@@ -56,7 +59,10 @@ class Cluster:
     server_version: the release whose features and quirks it shows, 3.0 to 8.5.
     host: the address to listen on. port: that of the first node's door, the others have the next ones; 0
     for any that are free.
-    username, password: who may connect; random unless given.
+    username, password: who may connect; random unless given. users: who else may, and what.
+    tls: a second door for each node. certificate, key: PEM files for it; made unless given, signed by an authority
+    whose certificate is `ca_file`. client_ca: PEM file of those whose clients need no password: their certificates
+    have the names of users.
     seed: of everything that is random otherwise, such as the uuids of histories.
     history: keep every version of every document, as change streams show them.
     """
@@ -73,6 +79,11 @@ class Cluster:
         port: int = 0,
         username: str = "dcp",
         password: str | None = None,
+        users: Iterable[User] = (),
+        tls: bool = False,
+        certificate: str | None = None,
+        key: str | None = None,
+        client_ca: str | None = None,
         seed: int | None = None,
         history: bool = False,
     ) -> None:
@@ -91,10 +102,17 @@ class Cluster:
             history=history,
         )
         self.credentials = Credentials(username, password or secrets.token_urlsafe(12))
+        me = User(username, self.credentials.password)
+        self._users = {user.name: user for user in (me, *users)}
+        self._tls = Tls(host, certificate, key, client_ca) if tls else None
         self._server = Server(self._lock, self._converse)
         for node in self._bucket.nodes:
             node.host = host
             node.port = self._server.listen(node, host, port + node.number if port else 0)
+            if self._tls is not None:
+                node.tls_port = self._server.listen(
+                    node, host, port + nodes + node.number if port else 0, self._tls.context
+                )
         self._server.start()
 
     # Being there.
@@ -111,6 +129,8 @@ class Cluster:
     def close(self) -> None:
         """Close all connections and doors."""
         self._server.stop()
+        if self._tls is not None:
+            self._tls.close()
 
     @property
     def addresses(self) -> list[str]:
@@ -120,11 +140,31 @@ class Cluster:
     @property
     def url(self) -> str:
         """What a client connects to, with the credentials in it."""
+        return self._url("couchbase", self.addresses)
+
+    @property
+    def tls_url(self) -> str:
+        """As `url`, for the doors with TLS; a client has to trust `ca_file`."""
+        self._need_tls()
+        ports = [(node.host, node.tls_port) for node in self._bucket.nodes if node.alive]
+        return self._url("couchbases", [f"{_bracketed(host)}:{port}" for host, port in ports])
+
+    @property
+    def ca_file(self) -> str:
+        """The path of the PEM file with the certificate that clients are to trust, as long as the cluster is there."""
+        return self._need_tls().ca_file
+
+    def _need_tls(self) -> Tls:
+        if self._tls is None:
+            raise LocalProtocolError("tls: the cluster was started without it: Cluster(tls=True)")
+        return self._tls
+
+    def _url(self, scheme: str, addresses: list[str]) -> str:
         user, password = (quote(text, safe="") for text in (self.credentials.username, self.credentials.password))
-        return f"couchbase://{user}:{password}@{','.join(self.addresses)}/{quote(self._bucket.name)}"
+        return f"{scheme}://{user}:{password}@{','.join(addresses)}/{quote(self._bucket.name)}"
 
     def _converse(self, node: Node) -> Conversation:
-        return Conversation(self._bucket, node, HANDLERS, now=time.monotonic())
+        return Conversation(self._bucket, node, HANDLERS, users=self._users, now=time.monotonic())
 
     # Documents.
 

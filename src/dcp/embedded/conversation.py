@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dcp._codec import Splitter
 from dcp.embedded.bucket import Bucket, Node
+from dcp.embedded.cluster_map import bucket_map, revision
 from dcp.embedded.explanation import complaint, explain
 from dcp.embedded.outbox import Outbox
+from dcp.embedded.users import ANYBODY, User, Users
 from dcp.errors import FrameError
+from dcp.wire.body import JSON
+from dcp.wire.document import Datatype
 from dcp.wire.frame import UNKNOWN, Frame, dialect_of, encode, read_frame, read_opaque
 from dcp.wire.layout import Kind, Magic
 from dcp.wire.memcached import MAX_FRAME, Feature, Status
+
+if TYPE_CHECKING:
+    from dcp.embedded.commands.scram import Exchange
+
+# Nothing more is asked while so many bytes of answers wait.
+_MOST_WAITING = 4 << 20
+
+# What a client may send before it has said who it is.
+_LARGEST_BEFORE_AUTHENTICATION = 16 << 10
+
+# Without HELLO XERROR, clients get these instead of statuses that they do not know; others end the connection.
+_OLD_STATUSES = {
+    Status.LOCKED: Status.KEY_EEXISTS,
+    Status.NOT_LOCKED: Status.ETMPFAIL,
+    Status.SYNC_WRITE_IN_PROGRESS: Status.ETMPFAIL,
+    Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS: Status.ETMPFAIL,
+}
+_UNKNOWN_TO_OLD_CLIENTS = frozenset(
+    {
+        Status.EACCESS,
+        Status.NO_BUCKET,
+        Status.AUTH_STALE,
+        Status.DURABILITY_INVALID_LEVEL,
+        Status.DURABILITY_IMPOSSIBLE,
+        Status.SYNC_WRITE_AMBIGUOUS,
+        Status.DCP_STREAM_ID_INVALID,
+        Status.CANCELLED,
+    }
+)
 
 
 class Source(Protocol):
@@ -50,10 +84,15 @@ class Session:
 
     agent: str = ""
     features: frozenset[Feature] = frozenset()
-    user: str | None = None
+    user: User | None = None
     bucket: str | None = None
     # Whether it is a DCP connection by now.
     opened: bool = False
+    # Between two steps of an authentication.
+    exchange: Exchange | None = None
+    # The newest maps that it was sent, and that it was told of.
+    map_sent: tuple[int, int] = (0, 0)
+    map_noticed: tuple[int, int] = (0, 0)
 
 
 class Timer(Protocol):
@@ -65,16 +104,22 @@ class Timer(Protocol):
 
 
 Handler = Callable[["Conversation", Frame], "Frame | Sequence[Frame] | None"]
+Look = Callable[["Conversation"], None]
 
 
 @dataclass(eq=False)
 class Conversation:
-    """Answers what a client asks, and sends what it has asked for."""
+    """Answers what a client asks, and sends what it has asked for.
+
+    users: who may ask; None lets everybody in. chance: random bytes.
+    """
 
     bucket: Bucket
     node: Node
     handlers: Mapping[str, Handler]
     dialect: str = "dcp"
+    users: Users | None = None
+    chance: Callable[[int], bytes] = secrets.token_bytes
     session: Session = field(default_factory=Session)
     out: Outbox = field(default_factory=Outbox)
     sources: deque[Source] = field(default_factory=deque)
@@ -87,10 +132,16 @@ class Conversation:
     def __post_init__(self) -> None:
         self._splitter = Splitter(MAX_FRAME)
         self._answers: list[bytes] = []
+        self._waiting = 0
+        # Whether what was received waits until answers have gone out.
+        self.crowded = False
+        # What looks, before anything is sent, whether there is something new to say.
+        self.news: dict[str, Look] = {}
         # What takes the answers of the client to our own requests, by their names.
         self.answered: dict[str, Callable[[Frame], None]] = {}
         # What is to be done when the connection is gone.
         self.on_close: list[Callable[[], None]] = []
+        self.forget_user()
 
     # Bytes in.
 
@@ -100,19 +151,44 @@ class Conversation:
         if not self._open:
             return
         self._splitter.feed(data)
+        if not self.crowded:
+            self._work()
+
+    def _work(self) -> None:
+        """Answer what was received, until there are so many answers that they have to go out first."""
+        self.crowded = False
         try:
             for raw in self._splitter:
                 if self._open:
                     self._handle(raw)
+                if self._waiting > _MOST_WAITING:
+                    self.crowded = True
+                    return
         except FrameError:
             # Nothing behind it can be told apart any more.
+            self.closing = True
+        if self.session.user is None and self._splitter.pending > _LARGEST_BEFORE_AUTHENTICATION:
             self.closing = True
 
     @property
     def _open(self) -> bool:
         return not self.closing
 
+    def forget_user(self) -> None:
+        """As at the beginning: who talks is not known, unless everybody may."""
+        open_to_all = self.users is None or not self.bucket.generation.has_users
+        self.session.user = ANYBODY if open_to_all else None
+        self.session.bucket = self.bucket.name if open_to_all else None
+
+    def admit(self, name: str) -> None:
+        """Somebody else has made sure who talks."""
+        self.session.user = (self.users or {}).get(name)
+        self.closing = self.closing or self.session.user is None
+
     def _handle(self, raw: bytes) -> None:
+        if self.session.user is None and len(raw) > _LARGEST_BEFORE_AUTHENTICATION:
+            self.closing = True
+            return
         try:
             frame = read_frame(raw, dialect_of(self.dialect))
         except FrameError:
@@ -138,22 +214,50 @@ class Conversation:
                 self.say(one)
 
     def _refuse(self, request: Frame, refusal: Refusal) -> None:
+        status = self._known(refusal.status)
+        if status is None:
+            self.closing = True
+            return
         value, datatype = refusal.value, refusal.datatype
-        if not value:
-            value, datatype = explain(refusal.status, refusal.context, self.bucket.generation)
-        self.say(answer(request, refusal.status, value=value, datatype=datatype))
+        if status is Status.NOT_MY_VBUCKET:
+            value, datatype = self._map_if_new()
+        elif not value:
+            value, datatype = explain(status, refusal.context, self.bucket.generation)
+        self.say(answer(request, status, value=value, datatype=datatype))
         self.closing = self.closing or refusal.close
+
+    def _known(self, status: Status) -> Status | None:
+        """What a client is told that may not know all statuses; None to end the connection instead."""
+        if not self.bucket.generation.has_users or self.has(Feature.XERROR):
+            return status
+        if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE) and not self.has(Feature.COLLECTIONS):
+            return Status.EINVAL
+        return None if status in _UNKNOWN_TO_OLD_CLIENTS else _OLD_STATUSES.get(status, status)
+
+    def _map_if_new(self) -> tuple[bytes, int]:
+        """The map and its datatype, for a client that looks in the wrong place."""
+        newest = revision(self.bucket)
+        if self.has(Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP) and self.session.map_sent >= newest:
+            return b"", 0
+        self.session.map_sent = newest
+        datatype = int(Datatype.JSON) if self.bucket.generation.refusals_with_maps_are_json else 0
+        return JSON.encode(bucket_map(self.bucket, self.node)), datatype
 
     # Bytes out.
 
     def say(self, frame: Frame) -> None:
         """A frame outside of streams: it goes out before all of their frames."""
         self._answers.append(encode(frame, self.dialect))
+        self._waiting += len(self._answers[-1])
 
     def send(self, now: float) -> list[bytes | memoryview]:
         """What is to go out now; nothing if there is nothing. It must be gone before this is called again."""
         self.now = now
-        answers, self._answers = self._answers, []
+        if self.crowded and not self._answers:
+            self._work()
+        for look in list(self.news.values()):
+            look(self)
+        answers, self._answers, self._waiting = self._answers, [], 0
         if not self.closing:
             self._write_sources()
         return [*answers, *self.out.take()]

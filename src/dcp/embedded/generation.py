@@ -71,6 +71,11 @@ class Generation:
         return known
 
     @property
+    def has_users(self) -> bool:
+        """Whether a client has to say who it is: before, a bucket without a password was everybody's."""
+        return self.release >= (5, 0)
+
+    @property
     def stream_id_defect(self) -> bool:
         """Whether deletions with a stream id are sent without counting it."""
         return self.release >= (6, 5)
@@ -84,6 +89,11 @@ class Generation:
     def errors_in_json(self) -> bool:
         """Whether the value of an error says what was wrong."""
         return self.release >= (6, 5)
+
+    @property
+    def refusals_with_maps_are_json(self) -> bool:
+        """Whether the map in a refusal has the datatype that it is of."""
+        return self.release >= (7, 0)
 
     @property
     def unknown_command(self) -> Status:

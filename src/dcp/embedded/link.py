@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from dcp.embedded.conversation import Conversation
+from dcp.embedded.tls import TlsSocket
 
 _PIECE = 256 << 10
 # As many buffers as one call may send.
@@ -14,7 +15,7 @@ _MOST_PARTS = 64
 class Link:
     """Moves bytes between a socket that never blocks and a conversation."""
 
-    def __init__(self, sock: socket.socket, talk: Conversation) -> None:
+    def __init__(self, sock: socket.socket | TlsSocket, talk: Conversation) -> None:
         self.socket = sock
         self.talk = talk
         self.received = 0

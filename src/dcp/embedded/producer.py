@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dcp.embedded.commands.collections import unknown
 from dcp.embedded.connection import WITHOUT_VALUES, Producer
 from dcp.embedded.controls import Connection, set_control
 from dcp.embedded.conversation import Conversation, Handler, Hangup, Refusal, answer
@@ -10,9 +11,8 @@ from dcp.embedded.manifest import Manifest
 from dcp.embedded.request import Refused, Request, decide
 from dcp.embedded.stream import Stream
 from dcp.errors import RemoteProtocolError
-from dcp.wire.body import FAILOVER_LOG, JSON
+from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import DCP, OpenFlag, StreamEnd, StreamFlag
-from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Side
 from dcp.wire.memcached import Feature, Status
@@ -124,10 +124,8 @@ def stream_request(talk: Conversation, frame: Frame) -> Frame:
 
 
 def _refusal(status: Status, manifest: Manifest) -> Refusal:
-    """Who asks for what is not there may have another manifest."""
-    if status not in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
-        return Refusal(status)
-    return Refusal(status, value=JSON.encode({"manifest_uid": f"{manifest.uid:x}"}), datatype=int(Datatype.JSON))
+    unknowns = (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE)
+    return unknown(status, manifest) if status in unknowns else Refusal(status)
 
 
 def _request(frame: Frame) -> Request:

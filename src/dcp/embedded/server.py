@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from dcp.embedded.bucket import Node
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.link import Link
+from dcp.embedded.tls import TlsSocket
 from dcp.errors import LocalProtocolError
 
 # How long the thread sleeps at most when nothing is due.
@@ -27,6 +29,7 @@ class _Door:
 
     socket: socket.socket
     node: Node
+    tls: ssl.SSLContext | None
 
 
 class Server:
@@ -39,7 +42,7 @@ class Server:
         self._lock = lock
         self._converse = converse
         self._selector = selectors.DefaultSelector()
-        self._links: dict[socket.socket, Link] = {}
+        self._links: dict[socket.socket | TlsSocket, Link] = {}
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
@@ -52,8 +55,8 @@ class Server:
     def links(self) -> list[Link]:
         return list(self._links.values())
 
-    def listen(self, node: Node, host: str, port: int = 0) -> int:
-        """Open a door for clients of a node; says which port it has."""
+    def listen(self, node: Node, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
+        """Open a door for clients of a node, with or without TLS; says which port it has."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         door = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -64,7 +67,7 @@ class Server:
             door.close()
             raise LocalProtocolError(f"host and port: cannot listen on {host}:{port}: {error.strerror}") from None
         door.setblocking(False)
-        self._selector.register(door, selectors.EVENT_READ, _Door(door, node))
+        self._selector.register(door, selectors.EVENT_READ, _Door(door, node, tls))
         return int(door.getsockname()[1])
 
     def start(self) -> None:
@@ -144,9 +147,14 @@ class Server:
         except OSError:
             return
         with self._lock:
-            link = Link(sock, self._converse(door.node))
-        self._links[sock] = link
-        self._selector.register(sock, selectors.EVENT_READ, link)
+            talk = self._converse(door.node)
+        try:
+            link = Link(sock if door.tls is None else TlsSocket(sock, door.tls, talk.admit), talk)
+        except OSError:  # It is gone already.
+            sock.close()
+            return
+        self._links[link.socket] = link
+        self._selector.register(link.socket, selectors.EVENT_READ, link)
 
     def _serve(self, link: Link, now: float) -> bool:
         """Let a link write; whether it has more to write at once."""
@@ -157,7 +165,8 @@ class Server:
         if link.gone:
             self._drop(link)
             return False
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.blocked else 0)
+        reads = 0 if link.blocked and link.talk.crowded else selectors.EVENT_READ
+        events = reads | (selectors.EVENT_WRITE if link.blocked else 0)
         if self._selector.get_key(link.socket).events != events:
             self._selector.modify(link.socket, events, link)
         return more

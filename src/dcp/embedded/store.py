@@ -143,6 +143,13 @@ class Vbucket:
         found = self._items.get((collection_id, key))
         return found if isinstance(found, Item) else None
 
+    def high_seqno_of(self, collection_id: int) -> int | None:
+        """That of the latest change of a collection; None if the vbucket has never heard of it."""
+        for item in reversed(self):
+            if item.collection_id == collection_id:
+                return item.seqno
+        return None if collection_id else 0
+
     def since(self, seqno: int) -> list[AnyItem]:
         """The items above `seqno`, in order; each key once."""
         if seqno <= 0:

@@ -1,0 +1,64 @@
+"""Which scopes and collections there are, and their ids."""
+
+from __future__ import annotations
+
+from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
+from dcp.embedded.generation import Release
+from dcp.embedded.manifest import DEFAULT, Manifest, Scope
+from dcp.wire.body import JSON
+from dcp.wire.document import Datatype
+from dcp.wire.frame import Frame
+from dcp.wire.memcached import Feature, Status
+
+_PATH_IN_VALUE: Release = (7, 0)
+
+
+def get_manifest(talk: Conversation, frame: Frame) -> Frame:
+    if frame.vbucket or frame.cas:
+        raise Refusal(Status.EINVAL)
+    return answer(frame, value=JSON.encode(talk.bucket.manifest.to_json()), datatype=Datatype.JSON)
+
+
+def get_collection_id(talk: Conversation, frame: Frame) -> Frame:
+    scope_name, separator, name = _path(talk, frame).partition(".")
+    if not separator or "." in name:
+        raise Refusal(Status.EINVAL, "Expected scope.collection")
+    manifest = talk.bucket.manifest
+    for collection in _scope(manifest, scope_name).collections:
+        if collection.name == (name or DEFAULT):
+            return answer(frame, fields={"manifest_uid": manifest.uid, "collection_id": collection.id})
+    raise unknown(Status.UNKNOWN_COLLECTION, manifest)
+
+
+def get_scope_id(talk: Conversation, frame: Frame) -> Frame:
+    manifest = talk.bucket.manifest
+    scope = _scope(manifest, _path(talk, frame).partition(".")[0])
+    return answer(frame, fields={"manifest_uid": manifest.uid, "scope_id": scope.id})
+
+
+def unknown(status: Status, manifest: Manifest) -> Refusal:
+    """There is no such scope or collection, but who asks may have another manifest."""
+    return Refusal(status, value=JSON.encode({"manifest_uid": f"{manifest.uid:x}"}), datatype=int(Datatype.JSON))
+
+
+def _path(talk: Conversation, frame: Frame) -> str:
+    if not talk.has(Feature.COLLECTIONS):
+        raise Refusal(Status.NOT_SUPPORTED, "Collections were not agreed on")
+    in_value = talk.bucket.generation.release >= _PATH_IN_VALUE
+    if frame.vbucket or frame.cas or (frame.key and frame.value) or (frame.value and not in_value):
+        raise Refusal(Status.EINVAL)
+    return (frame.key or frame.value).decode(errors="replace")
+
+
+def _scope(manifest: Manifest, name: str) -> Scope:
+    for scope in manifest.scopes:
+        if scope.name == (name or DEFAULT):
+            return scope
+    raise unknown(Status.UNKNOWN_SCOPE, manifest)
+
+
+HANDLERS: dict[str, Handler] = {
+    "get_collections_manifest": get_manifest,
+    "get_collection_id": get_collection_id,
+    "get_scope_id": get_scope_id,
+}

@@ -1,0 +1,69 @@
+"""Which features a HELLO is granted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dcp.embedded.conversation import Refusal
+from dcp.embedded.generation import Release
+from dcp.wire.memcached import Feature, Status
+
+_SINCE: dict[Feature, Release] = {
+    Feature.TCP_NODELAY: (4, 0),
+    Feature.MUTATION_SEQNO: (4, 0),
+    Feature.XATTR: (5, 0),
+    Feature.XERROR: (5, 0),
+    Feature.SELECT_BUCKET: (5, 0),
+    Feature.SNAPPY: (5, 0),
+    Feature.JSON: (5, 0),
+    Feature.DUPLEX: (5, 5),
+    Feature.CLUSTERMAP_CHANGE_NOTIFICATION: (5, 5),
+    Feature.UNORDERED_EXECUTION: (5, 5),
+    Feature.TRACING: (5, 5),
+    Feature.ALT_REQUEST_SUPPORT: (6, 5),
+    Feature.SYNC_REPLICATION: (6, 5),
+    Feature.COLLECTIONS: (6, 5),
+    Feature.SNAPPY_EVERYWHERE: (7, 6),
+    Feature.PRESERVE_TTL: (7, 0),
+    Feature.VATTR: (6, 6),
+    Feature.SUBDOC_DOCUMENT_MACRO: (7, 0),
+    Feature.GET_CLUSTER_CONFIG_WITH_KNOWN_VERSION: (7, 6),
+    Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP: (7, 6),
+    Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF: (7, 6),
+    Feature.RANGE_SCAN_INCLUDE_XATTR: (8, 0),
+    Feature.GET_RANDOM_KEY_INCLUDE_XATTR: (8, 0),
+    Feature.DCP_SKIP_DELETES_IN_INITIAL_BACKFILL: (8, 5),
+}
+# Known, since others are asked for together with them or they have needs of their own, but nothing is behind them.
+_WITHOUT_EFFECT = frozenset(
+    {
+        Feature.TRACING,
+        Feature.VATTR,
+        Feature.SUBDOC_DOCUMENT_MACRO,
+        Feature.RANGE_SCAN_INCLUDE_XATTR,
+        Feature.GET_RANDOM_KEY_INCLUDE_XATTR,
+    }
+)
+_NEEDS: dict[Feature, frozenset[Feature]] = {
+    Feature.CLUSTERMAP_CHANGE_NOTIFICATION: frozenset({Feature.DUPLEX}),
+    Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF: frozenset({Feature.DUPLEX}),
+    Feature.VATTR: frozenset({Feature.XATTR}),
+    Feature.SUBDOC_DOCUMENT_MACRO: frozenset({Feature.XATTR}),
+    Feature.RANGE_SCAN_INCLUDE_XATTR: frozenset({Feature.XATTR}),
+    Feature.GET_RANDOM_KEY_INCLUDE_XATTR: frozenset({Feature.XATTR, Feature.JSON, Feature.SNAPPY_EVERYWHERE}),
+}
+
+
+def granted(asked: Iterable[int], release: Release) -> list[Feature]:
+    """What a release grants of the codes that a client asks for, in its order; Refusal if some lack what they need."""
+    known = [Feature(code) for code in dict.fromkeys(asked) if _SINCE.get(code, (99, 0)) <= release]  # type: ignore[call-overload]
+    for feature in known:
+        if missing := _NEEDS.get(feature, frozenset()).difference(known):
+            names = ", ".join(sorted(one.name for one in missing))
+            raise Refusal(Status.EINVAL, f"{feature.name} needs {names} in the same HELLO")
+    brief = Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF in known
+    return [
+        feature
+        for feature in known
+        if feature not in _WITHOUT_EFFECT and not (brief and feature is Feature.CLUSTERMAP_CHANGE_NOTIFICATION)
+    ]

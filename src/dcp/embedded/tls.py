@@ -1,0 +1,112 @@
+"""TLS on the doors of a cluster: what it needs, and a socket that speaks it without ever waiting."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dcp.embedded.certificate import Authority
+from dcp.errors import LocalProtocolError
+
+_WAITING = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Tls:
+    """The certificate of a cluster, and whom it trusts.
+
+    certificate, key, client_ca: paths of PEM files. Without a certificate one is made, by an authority of its own.
+    ca_file: what clients are to trust.
+    """
+
+    def __init__(
+        self, host: str, certificate: str | None = None, key: str | None = None, client_ca: str | None = None
+    ) -> None:
+        if (certificate is None) is not (key is None):
+            raise LocalProtocolError("tls: expected both certificate and key, or neither")
+        self._files = tempfile.TemporaryDirectory(prefix="dcp-embedded-")
+        if certificate is None or key is None:
+            self.ca_file, certificate, key = self._make(host)
+        else:
+            self.ca_file = certificate
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            self.context.load_cert_chain(certificate, key)
+            if client_ca is not None:
+                self.context.load_verify_locations(client_ca)
+                self.context.verify_mode = ssl.CERT_OPTIONAL
+        except (OSError, ValueError) as error:
+            self.close()
+            raise LocalProtocolError(f"tls: certificate, key or client_ca cannot be used: {error}") from None
+
+    def close(self) -> None:
+        self._files.cleanup()
+
+    def _make(self, host: str) -> tuple[str, str, str]:
+        authority = Authority()
+        issued = authority.issue("dcp embedded node", tuple(dict.fromkeys((host, "localhost", "127.0.0.1", "::1"))))
+        return (
+            self._write("ca.pem", authority.certificate),
+            self._write("node.pem", issued.certificate),
+            self._write("node.key", issued.key),
+        )
+
+    def _write(self, name: str, content: bytes) -> str:
+        path = Path(self._files.name) / name
+        path.write_bytes(content)
+        return str(path)
+
+
+class TlsSocket:
+    """A server's end of a connection, with the calls that a link makes of a socket that never blocks.
+
+    admit: is told the name in the certificate of a client that has one, before anything is read.
+    """
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, admit: Callable[[str], None]) -> None:
+        sock.setblocking(False)
+        self._socket = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        self._admit = admit
+        self._ready = False
+
+    def recv(self, size: int) -> bytes:
+        # A record is read whole, so that nothing decrypted waits here while the selector sees nothing.
+        try:
+            if not self._ready:
+                self._shake_hands()
+            return self._socket.recv(size)
+        except _WAITING:
+            raise BlockingIOError from None
+
+    def sendmsg(self, parts: list[memoryview]) -> int:
+        try:
+            return self._socket.send(parts[0])
+        except _WAITING:
+            raise BlockingIOError from None
+
+    def close(self) -> None:
+        # Says goodbye, and does not wait for the answer.
+        with suppress(OSError, ValueError):
+            self._socket.unwrap()
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def setblocking(self, flag: bool) -> None:
+        self._socket.setblocking(flag)
+
+    def setsockopt(self, *option: Any) -> None:
+        self._socket.setsockopt(*option)
+
+    def _shake_hands(self) -> None:
+        self._socket.do_handshake()
+        self._ready = True
+        subject: Any = (self._socket.getpeercert() or {}).get("subject", ())
+        for name, value in (pair for part in subject for pair in part):
+            if name == "commonName":
+                self._admit(value)

@@ -1,0 +1,88 @@
+"""A client of a conversation, without a socket between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import dcp
+from dcp.embedded.bucket import Bucket
+from dcp.embedded.conversation import Conversation
+from dcp.embedded.generation import Generation
+from dcp.embedded.handlers import HANDLERS
+from dcp.embedded.users import User
+from dcp.wire.layout import Magic
+from dcp.wire.memcached import FEATURES, Feature, Status
+
+NOW = 1_700_000_000
+ALICE = User("alice", "s3cret")
+USUAL = (
+    Feature.XERROR,
+    Feature.SELECT_BUCKET,
+    Feature.JSON,
+    Feature.XATTR,
+    Feature.SNAPPY,
+    Feature.COLLECTIONS,
+    Feature.MUTATION_SEQNO,
+)
+
+
+class Clock:
+    """Time that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = float(NOW)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def bucket(version: str = "8.0", *, nodes: int = 1, vbuckets: int = 4, replicas: int = 0) -> Bucket:
+    return Bucket(
+        "default",
+        nodes=nodes,
+        vbuckets=vbuckets,
+        replicas=replicas,
+        generation=Generation.of(version),
+        clock=Clock(),
+        seed=1,
+    )
+
+
+class Client:
+    """Asks a node, and reads what it answers."""
+
+    def __init__(self, of: Bucket | None = None, node: int = 0, *, users: Iterable[User] | None = None) -> None:
+        self.bucket = of or bucket()
+        named = None if users is None else {user.name: user for user in users}
+        self.talk = Conversation(self.bucket, self.bucket.nodes[node], HANDLERS, users=named)
+        self.now = 0.0
+
+    def hello(self, *features: int) -> tuple[int, ...]:
+        granted: tuple[int, ...] = self.one("hello", key=b"test", value=FEATURES.encode(features or USUAL)).body()
+        return granted
+
+    def all(self, name: str, *, magic: Magic = Magic.REQUEST, opaque: int = 7, **parts: Any) -> list[dcp.Frame]:
+        """Ask; everything that is said then."""
+        return self.raw(dcp.encode(dcp.Frame(name, magic, opaque, **parts)))
+
+    def one(self, name: str, **parts: Any) -> dcp.Frame:
+        """Ask; the only answer."""
+        (answer,) = self.all(name, **parts)
+        assert (answer.name, answer.opaque) == (name, parts.get("opaque", 7))
+        return answer
+
+    def status(self, name: str, **parts: Any) -> Status:
+        return Status(self.one(name, **parts).status)
+
+    def raw(self, data: bytes) -> list[dcp.Frame]:
+        self.talk.receive(data, self.now)
+        return self.heard()
+
+    def heard(self) -> list[dcp.Frame]:
+        """What the node says of its own accord."""
+        return dcp.decode(b"".join(map(bytes, self.talk.send(self.now))))
+
+    @property
+    def hung_up(self) -> bool:
+        return self.talk.closing

@@ -1,0 +1,202 @@
+"""Clients on real sockets, with TLS: passwords, certificates, and data that does not fit into one record."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import dcp
+from dcp.embedded import Cluster, Privilege, User
+from dcp.errors import LocalProtocolError
+from dcp.wire.layout import Magic
+from dcp.wire.memcached import FEATURES, Feature, Status
+
+pytest.importorskip("cryptography", reason="certificates are made with cryptography")
+
+from dcp.embedded.certificate import Authority
+
+ALICE = User("alice", "s3cret", frozenset({Privilege.READ, Privilege.WRITE}))
+# Nothing takes so long unless it hangs.
+PATIENCE = 30.0
+
+
+def doors(url: str) -> list[tuple[str, int]]:
+    """The hosts and ports in the address of a cluster."""
+    parts = urlsplit(url).netloc.rpartition("@")[2].split(",")
+    return [(host, int(port)) for host, _, port in (part.rpartition(":") for part in parts)]
+
+
+class Client:
+    def __init__(self, cluster: Cluster, context: ssl.SSLContext | None = None) -> None:
+        host, port = doors(cluster.tls_url if context else cluster.url)[0]
+        self.socket: socket.socket = socket.create_connection((host, port), timeout=PATIENCE)
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket, server_hostname=host)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def ask(self, *frames: dcp.Frame) -> list[dcp.Frame]:
+        """As many answers as questions."""
+        self.socket.sendall(b"".join(map(dcp.encode, frames)))
+        return self.read(len(frames))
+
+    def read(self, count: int) -> list[dcp.Frame]:
+        return [self._frame() for _ in range(count)]
+
+    def _frame(self) -> dcp.Frame:
+        header = self._bytes(24)
+        (frame,) = dcp.decode(header + self._bytes(int.from_bytes(header[8:12], "big")))
+        return frame
+
+    def _bytes(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = self.socket.recv(count - len(data))
+            assert piece, "the node hung up"
+            data += piece
+        return data
+
+
+def request(name: str, **parts: object) -> dcp.Frame:
+    return dcp.Frame(name, Magic.REQUEST, **parts)  # type: ignore[arg-type]
+
+
+HELLO = request("hello", value=FEATURES.encode([Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON]))
+SELECT = request("select_bucket", key=b"default")
+
+
+def plain(user: str, password: str) -> dcp.Frame:
+    return request("sasl_auth", key=b"PLAIN", value=f"\0{user}\0{password}".encode())
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority("authority of clients")
+
+
+@pytest.fixture(scope="module")
+def cluster(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    client_ca = tmp_path_factory.mktemp("clients") / "ca.pem"
+    client_ca.write_bytes(authority.certificate)
+    with Cluster(nodes=2, vbuckets=2, tls=True, users=[ALICE], client_ca=str(client_ca)) as made:
+        yield made
+
+
+def trusting(cluster: Cluster) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=cluster.ca_file)
+
+
+def certified(cluster: Cluster, authority: Authority, name: str, where: Path) -> ssl.SSLContext:
+    issued = authority.issue(name)
+    (where / "client.pem").write_bytes(issued.certificate + issued.key)
+    context = trusting(cluster)
+    context.load_cert_chain(where / "client.pem")
+    return context
+
+
+def test_a_client_that_trusts_the_authority_talks_in_private(cluster: Cluster) -> None:
+    me = cluster.credentials
+    with Client(cluster, trusting(cluster)) as client:
+        answers = client.ask(HELLO, plain(me.username, me.password), SELECT, request("get_cluster_config"))
+        assert [answer.status for answer in answers] == 4 * [Status.SUCCESS]
+        ports = [node["services"]["kvSSL"] for node in answers[-1].body()["nodesExt"]]
+        assert ports == [port for _, port in doors(cluster.tls_url)]
+
+
+def test_a_client_that_trusts_somebody_else_does_not(cluster: Cluster) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        Client(cluster, ssl.create_default_context())
+
+
+def test_values_of_many_records_come_whole(cluster: Cluster) -> None:
+    me, value = cluster.credentials, bytes(range(256)) * (5 << 12)
+    with Client(cluster, trusting(cluster)) as client:
+        client.ask(HELLO, plain(me.username, me.password), SELECT)
+        store = request("set", key=b"big", vbucket=0, value=value, fields={"flags": 0, "expiry": 0})
+        assert client.ask(store)[0].status == Status.SUCCESS
+        # More than sockets hold, so that the node has to wait with its answers.
+        answers = client.ask(*(request("get", key=b"big", vbucket=0) for _ in range(6)))
+        assert all(answer.value == value for answer in answers)
+
+
+def test_the_name_in_a_certificate_is_the_user(cluster: Cluster, authority: Authority, tmp_path: Path) -> None:
+    with Client(cluster, certified(cluster, authority, "alice", tmp_path)) as client:
+        answers = client.ask(HELLO, SELECT, request("open", key=b"a", fields={"flags": 1}))
+        assert [answer.status for answer in answers] == [Status.SUCCESS, Status.SUCCESS, Status.EACCESS]
+
+
+def test_a_certificate_of_nobody_lets_nobody_in(cluster: Cluster, authority: Authority, tmp_path: Path) -> None:
+    with Client(cluster, certified(cluster, authority, "mallory", tmp_path)) as client:
+        client.socket.sendall(dcp.encode(HELLO))
+        assert client.socket.recv(1) == b""
+
+
+def test_a_certificate_of_another_authority_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    # A client learns of it as it reads.
+    with (
+        Client(cluster, certified(cluster, Authority("of mallory"), "alice", tmp_path)) as client,
+        pytest.raises(OSError, match=r"unknown ca|reset|[Bb]roken|EOF"),
+    ):
+        client.ask(HELLO)
+
+
+def test_noise_on_the_door_ends_one_connection_only(cluster: Cluster) -> None:
+    with socket.create_connection(doors(cluster.tls_url)[0], timeout=PATIENCE) as noise:
+        noise.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        with suppress(ConnectionResetError):
+            while noise.recv(100):
+                pass
+    with Client(cluster, trusting(cluster)) as client:
+        assert client.ask(HELLO)[0].status == Status.SUCCESS
+
+
+def test_the_other_door_is_still_there(cluster: Cluster) -> None:
+    with Client(cluster) as client:
+        answers = client.ask(HELLO, plain("alice", "s3cret"), SELECT, plain("alice", "wrong"))
+        assert [answer.status for answer in answers] == 3 * [Status.SUCCESS] + [Status.AUTH_ERROR]
+
+
+def test_a_certificate_can_be_given(authority: Authority, tmp_path: Path) -> None:
+    issued = authority.issue("node", ("127.0.0.1",))
+    (tmp_path / "node.pem").write_bytes(issued.certificate)
+    (tmp_path / "node.key").write_bytes(issued.key)
+    (tmp_path / "ca.pem").write_bytes(authority.certificate)
+    with (
+        Cluster(tls=True, certificate=str(tmp_path / "node.pem"), key=str(tmp_path / "node.key")) as cluster,
+        Client(cluster, ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))) as client,
+    ):
+        assert cluster.ca_file == str(tmp_path / "node.pem")
+        assert client.ask(HELLO)[0].status == Status.SUCCESS
+
+
+def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LocalProtocolError, match="both certificate and key"):
+        Cluster(tls=True, certificate="x.pem")
+    with pytest.raises(LocalProtocolError, match="tls: certificate, key or client_ca cannot be used"):
+        Cluster(tls=True, certificate=str(tmp_path / "a"), key=str(tmp_path / "b"))
+
+
+def test_files_are_gone_with_the_cluster() -> None:
+    with Cluster(tls=True) as cluster:
+        path = Path(cluster.ca_file)
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_a_cluster_without_tls_says_so() -> None:
+    with Cluster() as cluster, pytest.raises(LocalProtocolError, match="Cluster\\(tls=True\\)"):
+        _ = cluster.tls_url
+
+
+def test_a_key_is_in_no_text(authority: Authority) -> None:
+    assert "PRIVATE" not in repr(authority.issue("a"))
