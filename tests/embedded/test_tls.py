@@ -7,76 +7,22 @@ import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 import dcp
 from dcp.embedded import Cluster, Privilege, User
 from dcp.errors import LocalProtocolError
-from dcp.wire.layout import Magic
 from dcp.wire.memcached import FEATURES, Feature, Status
+from tests.embedded.sockets import PATIENCE, Client, doors, plain, request
 
 pytest.importorskip("cryptography", reason="certificates are made with cryptography")
 
 from dcp.embedded.certificate import Authority
 
 ALICE = User("alice", "s3cret", frozenset({Privilege.READ, Privilege.WRITE}))
-# Nothing takes so long unless it hangs.
-PATIENCE = 30.0
-
-
-def doors(url: str) -> list[tuple[str, int]]:
-    """The hosts and ports in the address of a cluster."""
-    parts = urlsplit(url).netloc.rpartition("@")[2].split(",")
-    return [(host, int(port)) for host, _, port in (part.rpartition(":") for part in parts)]
-
-
-class Client:
-    def __init__(self, cluster: Cluster, context: ssl.SSLContext | None = None) -> None:
-        host, port = doors(cluster.tls_url if context else cluster.url)[0]
-        self.socket: socket.socket = socket.create_connection((host, port), timeout=PATIENCE)
-        if context is not None:
-            self.socket = context.wrap_socket(self.socket, server_hostname=host)
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def ask(self, *frames: dcp.Frame) -> list[dcp.Frame]:
-        """As many answers as questions."""
-        self.socket.sendall(b"".join(map(dcp.encode, frames)))
-        return self.read(len(frames))
-
-    def read(self, count: int) -> list[dcp.Frame]:
-        return [self._frame() for _ in range(count)]
-
-    def _frame(self) -> dcp.Frame:
-        header = self._bytes(24)
-        (frame,) = dcp.decode(header + self._bytes(int.from_bytes(header[8:12], "big")))
-        return frame
-
-    def _bytes(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            piece = self.socket.recv(count - len(data))
-            assert piece, "the node hung up"
-            data += piece
-        return data
-
-
-def request(name: str, **parts: object) -> dcp.Frame:
-    return dcp.Frame(name, Magic.REQUEST, **parts)  # type: ignore[arg-type]
-
-
 HELLO = request("hello", value=FEATURES.encode([Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON]))
 SELECT = request("select_bucket", key=b"default")
-
-
-def plain(user: str, password: str) -> dcp.Frame:
-    return request("sasl_auth", key=b"PLAIN", value=f"\0{user}\0{password}".encode())
 
 
 @pytest.fixture(scope="module")
