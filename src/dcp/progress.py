@@ -30,6 +30,11 @@ class Progress:
     first: bool = True
     disorder: int | None = None
 
+    @property
+    def end(self) -> int:
+        """The highest seqno that may come before the next marker."""
+        return self.position.snapshot_end if self.announced is None else self.announced.end
+
     def accepted(self, log: FailoverLog) -> Progress:
         """A stream request was answered with success: nothing of an earlier stream is left but the position."""
         return Progress(self.position.accepted(log))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from dcp.embedded.generation import NEWEST_GENERATION, Generation
 from dcp.embedded.manifest import Manifest
 from dcp.embedded.rollback import Resume, Rules, rollback_point
-from dcp.embedded.store import Item, Vbucket
+from dcp.embedded.store import Vbucket
 from dcp.wire.dcp import StreamFlag
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import Status, VbucketState
@@ -166,8 +166,7 @@ def _high(vbucket: Vbucket, collections: frozenset[int] | None) -> int:
     """The highest seqno of these collections."""
     if collections is None or (not vbucket.mixed and 0 in collections):
         return vbucket.high_seqno
-    newest_first = (item for item in reversed(vbucket) if isinstance(item, Item))
-    return next((item.seqno for item in newest_first if item.collection_id in collections), 0)
+    return max((vbucket.highs.get(collection, 0) for collection in collections), default=0)
 
 
 def _rollback(

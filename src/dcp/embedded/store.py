@@ -81,6 +81,8 @@ class Vbucket:
         self.datatypes = 0
         # Whether anything but documents of the default collection was ever in it.
         self.mixed = False
+        # The last seqno of each collection, whatever was purged since.
+        self.highs: dict[int, int] = {}
         # Every version ever written, where a bucket retains them.
         self.history: list[AnyItem] | None = None
         # By identity, but in the order of seqnos: what is written again moves to the end.
@@ -111,6 +113,7 @@ class Vbucket:
             self.checkpoint_start = seqno
         if isinstance(item, Item):
             self.datatypes |= item.datatype
+            self.highs[item.collection_id] = seqno
         self.mixed = self.mixed or not isinstance(item, Item) or item.collection_id != 0
         if self.history is not None:
             self.history.append(item)
@@ -127,7 +130,7 @@ class Vbucket:
             self.datatypes |= item[9]
             if item[10]:
                 self.mixed = True
-            seqno = item[1]
+            seqno = self.highs[item[10]] = item[1]
             if self.history is not None:
                 self.history.append(item)
         self.high_seqno = self.persisted_seqno = seqno
@@ -193,6 +196,7 @@ class Vbucket:
             if self.history:
                 self.history.pop()
         self._items = dict(sorted(self._items.items(), key=lambda pair: pair[1].seqno))
+        self.highs = {collection: min(seqno, self.high_seqno) for collection, seqno in self.highs.items()}
         self.persisted_seqno = min(self.persisted_seqno, self.high_seqno)
         self.checkpoint_start = min(self.checkpoint_start, self.high_seqno + 1)
 
@@ -209,4 +213,5 @@ class Vbucket:
         other.high_seqno, other.persisted_seqno = self.high_seqno, self.persisted_seqno
         other.purge_seqno, other.datatypes = self.purge_seqno, self.datatypes
         other.checkpoint_start, other.mixed = self.checkpoint_start, self.mixed
+        other.highs = dict(self.highs)
         return other

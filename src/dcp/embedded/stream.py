@@ -144,12 +144,7 @@ class Stream:
         return self._rules.view.collections and self._rules.generation.seqno_advanced
 
     def _may_be_out_of_order(self) -> bool:
-        return (
-            self._rules.out_of_order
-            and self.accepted.start == 0
-            and not self._marked
-            and self._selection.is_one_collection
-        )
+        return self._rules.out_of_order and self.cursor == 0 and not self._marked and self._selection.is_one_collection
 
     # What is written.
 

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
-from dcp.errors import RemoteProtocolError
-from dcp.position import FailoverLog
+from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError
+from dcp.position import FailoverLog, StreamPosition
 from dcp.progress import Progress
 from dcp.session.events import Accepted, Answered, Ended, Event, MapChanged, Ready, Refused, RolledBack
-from dcp.session.handshake import Agreement, Wishes, handshake
+from dcp.session.handshake import Agreement, Dialogue, Wishes, agree, greet
+from dcp.session.manifest import Manifest
+from dcp.session.states import READY, REQUESTED, SESSION, follow
 from dcp.session.stream import ENDLESS, Mark, Stream
 from dcp.wire.body import FAILOVER_LOG
-from dcp.wire.dcp import StreamFlag
+from dcp.wire.dcp import StreamEnd, StreamFlag
 from dcp.wire.dcp_body import STREAM_FILTER, StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Kind, Magic
-from dcp.wire.memcached import Status
+from dcp.wire.memcached import Feature, Status
 
-# A peer that says nothing for so many of its own noop intervals is gone.
+# A peer that says nothing for so many of its own noop intervals is gone, or for so many seconds before they are known.
 _SILENT_INTERVALS = 2
+_PATIENCE = 60.0
 # Bytes are given back when they are this part of the window.
 _ACK_PART = 4
+# Servers keep 25 histories; the oldest documents speak of up to 1024.
+_LONGEST_LOG = 1024 * 16
+_MOST_OPAQUES = 0xFFFF_FFF0
+_END_ON_CLOSE, _MARKER_VERSION = "send_stream_end_on_client_close_stream", "max_marker_version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +53,34 @@ class Session:
 
     def __init__(self, wishes: Wishes, decoder: Callable[[bool], Decoder], now: float) -> None:
         self.agreement: Agreement | None = None
+        self.manifest = Manifest()
         self.streams: dict[int, Stream] = {}
         self.last_heard = now
+        # Messages of streams that are over, or that nobody asked for, and answers to nothing.
+        self.strays = 0
         self._wishes = wishes
         self._make_decoder = decoder
         self._decoder = decoder(wishes.collections)
-        self._dialogue = handshake(wishes)
+        self._state = next(iter(SESSION))
         self._out: list[bytes] = []
+        self._urgent: list[bytes] = []
         self._seen = 0
         self._opaques = 0
         self._touched: set[Stream] = set()
         self._owed = 0
         self._asked: dict[int, str] = {}
-        self._ask(next(self._dialogue))
+        self._failure: DcpError | None = None
+        self._dialogue = self._converse()
+        self._question = self._ask(next(self._dialogue))
+
+    @classmethod
+    def agreed(cls, agreement: Agreement, decoder: Callable[[bool], Decoder], now: float) -> Session:
+        """One whose handshake somebody else went through, on the same connection."""
+        session = cls(Wishes("", "", collections=agreement.collections), decoder, now)
+        session._dialogue.close()
+        session._out.clear()
+        session.agreement, session._state = agreement, READY
+        return session
 
     # Bytes.
 
@@ -73,19 +95,31 @@ class Session:
         return self.advance(max_rows, max_bytes)
 
     def advance(self, max_rows: int, max_bytes: int) -> tuple[list[Event], bool]:
-        """Decode what came already, up to a limit."""
+        """Decode what came already, up to a limit.
+
+        What breaks the protocol is raised by the `take` after the one that delivers what came before it.
+        """
+        if self._failure is not None:
+            return [], True
         full = self._decoder.advance(max_rows, max_bytes)
         events: list[Event] = []
         controls = self._decoder.controls
         while self._seen < len(controls):
-            _, frame = controls[self._seen]
-            events += self._control(frame, self._decoder.befores[self._seen])
+            row, frame = controls[self._seen]
+            try:
+                events += self._control(frame, self._decoder.befores[self._seen])
+            except DcpError as error:
+                self._fail(error, row)
+                return events, True
             self._seen += 1
+        if not self._decoder.rows and not full:
+            self._forget_controls()
         return events, full
 
     def outgoing(self) -> bytes:
-        """What is to be sent."""
-        out, self._out = self._out, []
+        """What is to be sent. Answers that a node waits for come before everything else."""
+        out = self._urgent + self._out
+        self._urgent, self._out = [], []
         return b"".join(out)
 
     @property
@@ -93,19 +127,38 @@ class Session:
         """Whether there is something to take: rows, or streams that have moved without any."""
         return self._decoder.rows > 0 or bool(self._touched)
 
+    def _forget_controls(self) -> None:
+        """Messages without rows need nobody to process them: they are done with, and take no room."""
+        if self._decoder.controls:
+            self.processed(self._decoder.hand_out().counted)
+            self._seen = 0
+
+    def _fail(self, error: DcpError, row: int) -> None:
+        self._failure = error
+        self._decoder._cut(row, self._decoder.counted)
+
     # Rows.
 
     def take(self) -> Delivery:
         """The batch in work. Raises what was wrong with the bytes behind it, once all before them was taken."""
+        if self._failure is not None and not self._decoder.rows and not self._touched:
+            raise self._failure
         batch = self._decoder.hand_out()
         self._seen = 0
-        for opaque, _, _, last in batch.lasts:
-            if (stream := self.streams.get(opaque)) is not None:
+        try:
+            for opaque, vbucket, sid, last in batch.lasts:
+                stream = self._stream_of(opaque, vbucket, sid or None)
+                if stream is None:
+                    raise RemoteProtocolError(
+                        f"vbucket {vbucket}: expected rows of open streams, found opaque {opaque}"
+                    )
                 stream.rows(last)
                 self._touched.add(stream)
+        except DcpError as error:
+            self._fail(error, 0)
+            raise
         touched, self._touched = self._touched, set()
-        marks = {(stream.vbucket, stream.stream_id): stream.mark for stream in touched}
-        return Delivery(batch, marks, batch.counted)
+        return Delivery(batch, {stream.key: stream.mark for stream in touched}, batch.counted)
 
     def processed(self, count: int) -> None:
         """The consumer is done with so many counted bytes."""
@@ -130,18 +183,40 @@ class Session:
         chosen: StreamFilter | None = None,
     ) -> Stream:
         """Ask for a stream from a position on."""
-        sid = None if chosen is None else chosen.sid
-        stream = Stream(self._opaque(), Progress(progress.position), end, sid, last=progress.position.seqno)
+        position, sid = progress.position, None if chosen is None else chosen.sid
+        stream = Stream(self._opaque(), Progress(position), end, sid)
+        self._check_open(stream)
         self.streams[stream.opaque] = stream
-        asked = progress.position.resume_point()
-        value = b"" if chosen is None else STREAM_FILTER.encode(chosen)
-        fields = {"flags": int(flags), "end_seqno": end} | asked._asdict()
+        fields = {"flags": int(self._known(flags)), "end_seqno": end} | position.resume_point()._asdict()
+        value = b"" if (wanted := self._filter(position, chosen)) is None else STREAM_FILTER.encode(wanted)
         self._say(
             Frame("stream_request", Magic.REQUEST, stream.opaque, vbucket=stream.vbucket, fields=fields, value=value)
         )
         return stream
 
+    def _known(self, flags: StreamFlag) -> StreamFlag:
+        """Without what servers before 5.0 refuse; there only active vbuckets are asked for anyway."""
+        assert self.agreement is not None
+        return flags if Feature.XERROR in self.agreement.features else flags & ~StreamFlag.ACTIVE_VB_ONLY
+
+    def _check_open(self, stream: Stream) -> None:
+        whose = f"vbucket {stream.vbucket}"
+        if self.agreement is None:
+            raise LocalProtocolError(f"{whose}: expected a session that is ready before a stream is asked for")
+        if (stream.stream_id is not None) != ("enable_stream_id" in self.agreement.controls):
+            raise LocalProtocolError(f"{whose}: expected a stream id exactly where enable_stream_id is agreed on")
+        if any(other.key == stream.key for other in self.streams.values()):
+            raise LocalProtocolError(f"{whose}: expected one stream at a time, found one that is not over")
+
+    def _filter(self, position: StreamPosition, chosen: StreamFilter | None) -> StreamFilter | None:
+        """What is wanted, and what purge is known: then only a newer one is a reason to begin again."""
+        assert self.agreement is not None
+        if position.seqno and position.purge_seqno and _MARKER_VERSION in self.agreement.controls:
+            return replace(chosen or StreamFilter(), purge_seqno=position.purge_seqno)
+        return chosen
+
     def close_stream(self, stream: Stream) -> None:
+        """Ask for its end; `Ended` says when that has come."""
         sid = stream.stream_id
         magic = Magic.REQUEST if sid is None else Magic.FRAMED_REQUEST
         infos = () if sid is None else (stream_id(sid),)
@@ -156,7 +231,9 @@ class Session:
 
     def due(self) -> float | None:
         """When the node counts as gone, unless something comes before."""
-        if self.agreement is None or self.agreement.noop_interval is None:
+        if self.agreement is None:
+            return self.last_heard + _PATIENCE
+        if self.agreement.noop_interval is None:
             return None
         return self.last_heard + _SILENT_INTERVALS * self.agreement.noop_interval
 
@@ -166,83 +243,122 @@ class Session:
         if frame.kind is Kind.SERVER_REQUEST:
             return self._server_request(frame)
         if frame.name == "dcp_noop" and frame.kind is Kind.REQUEST:
-            self._say(Frame("dcp_noop", Magic.RESPONSE, frame.opaque))
+            self._urgent.append(encode(Frame("dcp_noop", Magic.RESPONSE, frame.opaque)))
             return ()
-        if self.agreement is None:
-            return self._go_on(frame)
         if frame.kind.answers:
-            return self._answer(frame)
-        stream = self.streams.get(frame.opaque)
-        if stream is None or stream.ended:
+            return self._go_on(frame) if self.agreement is None else self._answer(frame)
+        stream = self._stream_of(frame.opaque, frame.vbucket, frame.stream_id)
+        if stream is None:
+            self.strays += 1
             return ()
         stream.rows(before)
         return self._stream_message(stream, frame)
 
+    def _stream_of(self, opaque: int, vbucket: int, sid: int | None) -> Stream | None:
+        stream = self.streams.get(opaque)
+        if stream is not None and stream.key != (vbucket, sid):
+            raise RemoteProtocolError(
+                f"opaque {opaque}: expected vbucket and stream id {stream.key}, found {(vbucket, sid)}"
+            )
+        return stream
+
     def _stream_message(self, stream: Stream, frame: Frame) -> Iterable[Event]:
+        stream.control(frame)
         self._touched.add(stream)
         if frame.name == "stream_end":
-            stream.ended = True
             del self.streams[stream.opaque]
             return (Ended(stream, int(frame.fields["reason"])),)
-        stream.control(frame)
+        if frame.name == "system_event":
+            self.manifest.take(frame)
         return ()
 
     def _answer(self, frame: Frame) -> Iterable[Event]:
-        if frame.name == "stream_request":
-            stream = self.streams.get(frame.opaque)
-            return () if stream is None else self._requested(stream, frame)
-        if self._asked.pop(frame.opaque, None) is not None:
+        stream = self.streams.get(frame.opaque)
+        if stream is not None and frame.name == "stream_request" and stream.state == REQUESTED:
+            return self._requested(stream, frame)
+        if stream is not None and frame.name == "close_stream":
+            return self._closed(stream, frame)
+        if self._asked.get(frame.opaque) == frame.name:
+            del self._asked[frame.opaque]
             return (Answered(frame),)
+        self.strays += 1
         return ()
 
     def _requested(self, stream: Stream, frame: Frame) -> Iterable[Event]:
         if not frame.status:
-            log = FailoverLog.of(FAILOVER_LOG.decode(frame.value, {}))
-            stream.progress = stream.progress.accepted(log)
-            stream.accepted = True
+            if len(frame.value) > _LONGEST_LOG:
+                raise RemoteProtocolError(
+                    f"vbucket {stream.vbucket}: expected a failover log of {_LONGEST_LOG} bytes at most, "
+                    f"found {len(frame.value)}"
+                )
+            stream.accept(FailoverLog.of(FAILOVER_LOG.decode(frame.value, {})))
             self._touched.add(stream)
             return (Accepted(stream),)
         del self.streams[stream.opaque]
         if frame.status == Status.ROLLBACK:
+            stream.happens("rolled_back")
             return (RolledBack(stream, int(frame.fields["rollback_seqno"])),)
+        stream.happens("refused")
         try:
             body = frame.body()
         except RemoteProtocolError:
             body = frame.value
         return (Refused(stream, frame.status, body),)
 
+    def _closed(self, stream: Stream, frame: Frame) -> Iterable[Event]:
+        """Where the server says no more of a stream that it closed, or does not know it, it is over."""
+        assert self.agreement is not None
+        if not frame.status and _END_ON_CLOSE in self.agreement.controls:
+            return ()
+        stream.happens("closed")
+        del self.streams[stream.opaque]
+        self._touched.add(stream)
+        return (Ended(stream, int(StreamEnd.CLOSED)),)
+
     def _server_request(self, frame: Frame) -> Iterable[Event]:
         if frame.name != "clustermap_change_notification":
             return ()
         return (MapChanged(frame.body()),)
 
+    # The handshake.
+
+    def _converse(self) -> Dialogue:
+        features = yield from greet(self._wishes)
+        if (Feature.COLLECTIONS in features) is not self._wishes.collections:
+            self._without_collections()
+        return (yield from agree(self._wishes, features))
+
     def _go_on(self, frame: Frame) -> Iterable[Event]:
         """The next step of the handshake."""
-        if not frame.kind.answers:
-            return ()
+        if (frame.name, frame.opaque) != (self._question.name, self._question.opaque):
+            raise RemoteProtocolError(f"expected the answer to {self._question.name}, found one to {frame.name}")
         try:
-            self._ask(self._dialogue.send(frame))
+            self._question = self._ask(self._dialogue.send(frame))
         except StopIteration as done:
-            self.agreement = agreement = done.value
-            if agreement.collections is not self._wishes.collections:
-                self._change_decoder(agreement.collections)
-            return (Ready(agreement),)
+            self._state = follow(SESSION, self._state, "agreed", "handshake")
+            self.agreement = done.value
+            return (Ready(done.value),)
         return ()
 
-    def _change_decoder(self, collections: bool) -> None:
-        """Nothing of a stream can have come yet."""
+    def _without_collections(self) -> None:
+        """Another decoder, for keys without ids. A server that was asked one thing has nothing else to say."""
         if self._decoder.pending:
-            raise RemoteProtocolError("expected silence before the first stream is asked for")
+            raise RemoteProtocolError("expected silence after the answer to hello")
         controls, befores = self._decoder.controls, self._decoder.befores
-        self._decoder = self._make_decoder(collections)
+        self._decoder = self._make_decoder(False)
         self._decoder.controls, self._decoder.befores = controls, befores
 
-    def _ask(self, frame: Frame) -> None:
+    def _ask(self, frame: Frame) -> Frame:
+        self._state = follow(SESSION, self._state, frame.name, "handshake")
         self._say(frame)
+        return frame
 
     def _say(self, frame: Frame) -> None:
         self._out.append(encode(frame))
 
     def _opaque(self) -> int:
-        self._opaques = self._opaques % 0xFFFF_FFF0 + 1
-        return self._opaques
+        """One that nothing else has."""
+        while True:
+            self._opaques = self._opaques % _MOST_OPAQUES + 1
+            if self._opaques not in self.streams and self._opaques not in self._asked:
+                return self._opaques

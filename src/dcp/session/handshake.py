@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from dcp.errors import AuthenticationError, ServerError
+from dcp.errors import AuthenticationError, RemoteProtocolError, ServerError
 from dcp.session import sasl
 from dcp.wire.body import JSON
 from dcp.wire.dcp import OpenFlag
@@ -17,6 +17,13 @@ from dcp.wire.memcached import FEATURES, Feature, Status
 # What each of them says or asks, and what came back.
 Dialogue = Generator[Frame, Frame, "Agreement"]
 
+# Of those that a client may ask for, the newest first: an older server is asked again without them.
+_NEWEST_FLAGS = (OpenFlag.INCLUDE_DELETE_TIMES, OpenFlag.NO_VALUE, OpenFlag.INCLUDE_XATTRS)
+# How often servers send noops that cannot be told how often (kv_engine 3.0, setting dcp_noop_interval).
+_FIXED_INTERVAL = 180.0
+_LONGEST_CONTEXT = 200
+_UNKNOWN = frozenset({Status.EINVAL, Status.NOT_SUPPORTED, Status.UNKNOWN_COMMAND})
+
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
@@ -24,6 +31,7 @@ class Wishes:
 
     name: of the connection; two of one name on a node and bucket cut each other off.
     stream: whether it opens for DCP; without, it is for commands.
+    stream_ids: several streams of a vbucket, told apart by a number that every request has to name.
     window: bytes that may be under way; 0 for any number.
     """
 
@@ -43,6 +51,7 @@ class Wishes:
     out_of_order: bool = False
     history: bool = False
     backfill_order: str | None = None
+    stream_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +65,26 @@ class Agreement:
     window: int = 0
     noop_interval: float | None = None
     mechanism: str = ""
-    version: str = field(default="")
 
     @property
     def collections(self) -> bool:
         return Feature.COLLECTIONS in self.features
 
 
-def handshake(wishes: Wishes) -> Dialogue:
-    """Say hello, prove who we are, select the bucket, fetch its map, open, and set what is wanted."""
-    features = yield from _hello(wishes)
+def greet(wishes: Wishes) -> Generator[Frame, Frame, frozenset[Feature]]:
+    """Say hello; what the server can do of what is wanted."""
+    wanted = [Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON, Feature.XATTR, Feature.DUPLEX]
+    wanted += [Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.ALT_REQUEST_SUPPORT]
+    wanted += [Feature.SNAPPY] if wishes.snappy else []
+    wanted += [Feature.COLLECTIONS] if wishes.collections else []
+    answer = yield Frame("hello", Magic.REQUEST, key=wishes.name.encode()[:250], value=FEATURES.encode(wanted))
+    if answer.status:
+        return frozenset()
+    return frozenset(wanted).intersection(FEATURES.decode(answer.value, {}))
+
+
+def agree(wishes: Wishes, features: frozenset[Feature]) -> Dialogue:
+    """Prove who we are, select the bucket, fetch its map, open, and set what is wanted."""
     mechanism = ""
     if wishes.credentials is not None:
         mechanism = yield from _authenticate(wishes, wishes.credentials)
@@ -74,35 +93,19 @@ def handshake(wishes: Wishes) -> Dialogue:
     config = yield from _config()
     if not wishes.stream:
         return Agreement(features, config=config, mechanism=mechanism)
-    flags = _flags(wishes)
-    answer = yield Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=wishes.name.encode())
-    if answer.status == Status.EINVAL and flags & ~OpenFlag.PRODUCER:
-        # A server from before these flags.
-        flags = OpenFlag.PRODUCER
-        answer = yield Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=wishes.name.encode())
-    _check(answer, f"open of {wishes.name!r}")
+    flags = yield from _open(wishes)
     controls = yield from _controls(wishes, features, flags)
-    interval = float(wishes.noop_interval) if "enable_noop" in controls else None
+    interval = float(wishes.noop_interval) if "set_noop_interval" in controls else _FIXED_INTERVAL
     window = wishes.window if "connection_buffer_size" in controls else 0
-    return Agreement(features, controls, flags, config, window, interval, mechanism)
-
-
-def _hello(wishes: Wishes) -> Generator[Frame, Frame, frozenset[Feature]]:
-    wanted = [Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON, Feature.XATTR, Feature.DUPLEX]
-    wanted += [Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.ALT_REQUEST_SUPPORT]
-    wanted += [Feature.SNAPPY] if wishes.snappy else []
-    wanted += [Feature.COLLECTIONS] if wishes.collections else []
-    answer = yield Frame("hello", Magic.REQUEST, key=wishes.name.encode()[:250], value=FEATURES.encode(wanted))
-    if answer.status:
-        return frozenset()
-    known = {int(feature) for feature in Feature}
-    return frozenset(Feature(code) for code in FEATURES.decode(answer.value, {}) if code in known)
+    return Agreement(
+        features, controls, flags, config, window, interval if "enable_noop" in controls else None, mechanism
+    )
 
 
 def _authenticate(wishes: Wishes, credentials: sasl.Credentials) -> Generator[Frame, Frame, str]:
     answer = yield Frame("sasl_list_mechs", Magic.REQUEST)
-    _check(answer, "the list of SASL mechanisms")
-    mechanism = sasl.choose(answer.value.decode(errors="replace").split(), wishes.mechanism, tls=wishes.tls)
+    offered = "" if answer.status else answer.value.decode(errors="replace")
+    mechanism = sasl.choose(offered.split(), wishes.mechanism, tls=wishes.tls)
     steps = sasl.exchange(mechanism, credentials)
     said, name = next(steps), "sasl_auth"
     while True:
@@ -113,24 +116,52 @@ def _authenticate(wishes: Wishes, credentials: sasl.Credentials) -> Generator[Fr
             said, name = steps.send((answer.status == Status.SUCCESS, answer.value)), "sasl_step"
         except StopIteration:
             return mechanism
+    if answer.status in (Status.AUTH_ERROR, Status.KEY_ENOENT):
+        raise AuthenticationError(
+            f"{mechanism}: the server refuses user {credentials.username!r}: wrong name or password", answer.status
+        )
     raise AuthenticationError(
-        f"{mechanism}: the server refuses user {credentials.username!r}: wrong name or password", answer.status
+        f"{mechanism}: the server cannot authenticate user {credentials.username!r} now",
+        answer.status,
+        _context(answer),
     )
 
 
 def _select(wishes: Wishes, *, required: bool) -> Generator[Frame, Frame, None]:
+    """Without features there may be no such command: then a user has the bucket of the same name."""
     answer = yield Frame("select_bucket", Magic.REQUEST, key=wishes.bucket.encode())
+    whose = f"bucket {wishes.bucket!r}"
     if answer.status == Status.KEY_ENOENT:
-        raise ServerError(f"bucket {wishes.bucket!r}: there is none of this name here", answer.status)
+        raise ServerError(f"{whose}: there is none of this name here; check the path of the url", answer.status)
     if answer.status == Status.EACCESS and required:
-        raise ServerError(f"bucket {wishes.bucket!r}: the user may not use it, or there is none", answer.status)
+        raise ServerError(
+            f"{whose}: there is none, or the user may not use it; grant a role on it, such as data_dcp_reader",
+            answer.status,
+        )
     if required:
-        _check(answer, f"bucket {wishes.bucket!r}")
+        _check(answer, whose)
 
 
 def _config() -> Generator[Frame, Frame, Any]:
     answer = yield Frame("get_cluster_config", Magic.REQUEST)
     return None if answer.status else JSON.decode(answer.value, {})
+
+
+def _open(wishes: Wishes) -> Generator[Frame, Frame, OpenFlag]:
+    flags = _flags(wishes)
+    newest = iter(_NEWEST_FLAGS)
+    while True:
+        answer = yield Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=wishes.name.encode())
+        refused = next((flag for flag in newest if flag in flags), None)
+        if answer.status != Status.EINVAL or refused is None:
+            break
+        flags &= ~refused
+    if answer.status == Status.EACCESS:
+        raise ServerError("the user may not read changes; grant the role data_dcp_reader on the bucket", answer.status)
+    if answer.status == Status.NOT_SUPPORTED:
+        raise ServerError(f"bucket {wishes.bucket!r} has no changes to stream: its type is without DCP", answer.status)
+    _check(answer, f"open of {wishes.name!r}")
+    return flags
 
 
 def _flags(wishes: Wishes) -> OpenFlag:
@@ -147,8 +178,12 @@ def _controls(wishes: Wishes, features: frozenset[Feature], flags: OpenFlag) -> 
         answer = yield Frame("control", Magic.REQUEST, key=name.encode(), value=value.encode())
         if not answer.status:
             taken.append(name)
-        elif answer.status not in (Status.EINVAL, Status.NOT_SUPPORTED, Status.UNKNOWN_COMMAND):
+        elif answer.status not in _UNKNOWN:
             _check(answer, f"control {name}")
+        elif name == "enable_noop" and (Feature.COLLECTIONS in features or OpenFlag.INCLUDE_XATTRS in flags):
+            raise ServerError("control enable_noop: refused, but no stream has collections or xattrs without it")
+        elif name == "enable_stream_id":
+            raise ServerError("control enable_stream_id: the server has one stream a vbucket only; it takes 6.5")
     return frozenset(taken)
 
 
@@ -168,6 +203,8 @@ def _settings(wishes: Wishes, features: frozenset[Feature], flags: OpenFlag) -> 
         yield "change_streams", "true"
     if wishes.backfill_order:
         yield "backfill_order", wishes.backfill_order
+    if wishes.stream_ids:
+        yield "enable_stream_id", "true"
 
 
 def _check(answer: Frame, what: str) -> None:
@@ -177,10 +214,9 @@ def _check(answer: Frame, what: str) -> None:
 
 def _context(answer: Frame) -> str:
     """What the server says of it."""
-    text = answer.value[:200].decode(errors="replace")
-    if text.startswith("{"):
-        try:
-            return str(JSON.decode(answer.value, {})["error"]["context"])
-        except Exception:
-            return ""
-    return text
+    try:
+        said = answer.body()
+    except RemoteProtocolError:
+        return ""
+    error = said.get("error") if isinstance(said, dict) else None
+    return str(error.get("context", ""))[:_LONGEST_CONTEXT] if isinstance(error, dict) else ""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
-from scramp import ScramClient, ScramException
-
-from dcp.errors import AuthenticationError
+from dcp.errors import AuthenticationError, LocalProtocolError
+from dcp.session.scram import Refused, Scram
 
 PLAIN = "PLAIN"
-# As servers call them, the strongest first, and as RFC 5802 does.
-SCRAM = {"SCRAM-SHA512": "SCRAM-SHA-512", "SCRAM-SHA256": "SCRAM-SHA-256", "SCRAM-SHA1": "SCRAM-SHA-1"}
+# As servers call them, the strongest first, and as hashlib calls their hashes.
+SCRAM = {"SCRAM-SHA512": "sha512", "SCRAM-SHA256": "sha256", "SCRAM-SHA1": "sha1"}
 MECHANISMS = (*SCRAM, PLAIN)
 
 # Sent is what goes out; what comes back is whether that was all, and the server's words.
@@ -29,9 +28,12 @@ class Credentials:
 def choose(offered: Sequence[str], wanted: str | None, *, tls: bool) -> str:
     """The mechanism to use. Without TLS a password goes over the wire only if that is asked for by name."""
     if wanted is not None:
+        if wanted not in MECHANISMS:
+            raise LocalProtocolError(f"sasl_mech_force: expected one of {', '.join(MECHANISMS)}, found {wanted!r}")
         if wanted in offered:
             return wanted
-        raise AuthenticationError(f"sasl_mechanism: the server does not offer {wanted}; it has {', '.join(offered)}")
+        has = ", ".join(offered) or "none"
+        raise AuthenticationError(f"sasl_mech_force: the server does not offer {wanted}; it has {has}")
     possible = [name for name in MECHANISMS if name in offered and (tls or name != PLAIN)]
     if tls and PLAIN in possible:
         return PLAIN
@@ -39,7 +41,7 @@ def choose(offered: Sequence[str], wanted: str | None, *, tls: bool) -> str:
         return possible[0]
     raise AuthenticationError(
         f"no common way to authenticate: the server offers {', '.join(offered) or 'none'}; "
-        f"without TLS it has to be one of {', '.join(SCRAM)}, unless sasl_mechanism={PLAIN} says otherwise"
+        f"without TLS it has to be one of {', '.join(SCRAM)}, unless sasl_mech_force={PLAIN} says otherwise"
     )
 
 
@@ -51,21 +53,32 @@ def exchange(mechanism: str, credentials: Credentials) -> Exchange:
 
 
 def _plain(credentials: Credentials) -> Exchange:
-    done, _ = yield f"\0{credentials.username}\0{credentials.password}".encode()
+    said = "\0".join(("", credentials.username, credentials.password))
+    if said.count("\0") > 2 or any("\ud800" <= letter <= "\udfff" for letter in said):
+        raise _unspeakable(PLAIN)
+    done, _ = yield said.encode()
     if not done:
         raise AuthenticationError("the server asks for more than PLAIN has to say")
 
 
 def _scram(mechanism: str, credentials: Credentials) -> Exchange:
-    client = ScramClient([SCRAM[mechanism]], credentials.username, credentials.password)
     try:
-        done, challenge = yield client.get_client_first().encode()
+        scram = Scram(SCRAM[mechanism], credentials.username, credentials.password)
+    except ValueError:
+        raise _unspeakable(mechanism) from None
+    try:
+        done, challenge = yield scram.first()
         if not done:
-            client.set_server_first(challenge.decode())
-            done, proof = yield client.get_client_final().encode()
+            done, verdict = yield scram.final(challenge)
             if done:
-                client.set_server_final(proof.decode())
+                scram.verify(verdict)
                 return
-    except (ScramException, ValueError):
-        raise AuthenticationError("the server's answer is not that of one who knows the password") from None
+    except Refused:
+        raise AuthenticationError(
+            f"{mechanism}: the server did not prove that it knows the password: it may not be the one you mean"
+        ) from None
     raise AuthenticationError(f"the server broke off {mechanism} before it had proved itself")
+
+
+def _unspeakable(mechanism: str) -> LocalProtocolError:
+    return LocalProtocolError(f"user name or password: expected characters that {mechanism} can say")

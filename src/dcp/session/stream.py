@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dcp.position import StreamPosition
+from dcp.errors import RemoteProtocolError
+from dcp.position import FailoverLog, StreamPosition
 from dcp.progress import Progress
-from dcp.wire.dcp import OsoSnapshot, SystemEvent
+from dcp.session.manifest import FLATBUFFERS
+from dcp.session.states import OVER, REQUESTED, STREAM, follow, knows
+from dcp.wire.dcp import OsoSnapshot
 from dcp.wire.frame import Frame
 
 ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
@@ -23,28 +26,42 @@ class Mark:
     @property
     def position(self) -> StreamPosition:
         """What a consumer that has everything up to here may resume from."""
-        progress = self.progress
-        if self.last > (progress.disorder or progress.position.seqno):
-            progress = progress.seen(self.last)
-        return progress.position
+        return _with_rows(self.progress, self.last).position
 
 
 @dataclass(eq=False)
 class Stream:
-    """A stream that was asked for under an opaque of its own, and what came of it."""
+    """A stream that was asked for under an opaque of its own, and what came of it.
+
+    Everything that says otherwise than the table of states, or than the snapshot announced, is a
+    RemoteProtocolError.
+    """
 
     opaque: int
     progress: Progress
     end: int = ENDLESS
     stream_id: int | None = None
-    accepted: bool = False
-    ended: bool = False
+    state: str = REQUESTED
     # The last row since `progress`.
     last: int = 0
+    # What the decoder said last; it says so again before every message.
+    _told: int = 0
+
+    def __post_init__(self) -> None:
+        self.last = self.progress.position.seqno
 
     @property
     def vbucket(self) -> int:
         return self.progress.position.vbucket
+
+    @property
+    def key(self) -> tuple[int, int | None]:
+        """What only one stream of a connection has at a time."""
+        return self.vbucket, self.stream_id
+
+    @property
+    def ended(self) -> bool:
+        return self.state == OVER
 
     @property
     def mark(self) -> Mark:
@@ -54,19 +71,45 @@ class Stream:
     def position(self) -> StreamPosition:
         return self.mark.position
 
+    def happens(self, event: str) -> None:
+        self.state = follow(STREAM, self.state, event, f"stream of vbucket {self.vbucket}")
+
+    def accept(self, log: FailoverLog) -> None:
+        self.happens("accepted")
+        self.progress = self.progress.accepted(log)
+
     def rows(self, last: int) -> None:
-        """Rows up to this seqno came."""
-        self.last = max(self.last, last)
+        """Rows up to this seqno came; none, if it is the one of the last time."""
+        if last == self._told:
+            return
+        self.happens("row")
+        most = self.progress.end
+        if self.progress.disorder is None and not self.last < last <= most:
+            raise RemoteProtocolError(
+                f"vbucket {self.vbucket}: expected a row from seqno {self.last + 1} to {most}, found {last}"
+            )
+        self._told, self.last = last, max(self.last, last)
 
     def control(self, frame: Frame) -> None:
         """A message of the stream that is no row."""
-        step = _STEPS.get(frame.name)
-        if step is None:
+        event = _event(frame)
+        if not knows(STREAM, event):
             return
-        if self.last > (self.progress.disorder or self.progress.position.seqno):
-            self.progress = self.progress.seen(self.last)
-        self.progress = step(self.progress, frame)
-        self.last = max(self.last, self.progress.position.seqno)
+        self.happens(event)
+        if (step := _STEPS.get(event)) is not None:
+            self.progress = step(_with_rows(self.progress, self.last), frame)
+            self.last = max(self.last, self.progress.position.seqno)
+
+
+def _with_rows(progress: Progress, last: int) -> Progress:
+    known = progress.position.seqno if progress.disorder is None else progress.disorder
+    return progress.seen(last) if last > known else progress
+
+
+def _event(frame: Frame) -> str:
+    if frame.name != "oso_snapshot":
+        return frame.name
+    return "oso_begins" if int(frame.fields["flags"]) & OsoSnapshot.START else "oso_ends"
 
 
 def _marker(progress: Progress, frame: Frame) -> Progress:
@@ -80,22 +123,16 @@ def _advanced(progress: Progress, frame: Frame) -> Progress:
     return progress.seen(int(frame.fields["seqno"]))
 
 
-def _disorder(progress: Progress, frame: Frame) -> Progress:
-    begins = bool(int(frame.fields["flags"]) & OsoSnapshot.START)
-    return progress.disorder_begins() if begins else progress.disorder_ends()
-
-
 def _system_event(progress: Progress, frame: Frame) -> Progress:
-    uid = frame.fields.get("manifest_uid")
-    if uid is None and frame.fields["event_id"] != SystemEvent.COLLECTION_FLUSH:
-        uid = frame.body().get("manifest_uid") if frame.fields["version"] == 2 else None
+    said = frame.body() if frame.fields["version"] == FLATBUFFERS else frame.fields
     progress = progress.seen(int(frame.fields["seqno"]))
-    return progress if uid is None else progress.manifest(int(uid))
+    return progress.manifest(int(said["manifest_uid"])) if "manifest_uid" in said else progress
 
 
 _STEPS: dict[str, Callable[[Progress, Frame], Progress]] = {
     "snapshot_marker": _marker,
     "seqno_advanced": _advanced,
-    "oso_snapshot": _disorder,
+    "oso_begins": lambda progress, _: progress.disorder_begins(),
+    "oso_ends": lambda progress, _: progress.disorder_ends(),
     "system_event": _system_event,
 }

@@ -1,0 +1,91 @@
+"""What may follow what in a conversation: the tables that sessions go by, and their pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dcp.errors import RemoteProtocolError
+
+# For each state what can happen in it, and the state after that.
+Table = Mapping[str, Mapping[str, str]]
+
+READY, OVER = "ready", "over"
+
+# What a client asks its way from a fresh connection to streams; each of it is answered before the next.
+SESSION: Table = {
+    "connected": {"hello": "greeting"},
+    "greeting": {
+        "sasl_list_mechs": "authenticating",
+        "select_bucket": "selecting",
+        "get_cluster_config": "locating",
+    },
+    "authenticating": {
+        "sasl_auth": "authenticating",
+        "sasl_step": "authenticating",
+        "select_bucket": "selecting",
+        "get_cluster_config": "locating",
+    },
+    "selecting": {"get_cluster_config": "locating"},
+    "locating": {"open": "opening", "agreed": READY},
+    "opening": {"open": "opening", "control": "setting"},
+    "setting": {"control": "setting", "agreed": READY},
+    READY: {},
+}
+
+REQUESTED, ACCEPTED, IN_ORDER, OUT_OF_ORDER = "requested", "accepted", "in_order", "out_of_order"
+
+# What a node says of a stream.
+STREAM: Table = {
+    REQUESTED: {"accepted": ACCEPTED, "refused": OVER, "rolled_back": OVER},
+    ACCEPTED: {
+        "snapshot_marker": IN_ORDER,
+        "oso_begins": OUT_OF_ORDER,
+        "cache_transfer": ACCEPTED,
+        "cache_transfer_end": ACCEPTED,
+        "stream_end": OVER,
+        "closed": OVER,
+    },
+    IN_ORDER: {
+        "row": IN_ORDER,
+        "system_event": IN_ORDER,
+        "seqno_advanced": IN_ORDER,
+        "snapshot_marker": IN_ORDER,
+        "stream_end": OVER,
+        "closed": OVER,
+    },
+    OUT_OF_ORDER: {
+        "row": OUT_OF_ORDER,
+        "system_event": OUT_OF_ORDER,
+        "seqno_advanced": OUT_OF_ORDER,
+        "oso_ends": IN_ORDER,
+        "stream_end": OVER,
+        "closed": OVER,
+    },
+    OVER: {},
+}
+
+
+def follow(table: Table, state: str, event: str, whose: str) -> str:
+    """The state after an event. RemoteProtocolError if it cannot happen there."""
+    possible = table[state]
+    if event not in possible:
+        expected = ", ".join(possible) or "nothing"
+        raise RemoteProtocolError(f"{whose}, {state}: expected {expected}, found {event}")
+    return possible[event]
+
+
+def knows(table: Table, event: str) -> bool:
+    """Whether it is an event of this conversation at all."""
+    return any(event in possible for possible in table.values())
+
+
+def mermaid(table: Table) -> str:
+    """The table as a diagram, which begins at its first state."""
+    lines = ["stateDiagram-v2", f"    [*] --> {next(iter(table))}"]
+    for state, possible in table.items():
+        for target in dict.fromkeys(possible.values()):
+            events = ", ".join(event for event, after in possible.items() if after == target)
+            lines.append(f"    {state} --> {target}: {events}")
+        if not possible:
+            lines.append(f"    {state} --> [*]")
+    return "\n".join(lines)

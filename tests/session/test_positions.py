@@ -1,0 +1,33 @@
+"""Whatever happens to cluster, connection and consumer: what the consumer ends up with is the truth."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.session.world import World
+
+SCHEDULES = 250
+STEPS = 60
+
+
+def play(seed: int) -> World:
+    world = World(seed)
+    try:
+        for _ in range(STEPS):
+            world.play()
+        world.catch_up()
+        world.check()
+    except BaseException:
+        print(f"seed {seed}")
+        raise
+    return world
+
+
+def test_no_change_is_lost_or_comes_back() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(SCHEDULES):
+        counts.update(play(seed).counts)
+    # Enough of everything happened for this to mean something.
+    assert counts["rows"] > 20 * SCHEDULES
+    assert counts["connections"] > 5 * SCHEDULES
+    assert counts["RolledBack"] > SCHEDULES // 2
