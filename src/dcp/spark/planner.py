@@ -1,0 +1,212 @@
+"""The plan of a read: which task streams what, from where to where, and where the next read goes on."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import dcp
+from dcp.checkpoint import Checkpoint
+from dcp.client import Client
+from dcp.errors import LocalProtocolError, RollbackError, TransportError
+from dcp.position import UNKNOWN_END, StreamPosition
+from dcp.spark.options import Options
+
+# A vbucket on the move is with no node for a moment.
+_TRIES, _PAUSE = 20, 0.25
+# How many ends of earlier reads a position remembers.
+_MOST_MARKS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What is read of a vbucket: from behind `start` up to `end`.
+
+    `undone_from`: where the reader had been, if the cluster has lost what lies between there and `start`.
+    """
+
+    start: StreamPosition
+    end: int
+    undone_from: int | None = None
+
+    @property
+    def vbucket(self) -> int:
+        return self.start.vbucket
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start.seqno
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The work of one task: vbuckets that one node has, as far as is known when planned."""
+
+    node: str
+    ranges: tuple[Range, ...]
+
+    @property
+    def vbuckets(self) -> tuple[int, ...]:
+        return tuple(part.vbucket for part in self.ranges)
+
+    @property
+    def start(self) -> Checkpoint:
+        return Checkpoint(tuple(part.start for part in self.ranges))
+
+    @property
+    def end(self) -> dict[int, int]:
+        """The last seqno of each vbucket."""
+        return {part.vbucket: part.end for part in self.ranges}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A read that can be given to `read`, or kept. Two reads of one plan cover the same range.
+
+    `end` is where the next read goes on: it misses nothing, if it is planned after the rows of this one
+    are stored. Up to how many partitions there are is for the reader to say; one has vbuckets of one node.
+    """
+
+    options: Options
+    partitions: tuple[Partition, ...]
+    end: Checkpoint = field(repr=False)
+
+
+def plan(url: str, **options: Any) -> Plan:
+    """What a read of a bucket with these options is made of, as of now."""
+    return plan_for(Options.of({"url": url, **options}))
+
+
+def plan_for(options: Options, parallelism: int = 1) -> Plan:
+    """parallelism: how many tasks there are at least, if the options do not say."""
+    with dcp.connect(options.login.into(options.url)) as client:
+        ranges, end = ranges_of(client, options)
+        partitions = divide(ranges, owners_of(client, ranges), options.min_partitions or parallelism)
+    return Plan(options, partitions, end)
+
+
+def ranges_of(client: Client, options: Options) -> tuple[list[Range], Checkpoint]:
+    """What there is to read of each vbucket, and where to go on behind all of it."""
+    # The order matters: a uuid that is seen after a seqno is that of the seqno's history, or of a newer one.
+    highs = high_seqnos(client, options)
+    now = positions(client, "now", options)
+    begin = now if options.start == "now" else positions(client, options.start or "beginning", options)
+    ends = _ends(options, highs)
+    ranges, after = [], begin.by_vbucket()
+    for vbucket, start in sorted(begin.by_vbucket().items()):
+        if vbucket not in highs:
+            continue
+        uuid = now.by_vbucket()[vbucket].vbuuid
+        part = range_of(start, ends.get(vbucket, 0), highs[vbucket], uuid, options)
+        after[vbucket] = position_after(part, uuid)
+        if part.size > 0 or part.undone_from is not None:
+            ranges.append(part)
+    return ranges, replace(begin, positions=tuple(after[vbucket] for vbucket in sorted(after)))
+
+
+def range_of(start: StreamPosition, end: int, high: int, uuid: int, options: Options) -> Range:
+    """From a position on, as far as the vbucket has it."""
+    if high >= start.seqno:
+        return Range(narrowed(start, high, uuid), max(end, start.seqno))
+    if options.on_rollback == "fail":
+        raise RollbackError(start.vbucket, start.seqno, high)
+    return Range(start.rolled_back(high), max(min(end, high), start.rolled_back(high).seqno), start.seqno)
+
+
+def narrowed(start: StreamPosition, high: int, uuid: int) -> StreamPosition:
+    """A position behind a planned read ends in a snapshot whose end only the tasks saw.
+
+    While the history is still the same, that end is not above what the vbucket has now.
+    """
+    if start.snapshot_end != UNKNOWN_END or not uuid or start.vbuuid != uuid:
+        return start
+    begin = start.seqno if high == start.seqno else start.snapshot_start
+    return replace(start, snapshot_start=begin, snapshot_end=high)
+
+
+def position_after(part: Range, uuid: int) -> StreamPosition:
+    """Where to go on behind a range. docs/spark-semantics.md says why this misses nothing."""
+    start = part.start
+    if part.size <= 0:
+        return start
+    if start.vbuuid != uuid:
+        return StreamPosition(start.vbucket, uuid, part.end, 0, UNKNOWN_END)
+    safe = start.seqno if start.complete else start.snapshot_start
+    ends = (safe, *start.marks) if start.complete else start.marks
+    marks = sorted({mark for mark in ends if 0 < mark <= safe}, reverse=True)
+    return replace(
+        start, seqno=part.end, snapshot_start=safe, snapshot_end=UNKNOWN_END, marks=tuple(marks[:_MOST_MARKS])
+    )
+
+
+def positions(client: Client, start: str | Checkpoint, options: Options) -> Checkpoint:
+    """Where a stream that starts there stands, for each vbucket; nothing is streamed."""
+    everything = client.stream(
+        start, Checkpoint(), scope=options.scope, collections=options.collections, vbuckets=options.vbuckets
+    )
+    with everything:
+        found = everything.checkpoint
+    if not isinstance(start, Checkpoint):
+        return found
+    # Vbuckets that are not read stay where they are.
+    kept = start.by_vbucket() | found.by_vbucket()
+    return replace(found, positions=tuple(kept[vbucket] for vbucket in sorted(kept)))
+
+
+def high_seqnos(client: Client, options: Options) -> dict[int, int]:
+    """The last seqno of each vbucket that is asked for."""
+    for turn in range(_TRIES):
+        found = client.high_seqnos()
+        wanted = range(client.map.num_vbuckets) if options.vbuckets is None else options.vbuckets
+        missing = [vbucket for vbucket in wanted if vbucket not in found]
+        if not missing or missing[-1] >= client.map.num_vbuckets:
+            return {vbucket: seqno for vbucket, seqno in found.items() if vbucket in wanted}
+        if turn < _TRIES - 1:
+            time.sleep(_PAUSE)
+            client.refresh()
+    raise TransportError(f"no node has vbuckets {missing[:5]} now: try again when the cluster is whole")
+
+
+def _ends(options: Options, highs: Mapping[int, int]) -> Mapping[int, int]:
+    if not isinstance(options.end, Checkpoint):
+        return highs
+    ends = {position.vbucket: position.seqno for position in options.end}
+    for vbucket, end in ends.items():
+        if vbucket in highs and end > highs[vbucket]:
+            raise LocalProtocolError(
+                f"option endingOffsets: vbucket {vbucket}: expected up to {highs[vbucket]}, where it is, found {end}"
+            )
+    return ends
+
+
+def owners_of(client: Client, ranges: list[Range]) -> dict[int, str]:
+    return {part.vbucket: str(client.map.owner(part.vbucket) or "") for part in ranges}
+
+
+def divide(ranges: list[Range], owners: Mapping[int, str], at_least: int) -> tuple[Partition, ...]:
+    """Partitions of one node each, about equally large. No vbucket has one alone, if its node has others."""
+    by_node: dict[str, list[Range]] = {}
+    for part in ranges:
+        by_node.setdefault(owners[part.vbucket], []).append(part)
+    total = sum(part.size for part in ranges) or 1
+    found = []
+    for node, parts in sorted(by_node.items()):
+        share = -(-at_least * sum(part.size for part in parts) // total)
+        count = max(1, min(share, len(parts) // 2))
+        found += [Partition(node, tuple(group)) for group in _groups(parts, count)]
+    return tuple(found)
+
+
+def _groups(parts: list[Range], count: int) -> list[list[Range]]:
+    """The largest first, each to the group that has the least."""
+    groups: list[list[Range]] = [[] for _ in range(count)]
+    heap = [(0, number) for number in range(count)]
+    for part in sorted(parts, key=lambda part: (-part.size, part.vbucket)):
+        size, number = heapq.heappop(heap)
+        groups[number].append(part)
+        # A vbucket costs something even if it is almost empty.
+        heapq.heappush(heap, (size + part.size + 1, number))
+    return [sorted(group, key=lambda part: part.vbucket) for group in groups]

@@ -1,0 +1,59 @@
+"""The Data Source: `spark.read.format("dcp")`, with the planner, the tasks and the schema of `read`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from dcp.spark.options import Options
+from dcp.spark.planner import Partition, plan_for
+from dcp.spark.schema import Schema, chosen_by
+from dcp.spark.task import rows
+
+
+class DcpDataSource(DataSource):  # type: ignore[misc]
+    """Register it with `spark.dataSource.register(dcp.spark.DcpDataSource)`.
+
+    A schema that is given chooses columns, as the option `columns` does.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._chosen = Options.of(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "dcp"
+
+    def schema(self) -> StructType:
+        return Schema(self._chosen).struct()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return Reader(replace(self._chosen, columns=chosen_by(schema, self._chosen)))
+
+
+class Share(InputPartition):  # type: ignore[misc]
+    """What one task reads."""
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__(None)
+        self.partition = partition
+
+
+class Reader(DataSourceReader):  # type: ignore[misc]
+    """A batch read, planned once for each `load()`."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Share(partition) for partition in plan_for(self._options).partitions]
+
+    def read(self, share: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark makes a partition of its own where there is none.
+        if isinstance(share, Share):
+            yield from rows(share.partition, self._options)

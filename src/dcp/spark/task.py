@@ -1,0 +1,144 @@
+"""What a task does: stream its vbuckets into batches of the size that Spark likes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+
+import dcp
+from dcp.checkpoint import Checkpoint
+from dcp.client import ChangeStream, Client
+from dcp.client.rollback import EVENT, WITH_ROLLBACK, rollback_rows
+from dcp.columns.decoder import Decoder
+from dcp.errors import ServerError, TransportError
+from dcp.position import StreamPosition
+from dcp.spark.host import gone_of
+from dcp.spark.options import Options
+from dcp.spark.planner import Partition
+from dcp.spark.schema import Schema
+
+# What Spark handles best is 1 to 4 MiB; buffers above 16 MiB are slow there.
+_LEAST, _MOST = 1 << 20, 4 << 20
+_LINGER = 0.25
+# No wait is longer, since nobody wakes a worker whose query has ended.
+_NAP = 0.2
+# After so many silent seconds a task looks whether its end can still be reached, and how long it does without nodes.
+_SILENCE, _PATIENCE = 5.0, 60.0
+
+Finish = Callable[[Checkpoint], None]
+
+
+def rows(partition: Partition, options: Options, finish: Finish | None = None) -> Iterator[pa.RecordBatch]:
+    """The changes of a partition. finish: gets the positions behind them when all are handed out."""
+    schema = Schema(options)
+    gone = gone_of()
+    for batch in _undone(partition, schema):
+        yield schema.plain(batch)
+    with dcp.connect(options.login.into(options.url)) as client:
+        stream = _stream(client, partition, options, schema)
+        watch = _Watch(client, stream, partition)
+        yield from sized(schema.plain(batch) for batch in _batches(stream, watch, gone))
+        if finish is not None and not gone():
+            finish(stream.checkpoint)
+
+
+def _stream(client: Client, partition: Partition, options: Options, schema: Schema) -> ChangeStream:
+    ends = Checkpoint(tuple(StreamPosition(vbucket, 0, end, end, end) for vbucket, end in partition.end.items()))
+    return client.stream(
+        partition.start,
+        ends,
+        scope=options.scope,
+        collections=options.collections,
+        vbuckets=partition.vbuckets,
+        columns=schema.names,
+        batch_bytes=_LEAST,
+        linger=_LINGER,
+        on_rollback=options.on_rollback,
+    )
+
+
+def _undone(partition: Partition, schema: Schema) -> Iterator[pa.RecordBatch]:
+    """A row for each vbucket that the plan found to have lost what the reader had."""
+    make = rollback_rows(Decoder(WITH_ROLLBACK, schema.names, events=(EVENT,)))
+    for part in partition.ranges:
+        if part.undone_from is not None:
+            yield make(part.vbucket, part.undone_from, part.start.seqno).to_arrow()
+
+
+def _batches(stream: ChangeStream, watch: _Watch, gone: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+    while not gone():
+        try:
+            batch = stream.next(_NAP)
+        except TimeoutError:
+            watch.nothing()
+            continue
+        if batch is None:
+            return
+        watch.something()
+        yield batch.to_arrow()
+
+
+def sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Small ones put together, large ones cut."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= _LEAST:
+            yield from _cut(_joined(waiting))
+            waiting, size = [], 0
+    if waiting:
+        yield from _cut(_joined(waiting))
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Halves of halves. A row larger than the limit stays whole."""
+    if batch.nbytes <= _MOST or batch.num_rows == 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _cut(batch.slice(0, half))
+    yield from _cut(batch.slice(half))
+
+
+class _Watch:
+    """Ends a task that waits for what cannot come."""
+
+    def __init__(self, client: Client, stream: ChangeStream, partition: Partition) -> None:
+        self._client, self._stream, self._ends = client, stream, partition.end
+        self._unreachable_since: float | None = None
+        self.something()
+
+    def something(self) -> None:
+        self._look_at = time.monotonic() + _SILENCE
+
+    def nothing(self) -> None:
+        if time.monotonic() < self._look_at:
+            return
+        try:
+            self._check(self._client.high_seqnos())
+            self._unreachable_since = None
+        except TransportError:
+            self._unreachable_since = self._unreachable_since or time.monotonic()
+            if time.monotonic() - self._unreachable_since > _PATIENCE:
+                raise
+        self._look_at = time.monotonic() + _SILENCE
+
+    def _check(self, highs: dict[int, int]) -> None:
+        for position in self._stream.checkpoint:
+            end = self._ends[position.vbucket]
+            high = highs.get(position.vbucket, end)
+            if position.seqno < end and high < end:
+                raise ServerError(
+                    f"vbucket {position.vbucket}: planned up to seqno {end}, but the cluster lost changes since and "
+                    f"ends at {high}: plan the read again"
+                )

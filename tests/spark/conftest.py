@@ -1,0 +1,45 @@
+"""One session and one cluster for all tests of Spark: both take longer to start than any test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dcp.embedded import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/spark/" in item.path.as_posix():
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    import dcp.spark
+
+    builder = SparkSession.builder.master("local[2]").appName("dcp").config("spark.ui.enabled", "false")
+    # What a batch has besides what its schema says would be dropped without a word.
+    builder = builder.config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
+    options: dict[str, Any] = dcp.spark.session_options()
+    session = builder.config(map=options).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    session.dataSource.register(dcp.spark.DcpDataSource)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=2, vbuckets=8) as cluster:
+        yield cluster

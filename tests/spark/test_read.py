@@ -1,0 +1,177 @@
+"""What Spark reads is what the cluster has, over both roads."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dcp.spark
+from dcp.embedded import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Read = Callable[..., "DataFrame"]
+
+
+def over_map(spark: SparkSession, url: str, **options: Any) -> DataFrame:
+    return dcp.spark.read(spark, url, **options)
+
+
+def over_source(spark: SparkSession, url: str, **options: Any) -> DataFrame:
+    return spark.read.format("dcp").options(url=url, **options).load()
+
+
+ROADS = pytest.mark.parametrize("read", [over_map, over_source])
+
+
+def documents(frame: DataFrame) -> dict[bytes, tuple[bytes, int, int, int, int]]:
+    """What is left at the end of the changes."""
+    found: dict[bytes, tuple[bytes, int, int, int, int]] = {}
+    for row in frame.select("event", "key", "value", "cas", "seqno", "rev_seqno", "vbucket").collect():
+        if row.event == "mutation":
+            found[bytes(row.key)] = (bytes(row.value), row.cas, row.seqno, row.rev_seqno, row.vbucket)
+        else:
+            found.pop(bytes(row.key), None)
+    return found
+
+
+def truth(cluster: Cluster, **where: str) -> dict[bytes, tuple[bytes, int, int, int, int]]:
+    return {key: (t.value, t.cas, t.seqno, t.rev_seqno, t.vbucket) for key, t in cluster.truth(**where).items()}
+
+
+@ROADS
+def test_a_read_is_what_the_cluster_has(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+    cluster.load(2000, value_size=300)
+    for number in range(0, 200, 3):
+        cluster.delete(f"key-{number:010}")
+    frame = read(spark, cluster.url, minPartitions="4")
+    assert documents(frame) == truth(cluster)
+    # Written after the read was planned: no action of the same frame has it.
+    cluster.upsert("later", b"{}")
+    assert frame.count() == 2000
+
+
+@ROADS
+def test_only_the_columns_that_were_asked_for_are_read(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+    cluster.upsert("a", b'{"n": 1}', flags=0xFFFF_FFFF)
+    frame = read(spark, cluster.url, columns="flags,key,value,timestamp", key_format="string", VALUEFORMAT="string")
+    assert frame.dtypes == [("flags", "bigint"), ("key", "string"), ("value", "string"), ("timestamp", "timestamp")]
+    (row,) = frame.collect()
+    assert row[:3] == (0xFFFF_FFFF, "a", '{"n": 1}')
+    assert int(row.timestamp.timestamp() * 1e6) == pytest.approx(cluster.truth()[b"a"].cas / 1000, abs=100)
+
+
+def test_a_schema_chooses_columns(spark: SparkSession, cluster: Cluster) -> None:
+    cluster.upsert("a", b"{}")
+    reader = spark.read.format("dcp").options(url=cluster.url)
+    assert reader.schema("seqno long, key binary").load().collect() == [(1, b"a")]
+    with pytest.raises(Exception, match="schema: seqno: expected bigint, found string"):
+        reader.schema("seqno string").load().collect()
+
+
+@ROADS
+def test_only_the_collections_that_were_asked_for_are_read(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+    cluster.create_scope("shop")
+    cluster.create_collection("shop", "stock")
+    cluster.create_collection("shop", "orders")
+    for number in range(20):
+        cluster.upsert(f"d{number}", b"{}")
+        cluster.upsert(f"s{number}", b"{}", collection="shop.stock")
+        cluster.upsert(f"o{number}", b"{}", collection="shop.orders")
+    stock = truth(cluster, collection="shop.stock")
+    orders = truth(cluster, collection="shop.orders")
+    assert documents(read(spark, cluster.url, scope="shop", collections="stock")) == stock
+    assert documents(read(spark, cluster.url, scope="shop")) == stock | orders
+    assert documents(read(spark, cluster.url, collections="shop.orders, _default._default")) == orders | truth(cluster)
+
+
+@ROADS
+def test_only_the_vbuckets_that_were_asked_for_are_read(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+    cluster.load(100)
+    some = {key: row for key, row in truth(cluster).items() if row[4] in (0, 1, 2, 5)}
+    assert documents(read(spark, cluster.url, vbuckets="0-2,5")) == some
+
+
+@ROADS
+def test_a_read_of_nothing_is_empty(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+    assert read(spark, cluster.url).collect() == []
+    cluster.upsert("a", b"{}")
+    assert read(spark, cluster.url, startingOffsets="latest").collect() == []
+
+
+def test_the_next_read_goes_on_where_the_plan_ends(spark: SparkSession, cluster: Cluster) -> None:
+    cluster.load(500)
+    plan = dcp.spark.plan(cluster.url)
+    assert documents(dcp.spark.read(spark, pickle.loads(pickle.dumps(plan)))) == truth(cluster)
+    before = cluster.truth()
+    cluster.upsert("new", b"{}")
+    cluster.delete("key-0000000007")
+    kept = dcp.Checkpoint.from_json(plan.end.to_json())
+    news = dcp.spark.read(spark, cluster.url, start=kept).collect()
+    assert {(row.event, bytes(row.key)) for row in news} == {("mutation", b"new"), ("deletion", b"key-0000000007")}
+    assert set(before) - {bytes(row.key) for row in news if row.event == "deletion"} | {b"new"} == set(cluster.truth())
+    again = over_source(spark, cluster.url, startingOffsets=plan.end.to_json(), endingOffsets=plan.end.to_json())
+    assert again.collect() == []
+
+
+def test_text_that_is_none_is_refused(spark: SparkSession, cluster: Cluster) -> None:
+    cluster.upsert("a", b"\xff\xfe")
+    with pytest.raises(Exception, match="valueFormat: expected binary"):
+        dcp.spark.read(spark, cluster.url, valueFormat="string").collect()
+
+
+@ROADS
+def test_the_password_is_in_no_plan(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+    cluster.upsert("a", b"{}")
+    frame = read(spark, cluster.url)
+    plans = frame._jdf.queryExecution().toString()  # type: ignore[operator]
+    assert "dcp" in plans
+    assert cluster.credentials.password not in plans + str(frame) + repr(dcp.spark.plan(cluster.url))
+
+
+def test_a_password_in_a_file_does_not_travel(cluster: Cluster, tmp_path: Any, monkeypatch: Any) -> None:
+    file = tmp_path / "password"
+    file.write_text(cluster.credentials.password + "\n", "utf-8")
+    scheme, _, hosts = cluster.url.partition("://")
+    url = f"{scheme}://{hosts.partition('@')[2]}"
+    by_file = dcp.spark.plan(url, username=cluster.credentials.username, passwordFile=str(file))
+    monkeypatch.setenv("DCP_USERNAME", cluster.credentials.username)
+    monkeypatch.setenv("DCP_PASSWORD", cluster.credentials.password)
+    by_environment = dcp.spark.plan(url)
+    secret = cluster.credentials.password.encode()
+    assert secret not in pickle.dumps(by_file) + pickle.dumps(by_environment)
+    assert secret in pickle.dumps(dcp.spark.plan(cluster.url))
+
+
+@ROADS
+def test_what_is_stopped_early_leaves_no_connection(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+    cluster.load(20_000, value_size=1000)
+    assert len(read(spark, cluster.url).limit(3).collect()) == 3
+    assert_disconnected(cluster)
+
+
+def assert_disconnected(cluster: Cluster) -> None:
+    """Ends when the last connection does; pytest's own limit ends it otherwise."""
+    pause = threading.Event()
+    while cluster._server.links:
+        pause.wait(0.05)
+
+
+def test_wrong_options_are_told(spark: SparkSession, cluster: Cluster) -> None:
+    with pytest.raises(Exception, match=r"option 'colums': .*did you mean columns\?.*there are collections, columns"):
+        over_source(spark, cluster.url, colums="key")
+    with pytest.raises(dcp.LocalProtocolError, match="there is no column 'kex'"):
+        over_map(spark, cluster.url, columns=["kex"])
+
+
+def test_a_checkpoint_is_json_for_spark(cluster: Cluster) -> None:
+    cluster.upsert("a", b"{}")
+    end = dcp.spark.plan(cluster.url).end
+    positions = json.loads(end.to_json())["positions"]
+    assert len(positions) == 8
