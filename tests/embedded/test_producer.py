@@ -304,12 +304,15 @@ def test_a_document_larger_than_window_and_buffer_is_sent_whole() -> None:
 
 
 def test_switching_the_window_off_forgets_what_is_outstanding() -> None:
-    made, _ = filled(3)
+    made, vbucket = filled(3)
     consumer = Consumer(made, controls={"connection_buffer_size": "1"})
     assert named(consumer.stream()) == [("marker", 0, 3, 5)]
     assert consumer.talk.out.stalled
     consumer.tell(Frame("control", Magic.REQUEST, 1, key=b"connection_buffer_size", value=b"0"))
     assert named(consumer.hear()[1:]) == [("mutation", n) for n in (1, 2, 3)]
+    consumer.control("connection_buffer_size", "1")
+    vbucket.put(Item("mutation", 4, b"k"))
+    assert named(consumer.hear()) == [("marker", 4, 4, 1)]
 
 
 # Bytes.
