@@ -75,9 +75,9 @@ Items = dict[int, list[AnyItem]]
 def items_of(talk: Transcript) -> Items:
     """What the vbuckets held or were to hold, in order: what was sent, and what the recorder stored besides.
 
-    The recordings with collections are of the same bucket, and of the same history: they complete each other.
+    Recordings of the same bucket, and of the same history, complete each other.
     """
-    talks = _family(talk.version) if talk.scenario.startswith("collections") else [talk]
+    talks = [talk, *_relatives(talk)]
     found: dict[tuple[int, int], AnyItem] = {}
     for one in talks:
         for vbucket, stored in _documented(one):
@@ -91,12 +91,15 @@ def items_of(talk: Transcript) -> Items:
     return by_vbucket
 
 
-def _family(version: str) -> list[Transcript]:
-    return [
-        talk
-        for talk in map(transcript, TRANSCRIPTS)
-        if talk.version == version and talk.scenario.startswith("collections")
-    ]
+_RELATIVES = {"collections": "collections", "error_kv_on_dcp_connection": "stream_memory_full_then_live"}
+
+
+def _relatives(talk: Transcript) -> Iterator[Transcript]:
+    for scenario, others in _RELATIVES.items():
+        if talk.scenario.startswith(scenario):
+            for other in map(transcript, TRANSCRIPTS):
+                if other.version == talk.version and other.scenario.startswith(others):
+                    yield other
 
 
 def _documented(talk: Transcript) -> Iterator[tuple[int, Item]]:
@@ -191,6 +194,19 @@ def logs_of(talk: Transcript) -> dict[int, FailoverLog]:
         if frame.kind.answers and frame.opaque in asked and frame.status == Status.SUCCESS:
             found[asked[frame.opaque]] = FailoverLog.of(FAILOVER_LOG.decode(frame.value, {}))
     return found
+
+
+def seqnos_of(talk: Transcript) -> list[dict[int, int]]:
+    """How far the server said its vbuckets were, each time that it was asked."""
+    answers = (one.frame for one in said(talk, "server") if one.frame.name == "get_all_vb_seqnos")
+    return [dict(frame.body()) for frame in answers if frame.status == Status.SUCCESS]
+
+
+def bucket_of(talk: Transcript) -> str:
+    """The name of the bucket that the client talked about."""
+    refused = {one.frame.opaque for one in said(talk, "server") if one.frame.status}
+    names = [frame.key.decode() for frame in _requests(talk, ["select_bucket"]) if frame.opaque not in refused]
+    return names[-1] if names else "default"
 
 
 def absent_vbuckets(talk: Transcript) -> set[int]:

@@ -20,7 +20,7 @@ def explain(status: Status, context: str, generation: Generation) -> tuple[bytes
     """The value and datatype of an error."""
     if generation.errors_in_words:
         return _WORDS.get(status, b""), 0
-    if context and generation.errors_in_json:
+    if context and generation.errors_in_json(status):
         return JSON.encode({"error": {"context": context}}), int(Datatype.JSON)
     return b"", 0
 

@@ -85,10 +85,19 @@ class Generation:
         """Whether the value of an error is its status in words."""
         return self.release < (4, 0)
 
-    @property
-    def errors_in_json(self) -> bool:
+    def errors_in_json(self, status: Status) -> bool:
         """Whether the value of an error says what was wrong."""
-        return self.release >= (6, 5)
+        return self.release >= (6, 5) or (status is Status.EACCESS and self.release >= (5, 5))
+
+    @property
+    def json_unasked(self) -> bool:
+        """Whether documents are said to be JSON to those who did not ask."""
+        return self.release < (4, 0)
+
+    @property
+    def maps_are_json(self) -> bool:
+        """Whether a map has the datatype that it is of."""
+        return self.release >= (5, 0)
 
     @property
     def refusals_with_maps_are_json(self) -> bool:

@@ -24,7 +24,8 @@ def get_cluster_config(talk: Conversation, frame: Frame) -> Frame:
     if talk.session.bucket is None and not has_global_map(talk.bucket):
         raise Refusal(Status.NO_BUCKET)
     talk.session.map_sent = revision(talk.bucket)
-    return answer(frame, value=JSON.encode(_map(talk)), datatype=Datatype.JSON)
+    datatype = int(Datatype.JSON) if talk.bucket.generation.maps_are_json else 0
+    return answer(frame, value=JSON.encode(_map(talk)), datatype=datatype)
 
 
 def _is_news(talk: Conversation, epoch: int, known: int) -> bool:

@@ -70,7 +70,8 @@ def body_of(item: Item) -> bytes:
 
 def shown_value(talk: Conversation, item: Item) -> tuple[bytes, int]:
     """The body and its datatype, in a form that the client agreed on."""
-    json_bit = item.datatype & Datatype.JSON if talk.has(Feature.JSON) else 0
+    tells = talk.has(Feature.JSON) or talk.bucket.generation.json_unasked
+    json_bit = item.datatype & Datatype.JSON if tells else 0
     compressed = item.datatype & Datatype.SNAPPY and not item.datatype & Datatype.XATTR
     if compressed and talk.has(Feature.SNAPPY):
         return item.value, json_bit | Datatype.SNAPPY
