@@ -1,0 +1,242 @@
+"""A recorded conversation, heard by a session of ours: the bytes of the server as they were, but for the opaques."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import dcp
+from dcp.position import FailoverLog, StreamPosition
+from dcp.progress import Progress
+from dcp.session.connection import Session
+from dcp.session.events import Event
+from dcp.session.handshake import Agreement
+from dcp.session.stream import Stream
+from dcp.wire.dcp import OpenFlag, OsoSnapshot, StreamFlag
+from dcp.wire.frame import Frame
+from dcp.wire.layout import Kind
+from dcp.wire.memcached import FEATURES, Feature, Status
+from tests.conformance import Transcript, cut
+
+ROWS = frozenset(["mutation", "deletion", "expiration", "prepare", "commit", "abort"])
+COLUMNS = ["event", "vbucket", "seqno", "key", "collection_id", "stream_id"]
+
+Row = tuple[str, int, int, bytes, int | None]
+
+
+def with_opaque(raw: bytes, opaque: int) -> bytes:
+    return raw[:12] + opaque.to_bytes(4, "big") + raw[16:]
+
+
+@dataclass
+class Request:
+    """One stream that the recorded client asked for, and how far the slow model is with it."""
+
+    frame: Frame
+    raw: bytes
+    position: StreamPosition
+    # Whether our position says what the recorded one did.
+    faithful: bool
+    stream: Stream | None = None
+    asked: bytes = b""
+    model: Progress | None = None
+    outcome: list[str] = field(default_factory=list)
+
+    @property
+    def sid(self) -> int | None:
+        value = self.frame.body() if self.frame.value else None
+        return None if value is None else value.sid
+
+
+@dataclass
+class Step:
+    """Bytes of the server, and the request that has to be made before they come."""
+
+    raw: bytes
+    request: Request | None = None
+    closes: Request | None = None
+    whose: Request | None = None
+
+
+class Replay:
+    """The conversation after it was opened. `run` lets a session hear it in the chunks that are given."""
+
+    def __init__(self, talk: Transcript) -> None:
+        said = [(dcp.decode(raw)[0], raw) for raw in cut(talk.main.client)]
+        self.asked = [(frame, raw) for frame, raw in said if frame.kind is Kind.REQUEST]
+        self.answered_noops = [raw for frame, raw in said if frame.name == "dcp_noop"]
+        self.requests = [_request(frame, raw) for frame, raw in self.asked if frame.name == "stream_request"]
+        self.heard = [(dcp.decode(raw)[0], raw) for raw in cut(talk.main.server)]
+        self.agreement = self._agreement()
+        self.steps = list(self._steps())
+        self.events: list[Event] = []
+        self.rows: list[Row] = []
+        self.sent = b""
+        self.counted = 0
+
+    def _agreement(self) -> Agreement:
+        answers = {(frame.name, frame.opaque): frame for frame, _ in self.heard if frame.kind.answers}
+        features: frozenset[Feature] = frozenset()
+        controls, window, flags = set(), 0, OpenFlag.PRODUCER
+        for frame, _ in self.asked:
+            answer = answers.get((frame.name, frame.opaque))
+            if answer is None or answer.status:
+                continue
+            if frame.name == "hello":
+                features = frozenset(Feature(code) for code in FEATURES.decode(answer.value, {}))
+            elif frame.name == "open":
+                flags = OpenFlag(int(frame.fields["flags"]))
+            elif frame.name == "control":
+                controls.add(frame.key.decode())
+                window = int(frame.value) if frame.key == b"connection_buffer_size" else window
+        return Agreement(features, frozenset(controls), flags, None, window, 120.0)
+
+    def _steps(self) -> Iterator[Step]:
+        """From the answer to the open on. Answers come in the order of the questions."""
+        waiting, closing = iter(self.requests), [f for f, _ in self.asked if f.name == "close_stream"]
+        streams: dict[tuple[int, int, int | None], Request] = {}
+        opened = False
+        for frame, raw in self.heard:
+            if not opened:
+                opened = frame.name == "open"
+            elif frame.name == "stream_request":
+                request = next(waiting)
+                streams[request.frame.opaque, request.frame.vbucket, request.sid] = request
+                yield Step(raw, request=request, whose=request)
+            elif frame.name == "close_stream":
+                closed = closing.pop(0)
+                whose = next(r for key, r in streams.items() if key[1:] == (closed.vbucket, closed.stream_id))
+                yield Step(raw, closes=whose, whose=whose)
+            elif frame.kind is Kind.REQUEST and frame.name != "dcp_noop":
+                yield Step(raw, whose=streams[frame.opaque, frame.vbucket, frame.stream_id])
+            else:
+                yield Step(raw)
+
+    # ------------------------------------------------------------------ our session
+
+    def run(self, chunks: Iterator[int]) -> Session:
+        inflate = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE not in self.agreement.flags
+
+        def decoder(collections: bool) -> dcp.Decoder:
+            return dcp.Decoder(columns=COLUMNS, collections=collections, inflate=inflate)
+
+        session = Session.agreed(self.agreement, decoder, 0.0)
+        data = b""
+        for step in self.steps:
+            if step.request is not None or step.closes is not None:
+                data = self._feed(session, data, chunks)
+            if step.request is not None:
+                data = self._open(session, step.request, data)
+            if step.closes is not None and step.closes.stream is not None:
+                session.close_stream(step.closes.stream)
+            stream = None if step.whose is None else step.whose.stream
+            data += step.raw if stream is None else with_opaque(step.raw, stream.opaque)
+        while data:
+            data = self._feed(session, data, chunks)
+        self._take(session)
+        self.sent += session.outgoing()
+        return session
+
+    def _open(self, session: Session, request: Request, data: bytes) -> bytes:
+        """As soon as no other stream of the vbucket is there; what comes before may be on its way still."""
+        while data and any(stream.key == (request.frame.vbucket, request.sid) for stream in session.streams.values()):
+            self._receive(session, data)
+            data = b""
+        self.sent += session.outgoing()
+        fields = request.frame.fields
+        request.stream = session.open(
+            Progress(request.position),
+            end=int(fields["end_seqno"]),
+            flags=StreamFlag(int(fields["flags"])),
+            chosen=request.frame.body() if request.frame.value else None,
+        )
+        request.asked = session.outgoing()
+        return data
+
+    def _feed(self, session: Session, data: bytes, chunks: Iterator[int]) -> bytes:
+        """As much of it as the next chunk; what is left waits for more, or for its turn."""
+        size = next(chunks)
+        self._receive(session, data[:size])
+        return data[size:]
+
+    def _receive(self, session: Session, data: bytes) -> None:
+        while data:
+            with session.buffer() as room:
+                count = min(len(room), len(data))
+                room[:count] = data[:count]
+            data = data[count:]
+            events, full = session.received(count, 0.0, 5, 1 << 30)
+            self.events += events
+            while full:
+                self._take(session)
+                events, full = session.advance(5, 1 << 30)
+                self.events += events
+
+    def _take(self, session: Session) -> None:
+        delivery = session.take()
+        for row in delivery.batch.to_arrow().to_pylist():
+            self.rows.append((row["event"], row["vbucket"], row["seqno"], row["key"], row["stream_id"]))
+        session.processed(delivery.counted)
+        self.counted += delivery.counted
+
+    # ------------------------------------------------------------------ the slow model
+
+    def model(self) -> None:
+        """Frame by frame, as the rules are written."""
+        for step in self.steps:
+            if step.whose is not None:
+                _fold(step.whose, dcp.decode(step.raw)[0])
+
+    def expected_rows(self, split: Callable[[bytes], bytes]) -> list[Row]:
+        frames = [dcp.decode(step.raw)[0] for step in self.steps]
+        return [
+            (frame.name, frame.vbucket, int(frame.fields["seqno"]), split(frame.key), frame.stream_id)
+            for frame in frames
+            if frame.name in ROWS and frame.kind is Kind.REQUEST
+        ]
+
+
+def _fold(request: Request, frame: Frame) -> None:
+    fields: Any = frame.fields
+    if frame.name == "stream_request":
+        request.outcome.append(Status(frame.status).name)
+        if not frame.status:
+            request.model = Progress(request.position).accepted(FailoverLog.of(frame.body()))
+        return
+    if frame.name in ("stream_end", "close_stream"):
+        request.outcome.append(frame.name)
+        return
+    assert request.model is not None
+    if frame.name == "snapshot_marker":
+        window = fields["snapshot_start"], fields["snapshot_end"], fields.get("purge_seqno", 0)
+        request.model = request.model.marker(*window)
+    elif frame.name == "oso_snapshot":
+        starts = fields["flags"] == OsoSnapshot.START
+        request.model = request.model.disorder_begins() if starts else request.model.disorder_ends()
+    else:
+        request.model = request.model.seen(fields["seqno"])
+        if frame.name == "system_event":
+            request.model = request.model.manifest(fields["manifest_uid"])
+
+
+def _request(frame: Frame, raw: bytes) -> Request:
+    """With the position that the recorded client had; one like it, where no position of ours says such a thing."""
+    fields: Any = frame.fields
+    seqno, start, end = fields["start_seqno"], fields["snapshot_start"], fields["snapshot_end"]
+    sound = start <= seqno <= end
+    position = StreamPosition(
+        frame.vbucket, fields["vbuuid"] if seqno else 0, seqno, start if sound else seqno, end if sound else seqno
+    )
+    return Request(frame, raw, position, sound and (seqno > 0 or not fields["vbuuid"]))
+
+
+def whole() -> Iterator[int]:
+    while True:
+        yield 1 << 30
+
+
+def pieces(sizes: Iterable[int]) -> Iterator[int]:
+    yield from sizes
+    while True:
+        yield 1 << 30

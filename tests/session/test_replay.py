@@ -1,0 +1,112 @@
+"""Conversations recorded from real servers, heard by our session in any chunks."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import dcp
+from dcp.session.events import Accepted, Ended, Refused, RolledBack
+from dcp.wire.document import split_collection
+from dcp.wire.layout import Kind
+from dcp.wire.memcached import Feature
+from tests.conformance import TRANSCRIPTS, UNSENT, transcript
+from tests.session.replay import Replay, pieces, whole, with_opaque
+
+# Scenarios without a stream to us, and why.
+WITHOUT_STREAM = {
+    "collections_filter_nojson": "the filter is malformed on purpose, and refused",
+    "error_kv_on_dcp_connection": "commands of documents only",
+    "error_no_privilege": "the open is refused",
+    "error_noop_and_seqnos_before_open": "never opened",
+    "error_open_bad_extras": "the open is malformed on purpose",
+    "error_open_noname": "the open is malformed on purpose",
+    "error_open_twice": "no stream is asked for",
+    "error_stream_bad_extras": "the stream request is malformed on purpose",
+    "handshake_controls": "controls only; tests/session/test_handshake.py goes through them",
+    "open_refused_after_unordered_execution": "the open is refused",
+    "sasl_wrong_password": "the login is refused",
+    "server_as_consumer": "the server is the consumer",
+}
+TALKS = [path for path in TRANSCRIPTS if not path.stem.startswith("tap")]
+STREAMED = [path for path in TALKS if path.stem not in WITHOUT_STREAM]
+SHORT = 6_000
+
+
+def name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def chunkings(size: int, seed: int) -> Iterator[Callable[[], Iterator[int]]]:
+    yield whole
+    if size < SHORT:
+        yield lambda: pieces(itertools.repeat(1))
+    pick = random.Random(seed)
+    for longest in (3, 40, 3000) if size < SHORT else (500, 3000):
+        yield lambda longest=longest: pieces(pick.randrange(1, longest) for _ in itertools.count())  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("path", STREAMED, ids=name)
+def test_a_session_hears_what_was_said(path: Path) -> None:
+    talk = transcript(path)
+    for chunks in chunkings(len(talk.main.server), len(str(path.stem))):
+        replay = Replay(talk)
+        session = replay.run(chunks())
+        replay.model()
+        check(replay, session.strays)
+        check_documents(path, replay)
+
+
+def check(replay: Replay, strays: int) -> None:
+    collections = Feature.COLLECTIONS in replay.agreement.features
+    assert replay.rows == replay.expected_rows(lambda key: split_collection(key)[1] if collections else key)
+    frames = [(dcp.decode(step.raw)[0], step) for step in replay.steps]
+    outcomes = Counter(type(event).__name__ for event in replay.events)
+    for request in replay.requests:
+        stream = request.stream
+        assert stream is not None
+        if request.model is not None:
+            assert stream.position == request.model.position
+        if request.faithful:
+            assert request.asked == with_opaque(request.raw, stream.opaque)
+        mine = [event for event in replay.events if getattr(event, "stream", None) is stream]
+        kinds = {"SUCCESS": Accepted, "ROLLBACK": RolledBack, "stream_end": Ended}
+        expected = [kinds.get(said, Refused) for said in request.outcome if said != "close_stream"]
+        assert [type(event) for event in mine] == expected
+        assert stream.ended == (expected[-1] is not Accepted)
+    assert sum(outcomes.values()) == len(replay.events)
+    # Answers to what another client asked besides.
+    assert strays == sum(step.whose is None and frame.name != "dcp_noop" for frame, step in frames)
+    noops = [step.raw for frame, step in frames if frame.name == "dcp_noop"]
+    ours = [raw for raw in dcp.decode(replay.sent) if raw.name == "dcp_noop"]
+    assert [frame.opaque for frame in ours] == [int.from_bytes(raw[12:16], "big") for raw in noops]
+    assert b"".join(replay.answered_noops) == b"".join(map(dcp.encode, ours[: len(replay.answered_noops)]))
+    flow = [len(step.raw) for frame, step in frames if frame.kind is Kind.REQUEST and frame.name != "dcp_noop"]
+    acknowledged = sum(int(frame.fields["bytes"]) for frame in dcp.decode(replay.sent) if frame.name == "buffer_ack")
+    window = replay.agreement.window
+    assert (sum(flow) - acknowledged < window / 4) if window else acknowledged == 0
+
+
+def check_documents(path: Path, replay: Replay) -> None:
+    """What was stored before or meanwhile lies below the position."""
+    if path.stem in UNSENT:
+        return
+    for document in transcript(path).documents:
+        for request in replay.requests:
+            if request.frame.vbucket == document.vbucket and request.model is not None and document.seqno is not None:
+                assert document.seqno <= request.model.position.seqno
+
+
+def test_every_recording_is_heard_or_has_a_reason() -> None:
+    left_out = Counter(path.stem for path in TALKS if path.stem in WITHOUT_STREAM)
+    assert len(TALKS) == len(STREAMED) + left_out.total()
+    assert (len(STREAMED), left_out.total()) == (109, 46)
+    assert left_out.keys() == WITHOUT_STREAM.keys()
+    # The others are windows that no position of ours has, and a history for the beginning of all.
+    requests = [request for path in STREAMED for request in Replay(transcript(path)).requests]
+    assert (len(requests), sum(request.faithful for request in requests)) == (178, 158)
