@@ -1,0 +1,287 @@
+"""From a fresh connection to streams, with every generation of servers, and with servers that refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import dcp
+from dcp.embedded.bucket import Bucket
+from dcp.embedded.conversation import Conversation
+from dcp.embedded.generation import Generation
+from dcp.embedded.handlers import HANDLERS
+from dcp.embedded.users import User
+from dcp.errors import AuthenticationError, DcpError, LocalProtocolError, RemoteProtocolError, ServerError
+from dcp.position import StreamPosition
+from dcp.progress import Progress
+from dcp.session.connection import Session
+from dcp.session.events import MapChanged, Ready
+from dcp.session.handshake import Wishes
+from dcp.session.sasl import Credentials
+from dcp.wire.dcp import OpenFlag
+from dcp.wire.frame import Frame, encode
+from dcp.wire.layout import Kind, Magic
+from dcp.wire.memcached import Status
+from tests.conformance import TRANSCRIPTS, cut, transcript
+from tests.session.shaking import PASSWORD, WISHES, Peer, Said, decoder, hear, shake
+
+FLAGS = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.NO_VALUE | OpenFlag.INCLUDE_DELETE_TIMES
+OLD = {"hello": Status.UNKNOWN_COMMAND, "select_bucket": Status.UNKNOWN_COMMAND}
+
+
+def released(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+@pytest.mark.parametrize(
+    "version", ["3.0", "4.0", "4.6", "5.0", "5.5", "6.0", "6.5", "6.6", "7.0", "7.2", "7.6", "8.0", "8.5"]
+)
+def test_every_generation_of_servers_is_agreed_with(version: str) -> None:
+    bucket = Bucket("travel", vbuckets=4, generation=Generation.of(version), clock=lambda: 1e9, seed=1)
+    talk = Conversation(bucket, bucket.nodes[0], HANDLERS, users={"alice": User("alice", PASSWORD)})
+    mechanism = None if released(version) >= (5, 0) else "PLAIN"
+    wishes = Wishes("t", "travel", WISHES.credentials, mechanism, xattrs=True, values=False)
+    session = Session(wishes, decoder, 0.0)
+    for _ in range(40):
+        talk.receive(session.outgoing(), 0.0)
+        events = hear(session, b"".join(bytes(part) for part in talk.send(0.0)))
+        session.take()
+        if any(isinstance(event, Ready) for event in events):
+            break
+    agreement = session.agreement
+    assert agreement is not None
+    since = released(version)
+    assert agreement.collections == (since >= (6, 5))
+    assert agreement.mechanism == ("SCRAM-SHA512" if since >= (5, 0) else "PLAIN")
+    expected = OpenFlag.PRODUCER
+    expected |= OpenFlag.INCLUDE_XATTRS | OpenFlag.NO_VALUE if since >= (5, 0) else OpenFlag(0)
+    expected |= OpenFlag.INCLUDE_DELETE_TIMES if since >= (5, 5) else OpenFlag(0)
+    assert agreement.flags == expected
+    assert ("max_marker_version" in agreement.controls) == (since >= (8, 0))
+    assert ("enable_expiry_opcode" in agreement.controls) == (since >= (6, 5))
+    assert (agreement.window, agreement.noop_interval is None) == (20 << 20, False)
+
+
+# ------------------------------------------------------------------ recorded servers
+
+# What a client of ours says otherwise than the recorded one did, and why.
+OTHERWISE = {
+    "hello": "other features are asked for",
+    "get_cluster_config": "the recorded client knew its node",
+    "send_stream_end_on_client_close_stream": "before 5.5 the recorded client did not ask",
+}
+RECORDED = [path for path in TRANSCRIPTS if path.stem == "handshake_controls"]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.name)
+def test_recorded_servers_are_agreed_with_in_the_bytes_that_were_recorded(path: object) -> None:
+    talk = transcript(next(one for one in RECORDED if one == path))
+    asked = [(dcp.decode(raw)[0], raw) for raw in cut(talk.main.client)]
+    answers = {
+        frame.opaque: raw for raw in cut(talk.main.server) if (frame := dcp.decode(raw)[0]).kind is Kind.RESPONSE
+    }
+    book = {(frame.name, frame.key, frame.value): raw for frame, raw in asked if frame.opaque in answers}
+    login = next((f.value for f, raw in asked if f.name == "sasl_auth" and answers[f.opaque][7] == 0), b"\0\0")
+    _, username, password = login.split(b"\0")
+    credentials = Credentials(username.decode(), password.decode()) if username else None
+    wishes = Wishes(
+        "hs-conn",
+        "default",
+        credentials,
+        "PLAIN",
+        collections=False,
+        delete_times=False,
+        window=20480,
+        noop_interval=20,
+    )
+    session = Session(wishes, decoder, 0.0)
+    same, other = [], set()
+    while session.agreement is None:
+        raw = session.outgoing()
+        (frame,) = dcp.decode(raw)
+        what = frame.key.decode() if frame.name == "control" else frame.name
+        recorded = book.get((frame.name, frame.key, frame.value))
+        if recorded is not None:
+            assert recorded[:12] + raw[12:16] + recorded[16:] == raw
+            same.append(what)
+            opaque = int.from_bytes(recorded[12:16], "big")
+            heard = answers[opaque][:12] + raw[12:16] + answers[opaque][16:]
+        else:
+            other.add(what)
+            # As this server answers what it does not know, or has nothing of.
+            said = Status.SUCCESS if frame.name in ("hello", "get_cluster_config") else Status.EINVAL
+            heard = encode(Frame(frame.name, Magic.RESPONSE, frame.opaque, status=int(said)))
+        hear(session, heard)
+        session.take()
+    assert other <= OTHERWISE.keys() | ({"select_bucket"} if talk.version < "5" else set())
+    assert {"open", "enable_noop", "set_noop_interval", "connection_buffer_size"} <= set(same)
+    assert session.agreement.window == 20480
+    # 3.0.0 did not let itself be told how often.
+    assert session.agreement.noop_interval == (180.0 if talk.version.startswith("3.0.0") else 20.0)
+
+
+def test_there_are_recordings() -> None:
+    assert len(RECORDED) == 5
+
+
+# ------------------------------------------------------------------ servers that refuse
+
+
+def test_a_server_from_before_hello_and_buckets_is_agreed_with() -> None:
+    session, agreement = shake(Peer(OLD))
+    assert not agreement.features
+    assert not agreement.collections
+    session.open(Progress(StreamPosition(3)))
+    (asked,) = dcp.decode(session.outgoing())
+    assert asked.fields["flags"] == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_flags_go_one_by_one_the_newest_first(count: int) -> None:
+    newest = [OpenFlag.INCLUDE_DELETE_TIMES, OpenFlag.NO_VALUE, OpenFlag.INCLUDE_XATTRS]
+
+    class Older(Peer):
+        def answer(self, frame: Frame) -> bytes:
+            known = FLAGS
+            for flag in newest[:count]:
+                known &= ~flag
+            self.said["open"] = Status.EINVAL if frame.fields.get("flags", 0) & ~known else Status.SUCCESS  # type: ignore[operator]
+            return super().answer(frame)
+
+    peer = Older()
+    _, agreement = shake(peer, xattrs=True, values=False)
+    assert len(peer.named("open")) == count + 1
+    assert agreement.flags == [FLAGS, FLAGS & ~newest[0], OpenFlag.PRODUCER | newest[2], OpenFlag.PRODUCER][count]
+
+
+OPTIONAL = [
+    "set_noop_interval",
+    "connection_buffer_size",
+    "send_stream_end_on_client_close_stream",
+    "enable_expiry_opcode",
+    "max_marker_version",
+    "enable_out_of_order_snapshots",
+    "change_streams",
+    "backfill_order",
+]
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+@pytest.mark.parametrize("status", [Status.EINVAL, Status.NOT_SUPPORTED, Status.UNKNOWN_COMMAND])
+def test_an_optional_control_is_done_without(name: str, status: Status) -> None:
+    peer = Peer({name: status})
+    _, agreement = shake(peer, out_of_order=True, history=True, backfill_order="sequential")
+    assert agreement.controls == peer.controls.keys() - {name}
+    assert agreement.window == (0 if name == "connection_buffer_size" else WISHES.window)
+    assert agreement.noop_interval == (180 if name == "set_noop_interval" else 120)
+
+
+def test_without_noops_there_is_no_deadline() -> None:
+    session, agreement = shake(Peer({"enable_noop": Status.EINVAL}), collections=False)
+    assert agreement.noop_interval is None
+    assert session.due() is None
+
+
+ROLE = "data_dcp_reader"
+REFUSED: list[tuple[dict[str, Said], type[DcpError], str]] = [
+    ({"sasl_auth": Status.AUTH_ERROR}, AuthenticationError, "'alice': wrong name or password"),
+    ({"sasl_auth": Status.ETMPFAIL}, AuthenticationError, "cannot authenticate user 'alice' now"),
+    ({"sasl_list_mechs": Status.UNKNOWN_COMMAND}, AuthenticationError, "server offers none.*sasl_mech_force=PLAIN"),
+    ({"sasl_list_mechs": b"GSSAPI"}, AuthenticationError, "offers GSSAPI"),
+    ({"select_bucket": Status.KEY_ENOENT}, ServerError, "'travel': there is none of this name"),
+    ({"select_bucket": Status.EACCESS}, ServerError, f"'travel': there is none, or.*{ROLE}"),
+    ({"select_bucket": Status.ETMPFAIL}, ServerError, "'travel': refused .status 0x86"),
+    ({"open": Status.EACCESS}, ServerError, ROLE),
+    ({"open": Status.NOT_SUPPORTED}, ServerError, "'travel' has no changes to stream"),
+    ({"open": Status.EINVAL}, ServerError, "open of 'test': refused"),
+    ({"open": (Status.ENOMEM, b'{"error":{"context":"full up"}}')}, ServerError, "full up"),
+    ({"enable_noop": Status.EINVAL}, ServerError, "enable_noop: refused, but no stream has collections or xattrs"),
+    ({"enable_noop": Status.ENOMEM}, ServerError, "control enable_noop: refused"),
+    ({"enable_stream_id": Status.EINVAL}, ServerError, "it takes 6.5"),
+    ({"get_cluster_config": b"{no"}, RemoteProtocolError, "expected JSON"),
+]
+
+
+@pytest.mark.parametrize(("said", "kind", "words"), REFUSED)
+def test_a_refusal_says_what_to_do(said: dict[str, Said], kind: type[DcpError], words: str) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        shake(Peer(said), stream_ids="enable_stream_id" in said)
+    assert PASSWORD not in f"{caught.value!s}{caught.value!r}"
+
+
+# ------------------------------------------------------------------ passwords
+
+
+def said_of(session: Session, peer: Peer) -> Iterator[bytes]:
+    while session.agreement is None:
+        raw = session.outgoing()
+        yield raw
+        hear(session, peer.answer(dcp.decode(raw)[0]))
+        if session.agreement is None:
+            session.take()
+
+
+@pytest.mark.parametrize("offered", [b"PLAIN", b"PLAIN CRAM-MD5", b""])
+def test_a_password_does_not_go_over_an_open_wire_by_itself(offered: bytes) -> None:
+    session, said = Session(Wishes("t", "b", WISHES.credentials), decoder, 0.0), []
+    with pytest.raises(AuthenticationError, match="sasl_mech_force=PLAIN"):
+        said.extend(said_of(session, Peer({"sasl_list_mechs": offered})))
+    assert [frame.name for frame in dcp.decode(b"".join(said))] == ["hello", "sasl_list_mechs"]
+
+
+def test_asked_by_name_it_does() -> None:
+    wishes = Wishes("t", "b", WISHES.credentials, "PLAIN")
+    said = b"".join(said_of(Session(wishes, decoder, 0.0), Peer()))
+    assert said.count(PASSWORD.encode()) == 1
+
+
+def test_a_mechanism_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(LocalProtocolError, match="sasl_mech_force: expected one of SCRAM-SHA512"):
+        shake(Peer(), mechanism="OAUTHBEARER")
+
+
+@pytest.mark.parametrize("password", ["a\0b", "\ud800"])
+@pytest.mark.parametrize("tls", [True, False])
+def test_a_password_that_cannot_be_said_is_refused(password: str, tls: bool) -> None:
+    with pytest.raises(LocalProtocolError, match="user name or password") as caught:
+        shake(Peer(), credentials=Credentials("alice", password), tls=tls)
+    assert password not in str(caught.value)
+
+
+# ------------------------------------------------------------------ what comes in between
+
+
+def test_a_noop_and_a_map_during_the_handshake_disturb_nothing() -> None:
+    session = Session(WISHES, decoder, 0.0)
+    (hello,) = dcp.decode(session.outgoing())
+    noop = Frame("dcp_noop", Magic.REQUEST, 77)
+    said = Frame("clustermap_change_notification", Magic.SERVER_REQUEST, fields={"epoch": 1, "revision": 2}, key=b"b")
+    events = hear(session, Peer().answer(hello) + encode(noop) + encode(said))
+    assert [type(event) for event in events] == [MapChanged]
+    # The answer that the node waits for is ahead of what was asked before it came.
+    assert [frame.name for frame in dcp.decode(session.outgoing())] == ["dcp_noop", "sasl_list_mechs"]
+
+
+def test_half_a_message_may_follow_the_last_answer_of_a_server_without_collections() -> None:
+    said = Frame("clustermap_change_notification", Magic.SERVER_REQUEST, fields={"epoch": 1, "revision": 2}, key=b"b")
+    peer = Peer({"hello": b"\0\x07\0\x08"})
+    session = Session(WISHES, decoder, 0.0)
+    while session.agreement is None:
+        answer = peer.answer(dcp.decode(session.outgoing())[0])
+        hear(session, answer + (encode(said)[:30] if peer.asked[-1].key == b"enable_expiry_opcode" else b""))
+    assert [type(event) for event in hear(session, encode(said)[30:])] == [MapChanged]
+
+
+def test_an_answer_to_something_else_breaks_the_protocol() -> None:
+    session = Session(WISHES, decoder, 0.0)
+    assert hear(session, encode(Frame("open", Magic.RESPONSE))) == []
+    with pytest.raises(RemoteProtocolError, match="expected the answer to hello, found one to open"):
+        session.take()
+    with pytest.raises(RemoteProtocolError):
+        session.take()
+
+
+def test_a_server_that_says_nothing_is_given_up() -> None:
+    session = Session(WISHES, decoder, 100.0)
+    assert session.due() == 160.0

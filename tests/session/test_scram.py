@@ -1,0 +1,108 @@
+"""SCRAM, with the vectors of the RFCs and of the server's documentation, and against another library's server."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scramp import ScramMechanism
+
+from dcp.errors import AuthenticationError
+from dcp.session.sasl import SCRAM, Credentials, choose, exchange
+from dcp.session.scram import MOST_ITERATIONS, Refused, Scram
+
+# hash, user, password, nonce, the server's first words, our proof, the server's.
+VECTORS = [
+    # RFC 5802, section 5.
+    (
+        *("sha1", "user", "pencil", "fyko+d2lbbFgONRv9qkxdawL"),
+        "r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096",
+        *("v0X8v3Bz2T0CJGbJQyF0X+HI4Ts=", "rmF9pqV8S7suAoZWja4dJRkFsKQ="),
+    ),
+    # RFC 7677, section 3.
+    (
+        *("sha256", "user", "pencil", "rOprNGfwEbeRWgbNEkqO"),
+        "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+        *("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=", "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="),
+    ),
+    # kv_engine, docs/sasl: as many iterations as no library takes.
+    (
+        *("sha1", "user", "pencil", "d40a02e348040590"),
+        "r=d40a02e348040590ec8ac784d46faf9d,s=fw3GRQYlFy6QEqT5y7Of4XbGaGg=,i=10",
+        *("co6kWwNhpVYuuFHWQv5VVcWrPJM=", "inZJ2d0Ms4dnENnHwPaqVfNn7DY="),
+    ),
+]
+
+
+@pytest.mark.parametrize(("hash_name", "user", "password", "nonce", "challenge", "proof", "signature"), VECTORS)
+def test_vectors(
+    hash_name: str, user: str, password: str, nonce: str, challenge: str, proof: str, signature: str
+) -> None:
+    scram = Scram(hash_name, user, password, nonce)
+    assert scram.first() == f"n,,n={user},r={nonce}".encode()
+    both = challenge.split(",")[0]
+    assert scram.final(challenge.encode()) == f"c=biws,{both},p={proof}".encode()
+    scram.verify(f"v={signature}".encode())
+    with pytest.raises(Refused):
+        scram.verify(b"v=" + b"A" * 27 + b"=")
+
+
+WORDS = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]) | st.sampled_from("é,=ß "), min_size=1)
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(sorted(SCRAM)), WORDS, WORDS)
+def test_another_librarys_server_is_convinced_and_believed(mechanism: str, user: str, password: str) -> None:
+    theirs = ScramMechanism(mechanism.replace("SHA", "SHA-"))
+    known = theirs.make_auth_info(password)
+    server = theirs.make_server(lambda _: known)
+    steps = exchange(mechanism, Credentials(user, password))
+    server.set_client_first(next(steps).decode())
+    server.set_client_final(steps.send((False, server.get_server_first().encode())).decode())
+    with pytest.raises(StopIteration):
+        steps.send((True, server.get_server_final().encode()))
+
+
+LIES = [
+    [(True, b"")],
+    [(False, b"")],
+    [(False, b"\xff")],
+    [(False, b"e=other-error")],
+    [(False, b"r=someone,s=AAAA,i=4096")],
+    [(False, b"r=NONCE,s=AAAA,i=4096")],
+    [(False, b"r=NONCEx,i=4096")],
+    [(False, b"r=NONCEx,s=!!!!,i=4096")],
+    *(
+        [(False, b"r=NONCEx,s=AAAA,i=%s" % i)]
+        for i in (b"", b"0", b"-1", b"1e3", b"9" * 50, b"%d" % (MOST_ITERATIONS + 1))
+    ),
+    *([(False, b"r=NONCEx,s=AAAA,i=1"), (True, last)] for last in (b"", b"v=", b"v=AAAA", b"v=!", b"e=no", b"\xff")),
+    [(False, b"r=NONCEx,s=AAAA,i=1"), (False, b"v=AAAA")],
+]
+
+
+@pytest.mark.parametrize(("mechanism", "lies"), list(itertools.product(SCRAM, LIES)))
+def test_who_does_not_know_the_password_is_found_out(mechanism: str, lies: list[tuple[bool, bytes]]) -> None:
+    steps = exchange(mechanism, Credentials("alice", "s3cret"))
+    nonce = next(steps).rpartition(b"r=")[2]
+    *believed, (done, last) = [(done, said.replace(b"NONCE", nonce)) for done, said in lies]
+    for said in believed:
+        steps.send(said)
+    with pytest.raises(AuthenticationError, match="prove"):
+        steps.send((done, last))
+
+
+def test_no_two_nonces_are_the_same() -> None:
+    assert len({Scram("sha1", "u", "p").first() for _ in range(100)}) == 100
+
+
+def test_the_strongest_is_chosen_and_over_tls_the_plainest() -> None:
+    offered = ["SCRAM-SHA1", "PLAIN", "SCRAM-SHA512", "SCRAM-SHA256"]
+    assert choose(offered, None, tls=False) == "SCRAM-SHA512"
+    assert choose(offered[:2], None, tls=False) == "SCRAM-SHA1"
+    assert choose(offered, None, tls=True) == "PLAIN"
+    assert choose(offered, "SCRAM-SHA256", tls=True) == "SCRAM-SHA256"
+    with pytest.raises(AuthenticationError, match="does not offer SCRAM-SHA256; it has PLAIN"):
+        choose(["PLAIN"], "SCRAM-SHA256", tls=True)
