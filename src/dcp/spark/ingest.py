@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 def read(spark: SparkSession, source: str | Plan, **options: Any) -> DataFrame:
     """The changes of a bucket, from a url with options, or as a plan says.
 
-    What is read is decided here: every action on the DataFrame reads the same range.
+    What is read is planned here: every action on the DataFrame goes from the same start to the same end, and on
+    to the end of the snapshot in which that lies.
     """
     if isinstance(source, Plan):
         if options:
@@ -36,7 +38,10 @@ def read(spark: SparkSession, source: str | Plan, **options: Any) -> DataFrame:
                 yield from rows(partitions[number], chosen)
 
     numbers = spark.range(0, len(partitions), 1, max(1, len(partitions)))
-    return numbers.mapInArrow(dcp_changes, Schema(chosen).ddl)
+    with warnings.catch_warnings():
+        # Spark looks at the version of pandas, of which nothing is used here.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        return numbers.mapInArrow(dcp_changes, Schema(chosen).ddl)
 
 
 def _parallelism(spark: SparkSession) -> int:

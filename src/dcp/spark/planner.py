@@ -46,7 +46,7 @@ class Partition:
     """The work of one task: vbuckets that one node has, as far as is known when planned."""
 
     node: str
-    ranges: tuple[Range, ...]
+    ranges: tuple[Range, ...] = field(repr=False)
 
     @property
     def vbuckets(self) -> tuple[int, ...]:

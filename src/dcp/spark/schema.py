@@ -55,6 +55,7 @@ class Schema:
         self.names = tuple(column.name for column in columns)
         self.ddl = ", ".join(f"{_quoted(column)} {kind[0]}" for column, kind in zip(columns, kinds, strict=True))
         self.arrow = pa.schema([pa.field(name, kind[1]) for name, kind in zip(self.names, kinds, strict=True)])
+        self._kinds = [kind[0] for kind in kinds]
         self._casts = [kind[2] for kind in kinds]
 
     def plain(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -68,9 +69,14 @@ class Schema:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def struct(self) -> StructType:
-        from pyspark.sql.types import StructType
+        from pyspark.sql import types
 
-        return StructType.fromDDL(self.ddl)
+        kinds = {"string": types.StringType, "binary": types.BinaryType, "timestamp": types.TimestampType}
+        kinds |= {"int": types.IntegerType, "bigint": types.LongType}
+        struct = types.StructType()
+        for name, kind in zip(self.names, self._kinds, strict=True):
+            struct.add(name, kinds[kind]())
+        return struct
 
 
 def _quoted(column: Column) -> str:

@@ -1,0 +1,36 @@
+"""A cluster in a process of its own. `python -m bench.producer COUNT SIZE` prints its url, and ends with its input."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dcp.embedded import Cluster
+
+NODES, VBUCKETS = 2, 32
+
+
+def main(count: int, value_size: int) -> None:
+    with Cluster(nodes=NODES, vbuckets=VBUCKETS) as cluster:
+        cluster.load(count, value_size=value_size)
+        print(cluster.url, flush=True)
+        sys.stdin.read()
+
+
+@contextmanager
+def producing(count: int, value_size: int) -> Iterator[str]:
+    """The url of a cluster with so many documents."""
+    command = [sys.executable, "-m", "bench.producer", str(count), str(value_size)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
