@@ -10,12 +10,15 @@ from dcp.embedded.bucket import Bucket
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.generation import Generation
 from dcp.embedded.handlers import HANDLERS
+from dcp.embedded.store import Item
 from dcp.embedded.users import User
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import FEATURES, Feature, Status
 
 NOW = 1_700_000_000
 ALICE = User("alice", "s3cret")
+# As long as collections were agreed on.
+KEY = b"\0key"
 USUAL = (
     Feature.XERROR,
     Feature.SELECT_BUCKET,
@@ -86,3 +89,16 @@ class Client:
     @property
     def hung_up(self) -> bool:
         return self.talk.closing
+
+
+def store(
+    client: Client, name: str = "set", *, key: bytes = KEY, flags: int = 0, expiry: int = 0, **more: Any
+) -> dcp.Frame:
+    return client.one(name, key=key, fields={"flags": flags, "expiry": expiry}, **more)
+
+
+def stored(client: Client, key: bytes = b"key", vbucket: int = 0, collection: int = 0) -> Item:
+    """The latest version that a vbucket holds."""
+    item = client.bucket.active(vbucket).get(collection, key)
+    assert item is not None
+    return item

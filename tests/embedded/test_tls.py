@@ -106,6 +106,24 @@ def test_noise_on_the_door_ends_one_connection_only(cluster: Cluster) -> None:
         assert client.ask(HELLO)[0].status == Status.SUCCESS
 
 
+def test_our_own_client_gets_in(authority: Authority, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="batches are read with pyarrow")
+    (tmp_path / "clients.pem").write_bytes(authority.certificate)
+    issued = authority.issue("alice")
+    (tmp_path / "client.pem").write_bytes(issued.certificate)
+    (tmp_path / "client.key").write_bytes(issued.key)
+    everything = User("alice", "s3cret")
+    with Cluster(nodes=2, vbuckets=4, tls=True, users=[everything], client_ca=str(tmp_path / "clients.pem")) as cluster:
+        cluster.load(100)
+        certificate = {"cert_path": str(tmp_path / "client.pem"), "key_path": str(tmp_path / "client.key")}
+        without_name = cluster.tls_url.partition("://")[0] + "://" + cluster.tls_url.rpartition("@")[2]
+        trust = {"ca_cert_path": cluster.ca_file}
+        for url, options in ((cluster.url, {}), (cluster.tls_url, trust), (without_name, trust | certificate)):
+            with dcp.connect(url, **options) as client:
+                keys = [key for batch in client.stream(end="now") for key in batch.to_arrow()["key"].to_pylist()]
+            assert sorted(keys) == sorted(cluster.truth())
+
+
 def test_the_other_door_is_still_there(cluster: Cluster) -> None:
     with Client(cluster) as client:
         answers = client.ask(HELLO, plain("alice", "s3cret"), SELECT, plain("alice", "wrong"))

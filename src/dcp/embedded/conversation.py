@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from dcp._codec import Splitter
 from dcp.embedded.bucket import Bucket, Node
 from dcp.embedded.cluster_map import bucket_map, revision
-from dcp.embedded.explanation import complaint, explain
+from dcp.embedded.explanation import complaint, explain, told
 from dcp.embedded.outbox import Outbox
 from dcp.embedded.users import ANYBODY, User, Users
 from dcp.errors import FrameError
@@ -29,26 +29,6 @@ _MOST_WAITING = 4 << 20
 
 # What a client may send before it has said who it is.
 _LARGEST_BEFORE_AUTHENTICATION = 16 << 10
-
-# Without HELLO XERROR, clients get these instead of statuses that they do not know; others end the connection.
-_OLD_STATUSES = {
-    Status.LOCKED: Status.KEY_EEXISTS,
-    Status.NOT_LOCKED: Status.ETMPFAIL,
-    Status.SYNC_WRITE_IN_PROGRESS: Status.ETMPFAIL,
-    Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS: Status.ETMPFAIL,
-}
-_UNKNOWN_TO_OLD_CLIENTS = frozenset(
-    {
-        Status.EACCESS,
-        Status.NO_BUCKET,
-        Status.AUTH_STALE,
-        Status.DURABILITY_INVALID_LEVEL,
-        Status.DURABILITY_IMPOSSIBLE,
-        Status.SYNC_WRITE_AMBIGUOUS,
-        Status.DCP_STREAM_ID_INVALID,
-        Status.CANCELLED,
-    }
-)
 
 
 class Source(Protocol):
@@ -214,7 +194,7 @@ class Conversation:
                 self.say(one)
 
     def _refuse(self, request: Frame, refusal: Refusal) -> None:
-        status = self._known(refusal.status)
+        status = told(refusal.status, self.session.features, self.bucket.generation)
         if status is None:
             self.closing = True
             return
@@ -225,14 +205,6 @@ class Conversation:
             value, datatype = explain(status, refusal.context, self.bucket.generation)
         self.say(answer(request, status, value=value, datatype=datatype))
         self.closing = self.closing or refusal.close
-
-    def _known(self, status: Status) -> Status | None:
-        """What a client is told that may not know all statuses; None to end the connection instead."""
-        if not self.bucket.generation.has_users or self.has(Feature.XERROR):
-            return status
-        if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE) and not self.has(Feature.COLLECTIONS):
-            return Status.EINVAL
-        return None if status in _UNKNOWN_TO_OLD_CLIENTS else _OLD_STATUSES.get(status, status)
 
     def _map_if_new(self) -> tuple[bytes, int]:
         """The map and its datatype, for a client that looks in the wrong place."""

@@ -1,12 +1,14 @@
-"""What a refusal says besides its status: words, JSON or nothing, as releases differ."""
+"""What a refusal says: a status that the client knows; words, JSON or nothing besides, as releases differ."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from dcp.embedded.generation import Generation
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
 from dcp.wire.layout import MUST, Dialect, Kind
-from dcp.wire.memcached import Status
+from dcp.wire.memcached import Feature, Status
 
 _WORDS = {
     Status.AUTH_ERROR: b"Auth failure",
@@ -14,6 +16,36 @@ _WORDS = {
     Status.ERANGE: b"Outside range",
     Status.NOT_SUPPORTED: b"Not supported",
 }
+
+
+# Without HELLO XERROR, clients get these instead of statuses that they do not know; others end the connection.
+_OLD_STATUSES = {
+    Status.LOCKED: Status.KEY_EEXISTS,
+    Status.NOT_LOCKED: Status.ETMPFAIL,
+    Status.SYNC_WRITE_IN_PROGRESS: Status.ETMPFAIL,
+    Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS: Status.ETMPFAIL,
+}
+_UNKNOWN_TO_OLD_CLIENTS = frozenset(
+    {
+        Status.EACCESS,
+        Status.NO_BUCKET,
+        Status.AUTH_STALE,
+        Status.DURABILITY_INVALID_LEVEL,
+        Status.DURABILITY_IMPOSSIBLE,
+        Status.SYNC_WRITE_AMBIGUOUS,
+        Status.DCP_STREAM_ID_INVALID,
+        Status.CANCELLED,
+    }
+)
+
+
+def told(status: Status, features: Collection[Feature], generation: Generation) -> Status | None:
+    """What a client is told that may not know all statuses; None to end the connection instead."""
+    if not generation.has_users or Feature.XERROR in features:
+        return status
+    if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE) and Feature.COLLECTIONS not in features:
+        return Status.EINVAL
+    return None if status in _UNKNOWN_TO_OLD_CLIENTS else _OLD_STATUSES.get(status, status)
 
 
 def explain(status: Status, context: str, generation: Generation) -> tuple[bytes, int]:

@@ -1,10 +1,11 @@
-"""Documents, one at a time: read, written, counted, touched, deleted."""
+"""Documents, one at a time: how they are written, joined, touched, deleted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from dcp.embedded.commands.place import Place, body_of, find, is_json, place_of, received_value, shown_value
+from dcp.embedded.commands.place import Place, body_of, find, is_json, place_of, received_value
+from dcp.embedded.commands.reads import present, shown, unless_missing
 from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
 from dcp.embedded.store import Item
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
@@ -15,67 +16,10 @@ from dcp.wire.memcached import Feature, Status
 # An expiry up to here counts from now, one above is a Unix time.
 _LONGEST_RELATIVE_EXPIRY = 30 * 24 * 3600
 _LARGEST_DOCUMENT = 20 << 20
-# In place of the expiry of a counter: do not create it.
-_DO_NOT_CREATE = 0xFFFFFFFF
-_COUNTER_MODULUS = 1 << 64
-# The form of GET_META that tells the datatype.
-_META_WITH_DATATYPE = 2
 _LEVELS_OF_DURABILITY = (b"\x01", b"\x02", b"\x03")
 _KNOWN_INFOS = frozenset(map(int, RequestInfo))
 
 Condition = Callable[["Item | None"], object]
-
-
-# Reads.
-
-
-def get(talk: Conversation, frame: Frame) -> Frame:
-    return _shown(talk, frame, _present(find(talk, place_of(talk, frame))))
-
-
-def getk(talk: Conversation, frame: Frame) -> Frame:
-    item = find(talk, place_of(talk, frame))
-    if item is None:
-        return answer(frame, Status.KEY_ENOENT, key=frame.key)
-    return _shown(talk, frame, item, frame.key)
-
-
-def getkq(talk: Conversation, frame: Frame) -> Frame | None:
-    found = getk(talk, frame)
-    return None if found.status else found
-
-
-def get_and_touch(talk: Conversation, frame: Frame) -> Frame:
-    return _shown(talk, frame, _touched(talk, frame))
-
-
-def get_meta(talk: Conversation, frame: Frame) -> Frame:
-    place = place_of(talk, frame)
-    find(talk, place)  # What has expired becomes a tombstone.
-    item = _present(place.vbucket.get(place.collection_id, place.key))
-    fields: dict[str, int | bytes] = {
-        "deleted": int(not item.alive),
-        "flags": item.flags,
-        "expiry": item.expiry,
-        "rev_seqno": item.rev_seqno,
-    }
-    if frame.fields.get("version") == _META_WITH_DATATYPE:
-        fields["datatype"] = item.datatype
-    return answer(frame, fields=fields, cas=item.cas)
-
-
-def _shown(talk: Conversation, frame: Frame, item: Item, key: bytes = b"") -> Frame:
-    value, datatype = shown_value(talk, item)
-    return answer(frame, fields={"flags": item.flags}, key=key, value=value, datatype=datatype, cas=item.cas)
-
-
-def _present(item: Item | None) -> Item:
-    if item is None:
-        raise Refusal(Status.KEY_ENOENT)
-    return item
-
-
-# Writes.
 
 
 def set_(talk: Conversation, frame: Frame) -> Frame:
@@ -89,7 +33,7 @@ def add(talk: Conversation, frame: Frame) -> Frame:
 
 
 def replace(talk: Conversation, frame: Frame) -> Frame:
-    return _store(talk, frame, _present)
+    return _store(talk, frame, present)
 
 
 def _absent(old: Item | None) -> None:
@@ -102,12 +46,12 @@ def _store(talk: Conversation, frame: Frame, check: Condition) -> Frame:
     body = received_value(talk, frame)
     old = find(talk, place)
     check(old)
-    expiry = _absolute(talk, int(frame.fields["expiry"]))
+    expiry = absolute(talk, int(frame.fields["expiry"]))
     if old is not None and any(info.id == RequestInfo.PRESERVE_TTL for info in frame.frame_info):
         expiry = old.expiry
     # What came compressed is kept so, but for the attributes that have to go with it.
     compressed = frame.value if frame.datatype & Datatype.SNAPPY else None
-    return _written(talk, frame, place, old, body, int(frame.fields["flags"]), expiry, compressed)
+    return written(talk, frame, place, old, body, int(frame.fields["flags"]), expiry, compressed)
 
 
 def append(talk: Conversation, frame: Frame) -> Frame:
@@ -124,35 +68,11 @@ def _join(talk: Conversation, frame: Frame, joined: Callable[[bytes, bytes], byt
     old = find(talk, place)
     if old is None:
         raise Refusal(Status.NOT_STORED)
-    return _written(talk, frame, place, old, joined(body_of(old), more), old.flags, old.expiry)
+    return written(talk, frame, place, old, joined(body_of(old), more), old.flags, old.expiry)
 
 
-def increment(talk: Conversation, frame: Frame) -> Frame:
-    return _count(talk, frame, lambda number, delta: (number + delta) % _COUNTER_MODULUS)
-
-
-def decrement(talk: Conversation, frame: Frame) -> Frame:
-    return _count(talk, frame, lambda number, delta: max(0, number - delta))
-
-
-def _count(talk: Conversation, frame: Frame, counted: Callable[[int, int], int]) -> Frame:
-    place = place_of(talk, frame)
-    old = find(talk, place)
-    expiry = int(frame.fields["expiry"])
-    if old is not None:
-        number, flags, expires = counted(_number(old), int(frame.fields["delta"])), old.flags, old.expiry
-    elif expiry == _DO_NOT_CREATE:
-        raise Refusal(Status.KEY_ENOENT)
-    else:
-        number, flags, expires = int(frame.fields["initial"]), 0, _absolute(talk, expiry)
-    return _written(talk, frame, place, old, b"%d" % number, flags, expires, number=number)
-
-
-def _number(item: Item) -> int:
-    text = body_of(item).strip()
-    if not text.isdigit() or len(text) > len(str(_COUNTER_MODULUS)) or int(text) >= _COUNTER_MODULUS:
-        raise Refusal(Status.DELTA_BADVAL)
-    return int(text)
+def get_and_touch(talk: Conversation, frame: Frame) -> Frame:
+    return shown(talk, frame, _touched(talk, frame))
 
 
 def touch(talk: Conversation, frame: Frame) -> Frame:
@@ -161,8 +81,8 @@ def touch(talk: Conversation, frame: Frame) -> Frame:
 
 def _touched(talk: Conversation, frame: Frame) -> Item:
     place = place_of(talk, frame)
-    old = _present(find(talk, place))
-    expiry = _absolute(talk, int(frame.fields["expiry"]))
+    old = present(find(talk, place))
+    expiry = absolute(talk, int(frame.fields["expiry"]))
     if old.expiry == expiry:
         return old
     return _put(talk, place, old.value, old.flags, expiry, old.datatype)
@@ -171,16 +91,16 @@ def _touched(talk: Conversation, frame: Frame) -> Item:
 def delete(talk: Conversation, frame: Frame) -> Frame:
     place = place_of(talk, frame)
     _check_infos(frame)
-    old = _present(find(talk, place))
+    old = present(find(talk, place))
     _check_cas(frame, old)
     gone = talk.bucket.remove(place.key, place.collection_id, number=place.vbucket.number)
-    return _stored(talk, frame, place, _present(gone))
+    return _stored(talk, frame, place, present(gone))
 
 
 # What all writes share.
 
 
-def _written(
+def written(
     talk: Conversation,
     frame: Frame,
     place: Place,
@@ -233,12 +153,12 @@ def _stored(
     return answer(frame, fields={**token, **(fields or {})}, cas=item.cas)
 
 
-def _absolute(talk: Conversation, expiry: int) -> int:
+def absolute(talk: Conversation, expiry: int) -> int:
     return talk.bucket.now + expiry if 0 < expiry <= _LONGEST_RELATIVE_EXPIRY else expiry
 
 
 def _check_cas(frame: Frame, old: Item | None) -> None:
-    if frame.cas and _present(old).cas != frame.cas:
+    if frame.cas and present(old).cas != frame.cas:
         raise Refusal(Status.KEY_EEXISTS)
 
 
@@ -251,22 +171,7 @@ def _check_infos(frame: Frame) -> None:
             raise Refusal(Status.DURABILITY_INVALID_LEVEL)
 
 
-# Quiet forms.
-
-
-def _unless_missing(handler: Handler) -> Handler:
-    def quiet(talk: Conversation, frame: Frame) -> Frame | Sequence[Frame] | None:
-        try:
-            return handler(talk, frame)
-        except Refusal as refusal:
-            if refusal.status is Status.KEY_ENOENT:
-                return None
-            raise
-
-    return quiet
-
-
-def _unless_done(handler: Handler) -> Handler:
+def unless_done(handler: Handler) -> Handler:
     def quiet(talk: Conversation, frame: Frame) -> None:
         handler(talk, frame)
 
@@ -278,21 +183,14 @@ _WRITES: dict[str, Handler] = {
     "add": add,
     "replace": replace,
     "delete": delete,
-    "increment": increment,
-    "decrement": decrement,
     "append": append,
     "prepend": prepend,
 }
 
 HANDLERS: dict[str, Handler] = {
-    "get": get,
-    "getq": _unless_missing(get),
-    "getk": getk,
-    "getkq": getkq,
-    "gat": get_and_touch,
-    "gatq": _unless_missing(get_and_touch),
-    "touch": touch,
-    "get_meta": get_meta,
     **_WRITES,
-    **{f"{name}q": _unless_done(handler) for name, handler in _WRITES.items()},
+    **{f"{name}q": unless_done(handler) for name, handler in _WRITES.items()},
+    "touch": touch,
+    "gat": get_and_touch,
+    "gatq": unless_missing(get_and_touch),
 }

@@ -1,0 +1,36 @@
+"""Documents in every form of reading."""
+
+from __future__ import annotations
+
+from dcp.wire.document import Datatype
+from dcp.wire.memcached import Status
+from tests.embedded.talk import KEY, NOW, Client, store
+
+
+def test_a_quiet_read_is_answered_only_when_it_hits(client: Client) -> None:
+    for name in ("getq", "getkq"):
+        assert client.all(name, key=KEY) == []
+    assert client.all("gatq", key=KEY, fields={"expiry": 1}) == []
+    store(client, value=b"1")
+    assert client.one("getq", key=KEY).value == b"1"
+    assert client.one("getkq", key=KEY).key == KEY
+    assert client.one("gatq", key=KEY, fields={"expiry": 0}).value == b"1"
+    assert client.status("getq", key=KEY, vbucket=99) is Status.NOT_MY_VBUCKET
+
+
+def test_a_key_is_told_on_request(client: Client) -> None:
+    missed = client.one("getk", key=KEY)
+    assert (missed.status, missed.key) == (Status.KEY_ENOENT, KEY)
+    store(client, value=b"1")
+    assert (client.one("getk", key=KEY).key, client.one("get", key=KEY).key) == (KEY, b"")
+
+
+def test_metadata_are_those_of_the_document_or_of_its_tombstone(client: Client) -> None:
+    assert client.status("get_meta", key=KEY) is Status.KEY_ENOENT
+    told = store(client, value=b"[]", flags=7, expiry=60)
+    meta = client.one("get_meta", key=KEY)
+    assert meta.cas == told.cas
+    assert meta.fields == {"deleted": 0, "flags": 7, "expiry": NOW + 60, "rev_seqno": 1}
+    assert client.one("get_meta", key=KEY, fields={"version": 2}).fields["datatype"] == Datatype.JSON
+    client.one("delete", key=KEY)
+    assert client.one("get_meta", key=KEY).fields == {"deleted": 1, "flags": 0, "expiry": 0, "rev_seqno": 2}
