@@ -185,3 +185,17 @@ def test_a_map_that_was_sent_is_not_repeated_if_the_client_so_wishes() -> None:
     client.bucket.new_map()
     client.one("get_cluster_config")
     assert client.one("get", key=b"\0k", vbucket=1).value == b""
+
+
+def test_a_map_that_was_pushed_was_sent() -> None:
+    client = follower("8.0", NEWS, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
+    client.bucket.new_map()
+    client.heard()
+    assert client.one("get", key=b"\0k", vbucket=1).value == b""
+
+
+def test_a_map_of_which_there_were_only_news_was_not() -> None:
+    client = follower("8.0", BRIEF, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
+    client.bucket.new_map()
+    client.heard()
+    assert client.one("get", key=b"\0k", vbucket=1).body()["rev"] == 2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dcp.wire.document import Datatype, join_collection
 from dcp.wire.memcached import Feature, Status
-from tests.embedded.talk import KEY, USUAL, Client, store, stored
+from tests.embedded.talk import KEY, USUAL, Client, bucket, store, stored
 
 
 def test_a_key_has_the_collection_in_front_only_where_that_was_agreed(client: Client) -> None:
@@ -64,6 +64,12 @@ def test_compressed_values_are_kept_so_and_inflated_for_others(client: Client) -
     assert client.one("get", key=KEY).value == text + b" "
 
 
+def test_what_would_be_too_large_is_not_inflated(client: Client) -> None:
+    cramjam = pytest.importorskip("cramjam", reason="values are compressed with cramjam")
+    packed = bytes(cramjam.snappy.compress_raw(bytes((30 << 20) + 1)))
+    assert store(client, value=packed, datatype=Datatype.SNAPPY).status == Status.EINVAL
+
+
 # A length that is none, one that is not kept, one of 4 GiB, and of nothing.
 @pytest.mark.parametrize("value", [b"\xff" * 9, b"\x05\x00a", b"\xff\xff\xff\xff\x0f\x00a", b""])
 def test_what_cannot_be_inflated_is_refused(client: Client, value: bytes) -> None:
@@ -85,3 +91,12 @@ def test_a_datatype_that_no_client_may_send_is_refused(client: Client, datatype:
 def test_a_datatype_has_to_be_agreed_on(client: Client) -> None:
     client.hello(Feature.XERROR)
     assert store(client, key=b"k", value=b"\x01\x00a", datatype=Datatype.SNAPPY).status == Status.EINVAL
+
+
+def test_a_copy_that_the_map_has_elsewhere_takes_nothing() -> None:
+    of = bucket(nodes=2, replicas=1)
+    client = Client(of)
+    client.hello()
+    assert store(client).status == Status.SUCCESS
+    of.owners[0] = [1, 0]
+    assert store(client).status == Status.NOT_MY_VBUCKET

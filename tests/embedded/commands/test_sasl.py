@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +72,24 @@ def test_a_wrong_proof_is_refused_and_the_exchange_is_over(mechanism: str, text:
     assert say(made, "sasl_step", mechanism, text).status == Status.AUTH_ERROR
     assert say(made, "sasl_step", "SCRAM-SHA1", final(VECTORS["SCRAM-SHA1"][0])).status == Status.AUTH_ERROR
     assert made.talk.session.user is None
+
+
+def test_a_proof_for_another_nonce_is_refused() -> None:
+    # Whoever heard an exchange could use it again.
+    made, nonce = client(), "0f1e2d3c4b5a6978"
+    say(made, "sasl_auth", "SCRAM-SHA1", FIRST)
+    key = hmac.digest(hashlib.pbkdf2_hmac("sha1", b"s3cret", SALT, 4096), b"Client Key", "sha1")
+    said = b",".join((FIRST.removeprefix(b"n,,"), CHALLENGE, f"c=biws,r={nonce}".encode()))
+    signature = hmac.digest(hashlib.sha1(key).digest(), said, "sha1")
+    proof = b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
+    assert say(made, "sasl_step", "SCRAM-SHA1", final(proof, nonce)).status == Status.AUTH_ERROR
+
+
+def test_a_proof_with_more_behind_it_is_refused() -> None:
+    made = client()
+    say(made, "sasl_auth", "SCRAM-SHA1", FIRST)
+    longer = b64encode(b64decode(VECTORS["SCRAM-SHA1"][0]) + b"x").decode()
+    assert say(made, "sasl_step", "SCRAM-SHA1", final(longer)).status == Status.AUTH_ERROR
 
 
 @pytest.mark.parametrize("text", [b"", b"n,,", b"y,,n=alice,r=x", b"n,,n=bob,r=x", b"n,,n=alice,r=", b"\xff"])
