@@ -17,7 +17,7 @@ FRAMES = 8
 @cache
 def _streams() -> tuple[tuple[str, bytes], ...]:
     """Dialect and bytes: single frames, and runs of a few; each kind of frame at most a few times."""
-    found = [(vector.dialect, data) for vector in vectors() for data in {vector.drawn, vector.sound}]
+    found = [(vector.dialect, data) for vector in vectors() for data in dict.fromkeys((vector.drawn, vector.sound))]
     seen: dict[object, int] = {}
     for path in TRANSCRIPTS:
         talk = transcript(path)
@@ -47,7 +47,7 @@ def seeds(target: str) -> Iterator[bytes]:
             yield bytes([48 + i % 208]) + chance.randbytes(4) + stream[24:]
         else:
             yield _options(chance, dialect, (RAW, REPAIRED)[i & 1]) + stream
-    for i in range(200):
+    for i in range(400):
         rest = chance.randbytes(20 + 4 * i)
         if target == "frames":
             yield bytes([i & 3 | BUILT << 2]) + rest
