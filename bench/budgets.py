@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from bench import bench_producer
 from bench.bench_decode import COPY, MEMCPY, ONE_HASH, ONE_THREAD, STRUCT, TWO_HASHES, TWO_THREADS, VIEWS
 from bench.bench_encode import DECODE, ENCODE
+from bench.bench_producer import PRODUCER, SENDALL
 from bench.frames import Case
 from bench.timing import Measurement
 
+(_BUCKET,) = bench_producer.CASES
 _Figure = Callable[[Measurement], "float | None"]
 
 
@@ -102,6 +105,7 @@ BUDGETS = (
     Budget("two threads: times one", "threads", Case(in_cache=False), _threads, 1.8),
     *_encode_budgets(in_cache=True),
     *_encode_budgets(in_cache=False),
+    Budget("producer, value 1024: times sendall", "producer", _BUCKET, _speed(PRODUCER, SENDALL), 0.5),
 )
 
 

@@ -16,7 +16,18 @@ pytest.importorskip("numpy")
 # An installed package comes without its benchmarks.
 pytest.importorskip("bench")
 
-from bench import bench_decode, bench_encode, budgets, callgrind, conventional, frames, plot, report, timing  # noqa: E402
+from bench import (  # noqa: E402
+    bench_decode,
+    bench_encode,
+    bench_producer,
+    budgets,
+    callgrind,
+    conventional,
+    frames,
+    plot,
+    report,
+    timing,
+)
 from bench.__main__ import main  # noqa: E402
 from bench.frames import KIB, Case  # noqa: E402
 
@@ -89,7 +100,9 @@ def test_a_run_leaves_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr().out
     assert (tmp_path / "bench.txt").read_text("utf-8") in printed
     found = json.loads((tmp_path / "bench.json").read_text("utf-8"))
-    assert len(found["measurements"]) == len(bench_decode.CASES) + 1 + len(bench_encode.CASES)
+    assert len(found["measurements"]) == len(bench_decode.CASES) + 1 + len(bench_encode.CASES) + len(
+        bench_producer.CASES
+    )
     assert len(found["budgets"]) == len(budgets.BUDGETS)
     assert found["machine"]["cores"]
     assert found["versions"]["cython"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dcp.embedded.bucket import Bucket
 from dcp.embedded.store import Item
@@ -28,15 +31,28 @@ def documents(bucket: Bucket, count: int, value_size: int, seed: int, prefix: st
     cas = bucket.next_cas(count)
     head, datatype, name = prefix.encode() + b"%010d", int(Datatype.JSON), "mutation"
     make, crc = tuple.__new__, zlib.crc32
-    for n in range(count):
-        key = head % n
-        value = _HEAD % n
-        start = n * _STEP % _PERIOD
-        value += text[start : start + max(0, value_size - len(value) - 2)] + _TAIL
-        # As `vbucket_of`, without a call for every document.
-        number = ((crc(key) >> 16) & 0x7FFF) % vbuckets
-        seqno = highs[number] = highs[number] + 1
-        batches[number].append(make(Item, (name, seqno, key, value, 1, cas + n, 0, 0, 0, datatype, collection_id)))
+    with _no_garbage_collection():
+        for n in range(count):
+            key = head % n
+            value = _HEAD % n
+            start = n * _STEP % _PERIOD
+            value += text[start : start + max(0, value_size - len(value) - 2)] + _TAIL
+            # As `vbucket_of`, without a call for every document.
+            number = ((crc(key) >> 16) & 0x7FFF) % vbuckets
+            seqno = highs[number] = highs[number] + 1
+            batches[number].append(make(Item, (name, seqno, key, value, 1, cas + n, 0, 0, 0, datatype, collection_id)))
     for number, batch in enumerate(batches):
         if batch:
             bucket.load(number, batch)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Items have no cycles, and to look for them again and again takes as long as to make them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

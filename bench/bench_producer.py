@@ -1,0 +1,141 @@
+"""The embedded cluster streaming a bucket to a sink in another process, beside a sendall of the same bytes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench.frames import KIB, MIB, Case
+from bench.timing import Measurement, Sample, take_turns
+from dcp._codec import Splitter
+from dcp.embedded import Cluster
+from dcp.wire.dcp import DCP, OpenFlag, StreamFlag
+from dcp.wire.frame import Frame, encode
+from dcp.wire.layout import HEADER_STRUCT, Magic
+from dcp.wire.memcached import MAX_FRAME
+
+PRODUCER, SENDALL = "producer", "sendall"
+CASES = (Case(value=KIB, key=14, vbuckets=64, total=320 * MIB),)
+# As many bytes of a bucket for each that is asked for: connecting takes a part of short runs.
+_SCALE = 5
+_PIECE = MIB
+_ENDLESS = (1 << 64) - 1
+
+
+def run(cases: tuple[Case, ...] = CASES, *, repetitions: int = 15, total: int = 64 << 20) -> Iterator[Measurement]:
+    for case in cases:
+        yield producer_case(case.sized(_SCALE * total), repetitions)
+
+
+def producer_case(case: Case, repetitions: int) -> Measurement:
+    rows = max(1, case.total // (case.value + case.key + 64))
+    with ExitStack() as stack:
+        directory = stack.enter_context(TemporaryDirectory())
+        address = stack.enter_context(_process("serve", rows, case.value, case.vbuckets))
+        path = Path(directory, "bytes")
+        size = path.write_bytes(_capture(address, case.vbuckets))
+        plain = stack.enter_context(_process("send", path))
+        contenders = {
+            PRODUCER: lambda: _sink(_ask(address, case.vbuckets), size),
+            SENDALL: lambda: _sink(_connect(plain), size),
+        }
+        times = take_turns(contenders, repetitions)
+    return Measurement("producer", case, {name: Sample(times[name], rows, size) for name in contenders})
+
+
+# The sink.
+
+
+def _sink(sock: socket.socket, size: int) -> None:
+    """Receive so many bytes and throw them away."""
+    buffer = memoryview(bytearray(_PIECE))
+    with sock:
+        while size > 0 and (count := sock.recv_into(buffer)):
+            size -= count
+    assert size <= 0
+
+
+def _ask(address: str, vbuckets: int) -> socket.socket:
+    """A connection on which a node sends all it has."""
+    where, user, password = address.split()
+    sock = _connect(where)
+    login = f"\0{user}\0{password}".encode()
+    flags = int(StreamFlag.TO_LATEST)
+    numbers = dict.fromkeys(("start_seqno", "vbuuid", "snapshot_start", "snapshot_end"), 0)
+    requests = [
+        Frame("sasl_auth", Magic.REQUEST, key=b"PLAIN", value=login),
+        Frame("select_bucket", Magic.REQUEST, key=b"default"),
+        Frame("open", Magic.REQUEST, key=b"bench", fields={"flags": int(OpenFlag.PRODUCER)}),
+    ]
+    requests += [
+        Frame("stream_request", Magic.REQUEST, n, vbucket=n, fields=numbers | {"flags": flags, "end_seqno": _ENDLESS})
+        for n in range(vbuckets)
+    ]
+    sock.sendall(b"".join(map(encode, requests)))
+    return sock
+
+
+def _capture(address: str, vbuckets: int) -> bytes:
+    """What a node sends, up to the end of its last stream."""
+    received, splitter, ends = bytearray(), Splitter(MAX_FRAME), 0
+    end = DCP.by_name["stream_end"].opcode
+    with _ask(address, vbuckets) as sock:
+        while ends < vbuckets:
+            data = sock.recv(_PIECE)
+            assert data
+            received += data
+            splitter.feed(data)
+            for raw in splitter:
+                magic, opcode, *_ = HEADER_STRUCT.unpack_from(raw)
+                ends += magic == Magic.REQUEST and opcode == end
+    return bytes(received)
+
+
+def _connect(where: str) -> socket.socket:
+    host, _, port = where.rpartition(":")
+    return socket.create_connection((host, int(port)))
+
+
+# The processes at the other end. Each prints where it is, and stays until it is told to go.
+
+
+@contextmanager
+def _process(*arguments: object) -> Iterator[str]:
+    command = [sys.executable, "-m", "bench.bench_producer", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def serve(rows: str, value_size: str, vbuckets: str) -> None:
+    with Cluster(vbuckets=int(vbuckets)) as cluster:
+        cluster.load(int(rows), value_size=int(value_size))
+        print(cluster.addresses[0], cluster.credentials.username, cluster.credentials.password, flush=True)
+        threading.Event().wait()
+
+
+def send(path: str) -> None:
+    """To one after the other."""
+    data = Path(path).read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        print(f"127.0.0.1:{server.getsockname()[1]}", flush=True)
+        while True:
+            sock, _ = server.accept()
+            with sock:
+                sock.sendall(data)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve(*sys.argv[2:])
+    else:
+        send(*sys.argv[2:])
