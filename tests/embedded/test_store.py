@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.embedded.store import Item, SystemItem, Vbucket
+from dcp.embedded.store import JOURNAL, Item, SystemItem, Vbucket
 from dcp.position import FailoverLog
 from dcp.wire.memcached import VbucketState
 
@@ -55,7 +57,24 @@ def test_many_items_at_once_are_the_same_as_one_by_one() -> None:
     other = vbucket()
     other.extend(items)
     assert other.since(0) == vb.since(0)
-    assert (other.high_seqno, other.checkpoint_start, other.can_take_back) == (vb.high_seqno, vb.high_seqno + 1, 0)
+    assert (other.high_seqno, other.checkpoint_start) == (vb.high_seqno, vb.high_seqno + 1)
+    assert other.last_writes == vb.last_writes == items
+
+
+def test_the_last_of_many_items_can_be_taken_back() -> None:
+    items = [Item("mutation", n, b"%d" % n) for n in range(1, JOURNAL + 11)]
+    vb = vbucket()
+    vb.extend(items)
+    assert vb.last_writes == items[10:]
+    vb.take_back(JOURNAL)
+    assert vb.since(0) == items[:10]
+
+
+@pytest.mark.parametrize("change", [lambda vb: vb.drop(0), lambda vb: vb.purge()])
+def test_what_a_drop_or_a_purge_has_forgotten_does_not_come_back(change: Callable[[Vbucket], object]) -> None:
+    vb, _ = filled([(b"a", "deletion"), (b"b", "mutation")])
+    change(vb)
+    assert vb.last_writes == []
 
 
 @given(CHANGES, st.none() | st.integers(0, 20))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import dcp
+from dcp.embedded import topology
 from dcp.embedded.bucket import Bucket
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.conversation import Session as Features
@@ -25,7 +26,7 @@ from dcp.wire.dcp import OpenFlag, StreamEnd
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
-from dcp.wire.memcached import Feature, Status, VbucketState
+from dcp.wire.memcached import Feature, Status
 
 VBUCKETS = 2
 KEYS = [b"k%d" % n for n in range(5)]
@@ -183,13 +184,9 @@ class World:
     def move(self, number: int) -> int:
         """To the other node, which has everything up to the seqno that is returned."""
         bucket = self.bucket
-        old, new = bucket.owners[number]
-        bucket._behind.pop((new, number), None)
-        bucket.promote(number, new)
-        copy = bucket.nodes[new].vbuckets[number]
-        bucket.owners[number] = [new, old]
-        bucket.nodes[old].vbuckets[number] = copy.copy(VbucketState.REPLICA)
-        return copy.high_seqno
+        _, new = bucket.owners[number]
+        topology.promote(bucket, number, new)
+        return bucket.active(number).high_seqno
 
     def purge(self) -> None:
         """Tombstones go. A stream that still needs them is ended by servers."""

@@ -50,6 +50,7 @@ class Bucket:
     """All vbuckets of a bucket, on all nodes, with their replicas.
 
     lag: how many writes of a vbucket its replicas are behind.
+    record: every version that was ever written, with its vbucket and vbuuid; None where nobody asked for it.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Bucket:
         clock: Callable[[], float],
         seed: int | None = None,
         history: bool = False,
+        record: bool = False,
     ) -> None:
         self.name = name
         self.generation = generation
@@ -75,6 +77,7 @@ class Bucket:
         self.nodes = [Node(number) for number in range(nodes)]
         # For each vbucket the node with the active copy, then those with replicas; NOBODY where there is none.
         self.owners: list[list[int]] = []
+        self.record: list[tuple[int, int, Item]] | None = [] if record else None
         self._clock = clock
         self._history = history
         self._last_cas = 0
@@ -95,8 +98,8 @@ class Bucket:
     def active(self, number: int) -> Vbucket:
         """The copy that takes writes."""
         owner = self.owners[number][0]
-        if owner == NOBODY:
-            raise LocalProtocolError(f"vbucket {number}: no node has an active copy")
+        if owner == NOBODY or not self.nodes[owner].alive:
+            raise LocalProtocolError(f"vbucket {number}: no node that is there has an active copy")
         return self.nodes[owner].vbuckets[number]
 
     def _home(self, key: bytes, number: int | None) -> Vbucket:
@@ -106,6 +109,11 @@ class Bucket:
         for number, owners in enumerate(self.owners):
             if owners[0] != NOBODY:
                 yield self.nodes[owners[0]].vbuckets[number]
+
+    def orphans(self) -> Iterator[Vbucket]:
+        """The copies of vbuckets without owner, on nodes that may come back."""
+        for node in self.nodes:
+            yield from (copy for number, copy in node.vbuckets.items() if self.owners[number][0] == NOBODY)
 
     def get(self, key: bytes, collection_id: int = 0, number: int | None = None) -> Item | None:
         """The document, unless it is deleted, or expired whether or not somebody has noticed.
@@ -180,8 +188,10 @@ class Bucket:
     def put(self, vbucket: Vbucket, item: AnyItem) -> None:
         """Add an item to the active copy of a vbucket, and to its replicas as far as they keep up."""
         vbucket.put(item)
+        if self.record is not None and isinstance(item, Item):
+            self.record.append((vbucket.number, vbucket.log.newest.vbuuid, item))
         for owner in self.owners[vbucket.number][1:]:
-            if owner == NOBODY:
+            if owner == NOBODY or not self.nodes[owner].alive:
                 continue
             behind = self._behind.setdefault((owner, vbucket.number), [])
             behind.append(item)
@@ -189,8 +199,11 @@ class Bucket:
 
     def load(self, vbucket: int, items: list[Item]) -> None:
         """Many items at once."""
+        if self.record is not None:
+            vbuuid = self.active(vbucket).log.newest.vbuuid
+            self.record += [(vbucket, vbuuid, item) for item in items]
         for owner in self.owners[vbucket]:
-            if owner != NOBODY:
+            if owner != NOBODY and self.nodes[owner].alive:
                 self._catch_up(owner, vbucket, 0)
                 self.nodes[owner].vbuckets[vbucket].extend(items)
 
@@ -200,8 +213,39 @@ class Bucket:
         self._last_cas = cas + count - 1
         return cas
 
+    def expire_due(self) -> int:
+        """Let every document expire whose time has come; says how many."""
+        now = self.now
+        due = [
+            item
+            for number, (owner, *_) in enumerate(self.owners)
+            if owner != NOBODY and self.nodes[owner].alive
+            for item in self.active(number)
+            if isinstance(item, Item) and item.alive and 0 < item.expiry <= now
+        ]
+        for item in due:
+            self.remove(item.key, item.collection_id, event="expiration")
+        return len(due)
+
+    def purge(self, before: int | None = None) -> int:
+        """Let every copy forget tombstones (made before a time); says how many the active ones forgot."""
+        gone = 0
+        for node in self.nodes:
+            for number, copy in node.vbuckets.items():
+                forgotten = copy.purge(before)
+                gone += forgotten if self.owners[number][0] == node.number else 0
+        return gone
+
+    def leave_memory(self) -> None:
+        """Every copy comes from disk from now on."""
+        for node in self.nodes:
+            for copy in node.vbuckets.values():
+                copy.leave_memory()
+
     def set_lag(self, items: int) -> None:
         """Let replicas be so many writes behind."""
+        if items < 0:
+            raise LocalProtocolError(f"lag: expected at least 0 writes, found {items}")
         self.lag = items
         for owner, vbucket in list(self._behind):
             self._catch_up(owner, vbucket, items)
@@ -216,7 +260,7 @@ class Bucket:
     def change_manifest(self, manifest: Manifest, changes: list[Change]) -> None:
         """Every vbucket takes every step."""
         self.manifest = manifest
-        for vbucket in self.actives():
+        for vbucket in [*self.actives(), *self.orphans()]:
             for change in changes:
                 self.put(vbucket, _system_item(change, vbucket.high_seqno + 1))
                 if change.event is SystemEvent.COLLECTION_END:
@@ -227,7 +271,7 @@ class Bucket:
             if (copy := node.vbuckets.get(number)) is not None:
                 copy.drop(collection_id)
 
-    # Changes of owners.
+    # Histories and copies.
 
     def new_map(self) -> None:
         """The owners or the nodes have changed: whoever follows the map is to see a newer one."""
@@ -237,19 +281,32 @@ class Bucket:
         """A uuid for a history."""
         return self.random.getrandbits(47) | 1 << 47
 
-    def promote(self, number: int, node: int) -> None:
-        """The copy on a node becomes the active one: a new history begins where it is."""
-        copy = self.nodes[node].vbuckets[number]
-        copy.log = copy.log.begin(self.new_branch(), copy.high_seqno)
-        copy.state = VbucketState.ACTIVE
+    def install(self, number: int, owner: int, copy: Vbucket | None) -> None:
+        """Another copy of a vbucket, or none, instead of that on a node, whose streams end."""
+        old = self.nodes[owner].vbuckets.pop(number, None)
+        if old is not None:
+            old.state = VbucketState.DEAD
+        if copy is not None:
+            self.nodes[owner].vbuckets[number] = copy
+        self._behind.pop((owner, number), None)
+
+    def create(self, number: int, owner: int) -> None:
+        """A vbucket that has nothing but the collections there are."""
+        vbucket = self._new(number, VbucketState.ACTIVE, FailoverLog.of([(self.new_branch(), 0)]))
+        for change in self.manifest.steps():
+            vbucket.put(_system_item(change, vbucket.high_seqno + 1))
+        self.install(number, owner, vbucket)
+
+    def _new(self, number: int, state: VbucketState, log: FailoverLog) -> Vbucket:
+        vbucket = Vbucket(number, state, log)
+        vbucket.history = [] if self._history else None
+        return vbucket
 
     def _place(self, number: int, owners: list[int]) -> None:
         log = FailoverLog.of([(self.new_branch(), 0)])
         for place, owner in enumerate(owners):
             state = VbucketState.REPLICA if place else VbucketState.ACTIVE
-            vbucket = Vbucket(number, state, log)
-            vbucket.history = [] if self._history else None
-            self.nodes[owner].vbuckets[number] = vbucket
+            self.nodes[owner].vbuckets[number] = self._new(number, state, log)
         self.owners.append(owners)
 
 

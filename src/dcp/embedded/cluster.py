@@ -12,10 +12,12 @@ from urllib.parse import quote
 
 from dcp.embedded.bucket import Bucket, Node
 from dcp.embedded.conversation import Conversation
+from dcp.embedded.faults import Faults
 from dcp.embedded.generation import Generation
 from dcp.embedded.handlers import HANDLERS
 from dcp.embedded.load import documents
-from dcp.embedded.server import Server
+from dcp.embedded.operations import Operations
+from dcp.embedded.server import Server, Traffic
 from dcp.embedded.store import Item
 from dcp.embedded.tls import Tls
 from dcp.embedded.users import User
@@ -37,6 +39,20 @@ class Truth(NamedTuple):
     vbucket: int
 
 
+class Version(NamedTuple):
+    """A version of a document that a consumer may have seen, whether or not it was lost since."""
+
+    event: str
+    value: bytes
+    cas: int
+    seqno: int
+    rev_seqno: int
+    flags: int
+    expiry: int
+    vbucket: int
+    vbuuid: int
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """Who may do what. The password is in no text."""
@@ -48,7 +64,7 @@ class Credentials:
         return f"Credentials(username={self.username!r})"
 
 
-class Cluster:
+class Cluster(Operations):
     """A cluster in memory, on real sockets.
 
         with Cluster(nodes=3, vbuckets=64, replicas=1) as cluster:
@@ -65,6 +81,7 @@ class Cluster:
     have the names of users.
     seed: of everything that is random otherwise, such as the uuids of histories.
     history: keep every version of every document, as change streams show them.
+    record: remember every version of every document for `history()`, which takes memory with every write.
     """
 
     def __init__(
@@ -86,6 +103,7 @@ class Cluster:
         client_ca: str | None = None,
         seed: int | None = None,
         history: bool = False,
+        record: bool = False,
     ) -> None:
         _check("nodes", nodes, 1, _MOST_NODES)
         _check("vbuckets", vbuckets, 1, _MOST_VBUCKETS)
@@ -100,19 +118,24 @@ class Cluster:
             clock=time.time,
             seed=seed,
             history=history,
+            record=record,
         )
         self.credentials = Credentials(username, password or secrets.token_urlsafe(12))
         me = User(username, self.credentials.password)
         self._users = {user.name: user for user in (me, *users)}
         self._tls = Tls(host, certificate, key, client_ca) if tls else None
-        self._server = Server(self._lock, self._converse)
-        for node in self._bucket.nodes:
-            node.host = host
-            node.port = self._server.listen(node, host, port + node.number if port else 0)
-            if self._tls is not None:
-                node.tls_port = self._server.listen(
-                    node, host, port + nodes + node.number if port else 0, self._tls.context
-                )
+        self._faults = Faults(seed)
+        self._handlers = HANDLERS | {"stream_request": self._faults.on_request(HANDLERS["stream_request"])}
+        self._server = Server(self._lock, self._converse, self._faults)
+        self._host = host
+        # Those that nodes are to have; others take what is free.
+        self._ports = {number: port + number for number in range(nodes)} if port else {}
+        try:
+            for node in self._bucket.nodes:
+                self._open(node)
+        except LocalProtocolError:
+            self.close()
+            raise
         self._server.start()
 
     # Being there.
@@ -163,8 +186,23 @@ class Cluster:
         user, password = (quote(text, safe="") for text in (self.credentials.username, self.credentials.password))
         return f"{scheme}://{user}:{password}@{','.join(addresses)}/{quote(self._bucket.name)}"
 
+    def _open(self, node: Node) -> None:
+        """Let clients in: at the node's old address if it had one."""
+        first = self._ports.get(node.number, 0)
+        node.host, node.port = self._host, self._server.listen(node, self._host, node.port or first)
+        if self._tls is not None:
+            second = first and first + len(self._ports)
+            node.tls_port = self._server.listen(node, self._host, node.tls_port or second, self._tls.context)
+
     def _converse(self, node: Node) -> Conversation:
-        return Conversation(self._bucket, node, HANDLERS, users=self._users, now=time.monotonic())
+        return Conversation(
+            self._bucket,
+            node,
+            self._handlers,
+            users=self._users,
+            now=time.monotonic(),
+            writes=self._faults.writes,
+        )
 
     # Documents.
 
@@ -234,6 +272,23 @@ class Cluster:
                 if isinstance(item, Item) and item.alive and item.collection_id == wanted
             }
 
+    def history(self, collection: str = "_default._default") -> dict[bytes, list[Version]]:
+        """Every version that any consumer may have seen, by key, in the order of writing."""
+        with self._lock:
+            if self._bucket.record is None:
+                raise LocalProtocolError("history: it is only known of a Cluster(record=True)")
+            wanted = self._collection(collection)
+            found: dict[bytes, list[Version]] = {}
+            for vbucket, vbuuid, item in self._bucket.record:
+                if item.collection_id == wanted:
+                    found.setdefault(item.key, []).append(_version(item, vbucket, vbuuid))
+            return found
+
+    def stats(self) -> dict[int, Traffic]:
+        """What every node does for its clients, and has done so far, by its number."""
+        with self._lock:
+            return {node.number: self._server.traffic(node) for node in self._bucket.nodes}
+
     # Collections.
 
     def create_scope(self, name: str) -> None:
@@ -283,6 +338,11 @@ class _Change:
 
 def _truth(item: Item, vbucket: int) -> Truth:
     return Truth(item.value, item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry, vbucket)
+
+
+def _version(item: Item, vbucket: int, vbuuid: int) -> Version:
+    numbers = item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry
+    return Version(item.event, item.value, *numbers, vbucket, vbuuid)
 
 
 def _key(key: str | bytes) -> bytes:

@@ -106,6 +106,8 @@ class Conversation:
     timers: list[Timer] = field(default_factory=list)
     closing: bool = False
     now: float = 0.0
+    # Whether a source may write now.
+    writes: Callable[[Conversation, Source], bool] = lambda talk, source: True
     # When the client was last heard of.
     heard: float = 0.0
 
@@ -240,7 +242,8 @@ class Conversation:
             if not self.out.open:
                 return
             source = self.sources.popleft()
-            source.write(self.out)
+            if self.writes(self, source):
+                source.write(self.out)
             if not source.ended:
                 self.sources.append(source)
 

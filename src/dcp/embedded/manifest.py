@@ -103,6 +103,19 @@ class Manifest:
         """Every collection there is, by its id."""
         return {collection.id: collection for scope in self.scopes for collection in scope.collections}
 
+    def steps(self) -> list[Change]:
+        """How it comes about from nothing, in the order of servers: every scope before its collections."""
+        made: list[Change] = []
+        for scope in self.scopes:
+            if scope.id:
+                made.append(Change(SystemEvent.SCOPE_CREATE, self.uid, scope.name, scope.id))
+            made += [
+                Change(SystemEvent.COLLECTION_BEGIN, self.uid, c.name, scope.id, c.id, c.max_ttl)
+                for c in scope.collections
+                if c.id
+            ]
+        return made
+
     def to_json(self) -> dict[str, Any]:
         """As servers answer it: ids are hexadecimal text."""
         return {"uid": f"{self.uid:x}", "scopes": [_scope_json(scope) for scope in self.scopes]}

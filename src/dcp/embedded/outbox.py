@@ -25,6 +25,8 @@ class Outbox:
         self.window = 0
         self.outstanding = 0
         self.written = 0
+        # Rows among what was written.
+        self.items = 0
         self._chunk = bytearray(CHUNK)
         self._begin = self._at = 0
         self._parts: list[bytes | memoryview] = []
@@ -56,7 +58,8 @@ class Outbox:
         self._count(end - self._at)
         self._at = end
         if reached == begin:
-            return self._large_row(encoder, rows, begin, same)
+            reached = self._large_row(encoder, rows, begin, same)
+        self.items += reached - begin
         return reached
 
     def take(self) -> list[bytes | memoryview]:

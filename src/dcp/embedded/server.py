@@ -7,12 +7,15 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dcp.embedded.bucket import Node
 from dcp.embedded.conversation import Conversation
+from dcp.embedded.faults import Faults
 from dcp.embedded.link import Link
 from dcp.embedded.tls import TlsSocket
 from dcp.errors import LocalProtocolError
@@ -21,6 +24,16 @@ from dcp.errors import LocalProtocolError
 _NAP = 5.0
 # How often a link may write before the others have their turn.
 _TURNS = 8
+
+
+class Traffic(NamedTuple):
+    """What a node does for its clients now, and what it has done so far."""
+
+    connections: int = 0
+    streams: int = 0
+    items: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,11 +51,14 @@ class Server:
     lock: held whenever a conversation is touched; who holds it may change the cluster.
     """
 
-    def __init__(self, lock: threading.RLock, converse: Callable[[Node], Conversation]) -> None:
+    def __init__(self, lock: threading.RLock, converse: Callable[[Node], Conversation], faults: Faults) -> None:
         self._lock = lock
         self._converse = converse
+        self._faults = faults
         self._selector = selectors.DefaultSelector()
         self._links: dict[socket.socket | TlsSocket, Link] = {}
+        # What the links did that are gone, by node.
+        self._past: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
@@ -54,6 +70,13 @@ class Server:
     @property
     def links(self) -> list[Link]:
         return list(self._links.values())
+
+    def traffic(self, node: Node) -> Traffic:
+        """For whoever holds the lock."""
+        there = [link for link in self.links if link.talk.node is node]
+        done = sum(map(_work, there), self._past[node.number])
+        streams = sum(len(link.talk.sources) for link in there)
+        return Traffic(len(there), streams, done["items"], done["sent"], done["received"])
 
     def listen(self, node: Node, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
         """Open a door for clients of a node, with or without TLS; says which port it has."""
@@ -93,15 +116,15 @@ class Server:
         if self._failure is not None:
             raise self._failure
 
-    def close_door(self, node: Node) -> None:
-        """Nobody reaches a node any more, and whoever is connected is cut off."""
+    def close_door(self, node: Node, *, cut: bool) -> None:
+        """Nobody new reaches a node; `cut` says whether who is connected is cut off. For whoever holds the lock."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Door) and key.data.node is node:
                 self._selector.unregister(key.data.socket)
                 key.data.socket.close()
         for link in self.links:
-            if link.talk.node is node:
-                link.talk.closing = True
+            if cut and link.talk.node is node:
+                link.gone = True
 
     # The thread.
 
@@ -133,7 +156,7 @@ class Server:
             self.wake()
 
     def _patience(self) -> float:
-        dues = [due for link in self.links if (due := link.talk.due()) is not None]
+        dues = [due for link in self.links if (due := link.due()) is not None]
         return max(0.0, min([_NAP, *(due - time.monotonic() for due in dues)]))
 
     def _hear(self) -> None:
@@ -142,37 +165,53 @@ class Server:
                 pass
 
     def _accept(self, door: _Door) -> None:
-        try:
-            sock, _ = door.socket.accept()
-        except OSError:
-            return
         with self._lock:
+            try:
+                sock, _ = door.socket.accept()
+            except OSError:
+                # The client is gone, or the door closed meanwhile.
+                return
             talk = self._converse(door.node)
-        try:
-            link = Link(sock if door.tls is None else TlsSocket(sock, door.tls, talk.admit), talk)
-        except OSError:  # It is gone already.
-            sock.close()
-            return
-        self._links[link.socket] = link
-        self._selector.register(link.socket, selectors.EVENT_READ, link)
+            try:
+                link = Link(sock if door.tls is None else TlsSocket(sock, door.tls, talk.admit), talk, self._faults)
+            except OSError:  # It is gone already.
+                sock.close()
+                return
+            self._links[link.socket] = link
+            self._watch(link)
 
     def _serve(self, link: Link, now: float) -> bool:
         """Let a link write; whether it has more to write at once."""
-        more = True
+        more = not link.gone
         for _ in range(_TURNS):
-            if not (more := link.write(now)):
+            if not (more := more and link.write(now)):
                 break
         if link.gone:
             self._drop(link)
             return False
-        reads = 0 if link.blocked and link.talk.crowded else selectors.EVENT_READ
-        events = reads | (selectors.EVENT_WRITE if link.blocked else 0)
-        if self._selector.get_key(link.socket).events != events:
-            self._selector.modify(link.socket, events, link)
+        if link.events != link.watched:
+            self._watch(link)
         return more
+
+    def _watch(self, link: Link) -> None:
+        """Let the selector look for what the link waits for, or forget the socket if that is nothing."""
+        if not link.watched:
+            self._selector.register(link.socket, link.events, link)
+        elif link.events:
+            self._selector.modify(link.socket, link.events, link)
+        else:
+            self._selector.unregister(link.socket)
+        link.watched = link.events
 
     def _drop(self, link: Link) -> None:
         self._links.pop(link.socket, None)
-        self._selector.unregister(link.socket)
+        if link.watched:
+            self._selector.unregister(link.socket)
         with self._lock:
+            self._past[link.talk.node.number] += _work(link)
             link.close()
+
+
+def _work(link: Link) -> Counter[str]:
+    """What a link has done so far."""
+    return Counter(items=link.talk.out.items, sent=link.sent, received=link.received)

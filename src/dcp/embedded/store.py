@@ -6,7 +6,7 @@ A vbucket is not for two threads at once: whoever holds the cluster's lock may u
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dcp.position import FailoverLog
@@ -87,7 +87,8 @@ class Vbucket:
         self.history: list[AnyItem] | None = None
         # By identity, but in the order of seqnos: what is written again moves to the end.
         self._items: dict[Identity, AnyItem] = {}
-        self._journal: deque[tuple[Identity, AnyItem | None]] = deque(maxlen=JOURNAL)
+        # The last writes, and what each of them replaced.
+        self._journal: deque[tuple[Item, AnyItem | None]] = deque(maxlen=JOURNAL)
 
     def __len__(self) -> int:
         """How many items there are, tombstones among them."""
@@ -107,34 +108,38 @@ class Vbucket:
         identity = item.identity
         replaced = self._items.pop(identity, None)
         self._items[identity] = item
-        self._journal.append((identity, replaced))
         self.high_seqno = self.persisted_seqno = seqno
         if seqno - self.checkpoint_start >= CHECKPOINT:
             self.checkpoint_start = seqno
         if isinstance(item, Item):
+            self._journal.append((item, replaced))
             self.datatypes |= item.datatype
             self.highs[item.collection_id] = seqno
+        else:
+            # What the whole bucket agreed on is not for one node to lose.
+            self._journal.clear()
         self.mixed = self.mixed or not isinstance(item, Item) or item.collection_id != 0
         if self.history is not None:
             self.history.append(item)
 
-    def extend(self, items: Iterable[Item]) -> None:
-        """`put` for many items at once. They are on disk afterwards, and cannot be taken back."""
-        ours = self._items
-        seqno = self.high_seqno
-        for item in items:
+    def extend(self, items: Sequence[Item]) -> None:
+        """`put` for many items at once, which must be in order. They are on disk afterwards."""
+        ours, datatypes = self._items, self.datatypes
+        early = max(0, len(items) - JOURNAL)
+        for item in items[:early]:
             identity = (item[10], item[2])
             if identity in ours:
                 del ours[identity]
             ours[identity] = item
-            self.datatypes |= item[9]
+            datatypes |= item[9]
             if item[10]:
                 self.mixed = True
-            seqno = self.highs[item[10]] = item[1]
-            if self.history is not None:
-                self.history.append(item)
-        self.high_seqno = self.persisted_seqno = seqno
-        self._journal.clear()
+            self.highs[item[10]] = item[1]
+        self.datatypes = datatypes
+        if self.history is not None:
+            self.history.extend(items[:early])
+        for item in items[early:]:
+            self.put(item)
         self.leave_memory()
 
     def leave_memory(self) -> None:
@@ -178,20 +183,23 @@ class Vbucket:
         for identity, seqno in gone:
             del self._items[identity]
             self.purge_seqno = max(self.purge_seqno, seqno)
+        if gone:
+            self._journal.clear()
         return len(gone)
 
     def drop(self, collection_id: int) -> None:
-        """Forget the items of a collection that is no more."""
+        """Forget the items of a collection that is no more, for good."""
+        self._journal.clear()
         for identity in [identity for identity in self._items if identity[0] == collection_id]:
             del self._items[identity]
 
     def take_back(self, count: int) -> None:
         """Undo the last writes, as if they had never come; at most as many as the journal has."""
         for _ in range(min(count, len(self._journal))):
-            identity, replaced = self._journal.pop()
-            lost = self._items.pop(identity)
+            lost, replaced = self._journal.pop()
+            del self._items[lost.identity]
             if replaced is not None:
-                self._items[identity] = replaced
+                self._items[lost.identity] = replaced
             self.high_seqno = lost.seqno - 1
             if self.history:
                 self.history.pop()
@@ -201,9 +209,14 @@ class Vbucket:
         self.checkpoint_start = min(self.checkpoint_start, self.high_seqno + 1)
 
     @property
-    def can_take_back(self) -> int:
-        """How many writes the journal has."""
-        return len(self._journal)
+    def last_writes(self) -> list[Item]:
+        """Those that can be taken back, the last one at the end."""
+        return [item for item, _ in self._journal]
+
+    @property
+    def last_cas(self) -> int:
+        """The version of the document that was written last."""
+        return next((item.cas for item in reversed(self) if isinstance(item, Item)), 0)
 
     def copy(self, state: VbucketState) -> Vbucket:
         """The same items in another place: what a replica that has everything holds."""

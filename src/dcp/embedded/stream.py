@@ -64,6 +64,11 @@ class Stream:
         """What only one stream of a connection has."""
         return self.vbucket.number, self.accepted.stream_id
 
+    @property
+    def ending(self) -> bool:
+        """Whether it is to end, or has ended."""
+        return self.ended or self._reason is not None
+
     def end(self, reason: StreamEnd) -> None:
         """Let the stream end as soon as there is room to say so; nothing else is sent any more."""
         self._reason = self._reason or reason

@@ -1,0 +1,131 @@
+"""What can go wrong on command: the table of faults, and those that are on.
+
+    with cluster.fault("refuse", status="NOT_MY_VBUCKET", times=2) as fault:
+        ...
+    assert fault.hits == 2
+
+The same seed of a cluster makes the same trouble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import TYPE_CHECKING
+
+from dcp.embedded.faults.fault import Fault, Parts, make, options_of
+from dcp.embedded.faults.frames import FRAMES
+from dcp.embedded.faults.streams import STREAMS
+from dcp.embedded.faults.wires import WIRES
+from dcp.embedded.stream import Stream
+from dcp.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from dcp.embedded.conversation import Conversation, Handler, Source
+    from dcp.embedded.link import Link
+    from dcp.wire.frame import Frame
+
+FAULTS: Mapping[str, type[Fault]] = WIRES | STREAMS | FRAMES
+
+
+def describe() -> str:
+    """Every fault and its options, a line each, for people."""
+    lines = []
+    for name, fault in FAULTS.items():
+        lines.append(f"{name}: {(fault.__doc__ or '').splitlines()[0]}")
+        lines += [f"  {one.name}={_shown(one.default)}: {one.metadata['says']}" for one in options_of(fault)]
+    return "\n".join(lines)
+
+
+def _shown(default: object) -> str:
+    return ",".join(map(str, default)) if isinstance(default, tuple) else "" if default is None else str(default)
+
+
+class Faults:
+    """Those that are on, in the order in which they came, at the places where they act.
+
+    seed: of what is random in them.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.on: tuple[Fault, ...] = ()
+        self._random = Random(seed)
+
+    def add(self, name: str, options: dict[str, object]) -> Fault:
+        if name not in FAULTS:
+            raise LocalProtocolError(f"fault: expected one of {', '.join(FAULTS)}; found {name!r}")
+        fault = make(name, FAULTS[name], options)
+        fault.random.seed(self._random.random())
+        self.on += (fault,)
+        return fault
+
+    def remove(self, fault: Fault, links: list[Link]) -> None:
+        if fault in self.on:
+            self.on = tuple(other for other in self.on if other is not fault)
+            fault.cleared(links)
+
+    # Where they act. Whoever calls asks first whether any is on, if it is in a hurry.
+
+    def rest(self, link: Link, now: float) -> float:
+        return max((fault.rest(link, now) for fault in self._here(link)), default=0.0)
+
+    def room(self, link: Link, now: float) -> int | None:
+        return min((room for fault in self._here(link) if (room := fault.room(link, now)) is not None), default=None)
+
+    def received(self, link: Link, data: bytes) -> bytes:
+        for fault in self._here(link):
+            data = fault.received(link, data)
+        return data
+
+    def sending(self, link: Link, parts: Parts) -> Parts:
+        for fault in self._here(link):
+            parts = fault.sending(link, parts)
+        return parts
+
+    def writes(self, talk: Conversation, source: Source) -> bool:
+        if not self.on or not isinstance(source, Stream):
+            return True
+        node, vbucket = talk.node.number, source.vbucket.number
+        return all(fault.writes(talk, source) for fault in self.on if fault.concerns(node, vbucket))
+
+    def on_request(self, handler: Handler) -> Handler:
+        """The handler of stream requests, and what faults make of it."""
+
+        def handle(talk: Conversation, frame: Frame) -> object:
+            for fault in self.on:
+                refused = fault.requested(talk, frame) if fault.concerns(talk.node.number, frame.vbucket) else None
+                if refused is not None:
+                    return refused
+            return handler(talk, frame)
+
+        return handle  # type: ignore[return-value]
+
+    def _here(self, link: Link) -> list[Fault]:
+        return [fault for fault in self.on if fault.concerns(link.talk.node.number)]
+
+
+class Handle:
+    """A fault that is on until it is cleared, or its `with` block ends. The hits are counted."""
+
+    def __init__(self, name: str, fault: Fault, clear: Callable[[], None]) -> None:
+        self.name = name
+        self._fault = fault
+        self._clear = clear
+
+    @property
+    def hits(self) -> int:
+        """How often it has acted: for what counts bytes, how many."""
+        return self._fault.hits
+
+    def clear(self) -> None:
+        """Let everything be right again, as far as it can be."""
+        self._clear()
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def __repr__(self) -> str:
+        return f"<fault {self.name}, {self.hits} hits>"

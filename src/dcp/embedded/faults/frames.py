@@ -1,0 +1,167 @@
+"""Faults that see every frame of a stream, and leave some out, say some twice, or garble them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, WeakSet
+
+from dcp.embedded.faults.fault import Fault, Parts, number, option, switch
+from dcp.errors import FrameError
+from dcp.wire.dcp import DCP
+from dcp.wire.frame import Frame, dialect_of, encode, read_frame, split
+from dcp.wire.framing import stream_id
+from dcp.wire.layout import Kind
+
+if TYPE_CHECKING:
+    from dcp.embedded.link import Link
+
+_MARKER, _NOOP = "snapshot_marker", "dcp_noop"
+# Those whose stream id may be sent without counting it.
+_UNCOUNTED = frozenset(message.name for message in DCP.messages if any(form.stream_id_defect for form in message.sent))
+
+
+@dataclass
+class Snapshot:
+    """Where a stream is in its snapshot, as its consumer sees it."""
+
+    marker: bytes = b""
+    end: int = 0
+    items: int = 0
+
+
+@dataclass(eq=False)
+class FrameFault(Fault):
+    """What a fault does to one frame is in `altered`."""
+
+    _snapshots: WeakKeyDictionary[Link, dict[int, Snapshot]] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False
+    )
+
+    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+        """What is sent instead of a frame of a node's own accord."""
+        raise NotImplementedError
+
+    def sending(self, link: Link, parts: Parts) -> Parts:
+        sent: Parts = []
+        try:
+            for _, raw in split(b"".join(parts)):
+                sent += self._sent(link, raw)
+        except FrameError:
+            # Another fault garbled it.
+            return parts
+        return sent
+
+    def _sent(self, link: Link, raw: bytes) -> list[bytes]:
+        frame = read_frame(raw, dialect_of(link.talk.dialect))
+        if frame.kind is not Kind.REQUEST:
+            return [raw]
+        snapshot = self._snapshots.setdefault(link, {}).setdefault(frame.opaque, Snapshot())
+        if frame.name == _MARKER:
+            snapshot.marker, snapshot.end, snapshot.items = raw, int(frame.fields["snapshot_end"]), 0
+        sent = self.altered(link, raw, frame, snapshot) if self._concerns(link, frame) else [raw]
+        snapshot.items += "seqno" in frame.fields
+        if not sent and frame.name != _NOOP:
+            # The client cannot acknowledge what it never gets.
+            link.talk.out.acknowledge(len(raw))
+        return sent
+
+    def _concerns(self, link: Link, frame: Frame) -> bool:
+        return self.concerns(link.talk.node.number, frame.vbucket)
+
+
+@dataclass(eq=False)
+class NoNoops(FrameFault):
+    """The node never asks whether the client is still there."""
+
+    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+        if frame.name != _NOOP:
+            return [raw]
+        self.hits += 1
+        return []
+
+
+@dataclass(eq=False)
+class BareMarker(FrameFault):
+    """A snapshot is announced, and the connection breaks before its first item."""
+
+    times: int | None = option(number, "how many connections", 1)
+    _broken: WeakSet[Link] = field(default_factory=WeakSet, init=False, repr=False)
+
+    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+        if link in self._broken:
+            return []
+        if frame.name == _MARKER:
+            self.hits += 1
+            self._broken.add(link)
+            link.talk.closing = True
+        return [raw]
+
+    def concerns(self, node: int, vbucket: int | None = None) -> bool:
+        return bool(self._broken) or super().concerns(node, vbucket)
+
+    def _concerns(self, link: Link, frame: Frame) -> bool:
+        return link in self._broken or super().concerns(link.talk.node.number, frame.vbucket)
+
+
+@dataclass(eq=False)
+class Gap(FrameFault):
+    """Items are missing in the middle of every snapshot."""
+
+    items: int = option(number, "how many in a row", 1)
+    after: int = option(number, "how many of a snapshot are sent before", 1)
+
+    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+        if "seqno" not in frame.fields or not self.after <= snapshot.items < self.after + self.items:
+            return [raw]
+        self.hits += 1
+        return []
+
+
+@dataclass(eq=False)
+class MissingTail(FrameFault):
+    """A snapshot lacks what should complete it: the next one begins, or the stream ends, before."""
+
+    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+        if frame.fields.get("seqno") != snapshot.end:
+            return [raw]
+        self.hits += 1
+        return []
+
+
+@dataclass(eq=False)
+class RepeatMarker(FrameFault):
+    """A snapshot is announced again in its middle, with the same range, as change streams do."""
+
+    after: int = option(number, "how many of its items are sent before", 1)
+
+    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+        if "seqno" not in frame.fields or snapshot.items != self.after or not snapshot.marker:
+            return [raw]
+        self.hits += 1
+        return [snapshot.marker, raw]
+
+
+@dataclass(eq=False)
+class StreamIds(FrameFault):
+    """Deletions and expirations have their stream id in the other form: counted in the header, or not."""
+
+    counted: bool = option(switch, "whether the header counts it", False)
+
+    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+        number = frame.stream_id
+        if number is None or frame.name not in _UNCOUNTED:
+            return [raw]
+        changed = encode(replace(frame, frame_info=(stream_id(number, counted=self.counted),)))
+        self.hits += changed != raw
+        return [changed]
+
+
+FRAMES: dict[str, type[Fault]] = {
+    "no_noops": NoNoops,
+    "bare_marker": BareMarker,
+    "gap": Gap,
+    "missing_tail": MissingTail,
+    "repeat_marker": RepeatMarker,
+    "stream_ids": StreamIds,
+}

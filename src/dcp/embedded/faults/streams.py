@@ -1,0 +1,141 @@
+"""Faults of streams: how they are refused, how they end, and when they say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from dcp.embedded.conversation import Conversation, answer
+from dcp.embedded.faults.fault import Fault, chain, number, one_of, option, switch
+from dcp.embedded.stream import Stream
+from dcp.wire.dcp import StreamEnd
+from dcp.wire.frame import Frame
+from dcp.wire.layout import Magic
+from dcp.wire.memcached import Status
+
+if TYPE_CHECKING:
+    from dcp.embedded.link import Link
+
+
+@dataclass(eq=False)
+class Refuse(Fault):
+    """Stream requests fail with a status."""
+
+    status: int = option(one_of(Status), "a status by name or number", Status.ETMPFAIL)
+    map: bool = option(switch, "whether NOT_MY_VBUCKET comes with the map", False)
+
+    def requested(self, talk: Conversation, frame: Frame) -> Frame | None:
+        self.hits += 1
+        return answer(frame, self.status, value=_map(talk) if self.map else b"")  # type: ignore[arg-type]
+
+
+def _map(talk: Conversation) -> bytes:
+    """What the node says when it is asked for the map."""
+    handler = talk.handlers.get("get_cluster_config")
+    said = handler(talk, Frame("get_cluster_config", Magic.REQUEST)) if handler else None
+    return said.value if isinstance(said, Frame) else b""
+
+
+@dataclass(eq=False)
+class Rollback(Fault):
+    """Resumed streams have to go back: once, or further with every answer of a chain."""
+
+    to: tuple[int, ...] = option(chain, "seqnos, one for each request of a vbucket, such as 300,100", (0,))
+    forever: bool = option(switch, "whether the last one is said again and again, even to who begins at 0", False)
+    _step: dict[int, int] = field(default_factory=dict, init=False, repr=False)
+
+    def requested(self, talk: Conversation, frame: Frame) -> Frame | None:
+        step = self._step.get(frame.vbucket, 0)
+        if not self.forever and (step >= len(self.to) or frame.fields["start_seqno"] == 0):
+            return None
+        self._step[frame.vbucket] = step + 1
+        self.hits += 1
+        seqno = self.to[min(step, len(self.to) - 1)]
+        return answer(frame, Status.ROLLBACK, fields={"rollback_seqno": seqno})
+
+
+@dataclass(eq=False)
+class End(Fault):
+    """Streams end, for a reason, when they have sent so many items."""
+
+    status: int = option(one_of(StreamEnd), "a reason by name or number", StreamEnd.STATE_CHANGED)
+    after: int = option(number, "items that are sent before", 0)
+
+    def writes(self, talk: Conversation, stream: Stream) -> bool:
+        if stream.items_sent >= self.after and not stream.ending:
+            self.hits += 1
+            stream.end(self.status)  # type: ignore[arg-type]
+        return True
+
+
+@dataclass(eq=False)
+class BeyondEnd(Fault):
+    """Streams go on beyond the seqno at which they should end, as far as there is more."""
+
+    items: int = option(number, "how many seqnos beyond", 1)
+    _seen: WeakKeyDictionary[Stream, bool] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
+
+    def writes(self, talk: Conversation, stream: Stream) -> bool:
+        end = min(stream.accepted.end + self.items, stream.vbucket.high_seqno)
+        if end > stream.accepted.end and not self._seen.setdefault(stream, False):
+            self._seen[stream] = True
+            self.hits += 1
+            stream.accepted = replace(stream.accepted, end=end)
+        return True
+
+
+@dataclass(eq=False)
+class Silent(Fault):
+    """Streams are there and say nothing, however much there is to say."""
+
+    def writes(self, talk: Conversation, stream: Stream) -> bool:
+        self.hits += 1
+        return False
+
+
+@dataclass(eq=False)
+class Overfill(Fault):
+    """The node sends more than the flow-control window allows."""
+
+    bytes: int = option(number, "how many bytes more, for all connections together", 1 << 20)
+
+    def rest(self, link: Link, now: float) -> float:
+        out = link.talk.out
+        if out.stalled and self.hits < self.bytes:
+            excess = min(out.outstanding, self.bytes - self.hits)
+            self.hits += excess
+            out.acknowledge(excess)
+        return 0.0
+
+
+@dataclass(eq=False)
+class Underfill(Fault):
+    """The node takes the flow-control window for smaller than it is, and waits although there is room."""
+
+    bytes: int = option(number, "how many bytes smaller", 1 << 20)
+    _kept: WeakKeyDictionary[Link, int] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
+
+    def rest(self, link: Link, now: float) -> float:
+        out = link.talk.out
+        if out.window and link not in self._kept:
+            self.hits += 1
+            self._kept[link] = self.bytes
+            out.outstanding += self.bytes
+        return 0.0
+
+    def cleared(self, links: Sequence[Link]) -> None:
+        for link, kept in self._kept.items():
+            link.talk.out.acknowledge(kept)
+
+
+STREAMS: dict[str, type[Fault]] = {
+    "refuse": Refuse,
+    "rollback": Rollback,
+    "end": End,
+    "beyond_end": BeyondEnd,
+    "silent": Silent,
+    "overfill": Overfill,
+    "underfill": Underfill,
+}

@@ -1,0 +1,131 @@
+"""Faults of the network, and of a node as a whole: they see bytes, or nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from dcp.embedded.faults.fault import FOR_EVER, Fault, Parts, number, option
+from dcp.wire.dcp import DCP
+from dcp.wire.layout import HEADER_STRUCT, Magic
+from dcp.wire.memcached import MAX_FRAME
+
+if TYPE_CHECKING:
+    from dcp.embedded.link import Link
+
+# How many pieces a slow link sends in a second.
+_PIECES = 50
+
+
+@dataclass(eq=False)
+class Pause(Fault):
+    """A node stands still, and goes on afterwards as if nothing had been."""
+
+    def rest(self, link: Link, now: float) -> float:
+        self.hits += 1
+        return FOR_EVER
+
+
+@dataclass(eq=False)
+class Partition(Pause):
+    """A node cannot be reached, without a word; when it can be again, its connections are gone."""
+
+    def cleared(self, links: Sequence[Link]) -> None:
+        for link in links:
+            link.gone = link.gone or self.node in (None, link.talk.node.number)
+
+
+@dataclass(eq=False)
+class Slow(Fault):
+    """A node sends slowly."""
+
+    rate: int = option(number, "bytes in a second", 100_000)
+    _next: WeakKeyDictionary[Link, float] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
+
+    def rest(self, link: Link, now: float) -> float:
+        return self._next.get(link, 0.0)
+
+    def room(self, link: Link, now: float) -> int | None:
+        self.hits += 1
+        size = min(link.pending, max(1, self.rate // _PIECES))
+        self._next[link] = now + size / max(1, self.rate)
+        return size
+
+
+@dataclass(eq=False)
+class Cut(Fault):
+    """A connection breaks when the node has sent, or received, so many bytes on it."""
+
+    sent: int | None = option(number, "after the node has sent so many bytes", None)
+    received_bytes: int | None = option(number, "after the node has received so many bytes", None)
+    times: int | None = option(number, "how many connections", 1)
+
+    def room(self, link: Link, now: float) -> int | None:
+        if self.sent is None:
+            return None
+        if link.sent >= self.sent:
+            self.hits += 1
+            link.gone = True
+        return max(0, self.sent - link.sent)
+
+    def received(self, link: Link, data: bytes) -> bytes:
+        if self.received_bytes is None or link.received < self.received_bytes:
+            return data
+        self.hits += 1
+        link.gone = True
+        return data[: max(0, len(data) - (link.received - self.received_bytes))]
+
+
+@dataclass(eq=False)
+class Split(Fault):
+    """Every write is a few bytes, whatever the frames are."""
+
+    size: int = option(number, "bytes of a write", 1)
+
+    def room(self, link: Link, now: float) -> int | None:
+        self.hits += link.pending > 0
+        return max(1, self.size)
+
+
+@dataclass(eq=False)
+class Garbage(Fault):
+    """Bytes that are no frame, in front of what a node sends on a connection with streams."""
+
+    size: int = option(number, "how many bytes", 32)
+    times: int | None = option(number, "how often", 1)
+
+    def sending(self, link: Link, parts: Parts) -> Parts:
+        if not link.talk.sources:
+            return parts
+        self.hits += 1
+        noise = bytearray(self.random.randbytes(max(1, self.size)))
+        noise[0] = next(byte for byte in iter(lambda: self.random.getrandbits(8), None) if byte not in set(Magic))
+        return [bytes(noise), *parts]
+
+
+@dataclass(eq=False)
+class Oversize(Fault):
+    """A frame that says it is larger than any may be."""
+
+    size: int = option(number, "bytes of its body", MAX_FRAME + 1)
+    times: int | None = option(number, "how often", 1)
+
+    def sending(self, link: Link, parts: Parts) -> Parts:
+        if not link.talk.sources:
+            return parts
+        self.hits += 1
+        opcode = DCP.by_name["mutation"].opcode
+        return [HEADER_STRUCT.pack(Magic.REQUEST, opcode, 0, 0, 0, 0, min(self.size, 0xFFFF_FFFF), 0, 0), *parts]
+
+
+WIRES: dict[str, type[Fault]] = {
+    "pause": Pause,
+    "partition": Partition,
+    "slow": Slow,
+    "cut": Cut,
+    "split": Split,
+    "garbage": Garbage,
+    "oversize": Oversize,
+}

@@ -1,0 +1,151 @@
+"""A consumer that does what it is told, over a real socket, and believes nothing."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import count
+
+from dcp._codec import Splitter
+from dcp.embedded import Cluster
+from dcp.wire import DIALECTS
+from dcp.wire.body import JSON
+from dcp.wire.dcp import OpenFlag
+from dcp.wire.frame import Frame, encode, read_frame
+from dcp.wire.layout import Kind, Magic
+from dcp.wire.memcached import MAX_FRAME, Status
+
+ENDLESS = (1 << 64) - 1
+# Longer than anything takes that goes right.
+PATIENCE = 20.0
+
+
+class Gone(Exception):
+    """The node has closed the connection."""
+
+
+class Consumer:
+    """A connection for DCP to a node of a cluster."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: int = 0,
+        *,
+        controls: Mapping[str, str] | None = None,
+    ) -> None:
+        host, _, port = cluster.addresses[node].rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), PATIENCE)
+        self.received = 0
+        self._splitter = Splitter(MAX_FRAME)
+        self._arrived: deque[Frame] = deque()
+        self._waiting: list[Frame] = []
+        self._opaques = count(1)
+        try:
+            self._open(cluster, controls or {})
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _open(self, cluster: Cluster, controls: Mapping[str, str]) -> None:
+        user = cluster.credentials
+        self.ask("sasl_auth", key=b"PLAIN", value=f"\0{user.username}\0{user.password}".encode())
+        self.ask("select_bucket", key=b"default")
+        flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
+        opened = self.ask("open", key=b"consumer", fields={"flags": int(flags)})
+        assert opened.status == Status.SUCCESS
+        for name, value in controls.items():
+            assert self.ask("control", key=name.encode(), value=value.encode()).status == Status.SUCCESS
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def ask(
+        self, name: str, vbucket: int = 0, *, fields: dict[str, int] | None = None, key: bytes = b"", value: bytes = b""
+    ) -> Frame:
+        """Send a request and wait for its answer; what comes before is kept for `frames`."""
+        opaque = next(self._opaques)
+        request = Frame(name, Magic.REQUEST, opaque, vbucket=vbucket, fields=fields or {}, key=key, value=value)
+        self.socket.sendall(encode(request))
+        while frame := self._next():
+            if frame.kind is Kind.RESPONSE and frame.opaque == opaque:
+                return frame
+            self._waiting.append(frame)
+        raise Gone
+
+    def stream(
+        self, vbucket: int, start: int = 0, end: int = ENDLESS, *, vbuuid: int = 0, sid: int | None = None
+    ) -> Frame:
+        fields = {"flags": 0, "start_seqno": start, "end_seqno": end, "vbuuid": vbuuid}
+        fields |= {"snapshot_start": start, "snapshot_end": start}
+        value = b"" if sid is None else JSON.encode({"sid": sid})
+        return self.ask("stream_request", vbucket, fields=fields, value=value)
+
+    def acknowledge(self, size: int) -> None:
+        self.socket.sendall(encode(Frame("buffer_ack", Magic.REQUEST, fields={"bytes": size})))
+
+    def frames(self) -> Iterator[Frame]:
+        """Everything that comes, until the node closes the connection."""
+        while self._waiting:
+            yield self._waiting.pop(0)
+        while frame := self._next():
+            yield frame
+
+    def until(self, *last: str, seqno: int = 0) -> list[Frame]:
+        """All frames up to the first with one of these names, or that reaches a seqno."""
+        found: list[Frame] = []
+        for frame in self.frames():
+            found.append(frame)
+            if frame.name in last or 0 < seqno <= int(frame.fields.get("seqno", 0)):
+                return found
+        raise Gone
+
+    def rest(self) -> list[Frame]:
+        """All frames until the connection is gone."""
+        return list(self.frames())
+
+    def quiet(self) -> bool:
+        """Whether streams have sent nothing by the time a question is answered, which comes after their turn."""
+        for _ in range(2):
+            self.ask("get_failover_log")
+        return not self._waiting and not self._arrived
+
+    def dumb(self) -> bool:
+        """Whether nothing at all is there to be read."""
+        self.socket.setblocking(False)
+        try:
+            self.socket.recv(1)
+        except BlockingIOError:
+            return not self._waiting and not self._arrived
+        finally:
+            self.socket.settimeout(PATIENCE)
+        return False
+
+    def _next(self) -> Frame | None:
+        """The next frame, or None if the node has closed the connection."""
+        while not self._arrived:
+            if not (data := self._receive()):
+                return None
+            self.received += len(data)
+            self._splitter.feed(data)
+            self._arrived.extend(read_frame(raw, DIALECTS["dcp"]) for raw in self._splitter)
+        return self._arrived.popleft()
+
+    def _receive(self) -> bytes:
+        try:
+            return self.socket.recv(1 << 16)
+        except ConnectionError:
+            return b""
+
+
+def items(frames: list[Frame]) -> list[int]:
+    """The seqnos of what a stream sent."""
+    return [int(frame.fields["seqno"]) for frame in frames if "seqno" in frame.fields]
+
+
+def named(frames: list[Frame], name: str) -> list[Frame]:
+    return [frame for frame in frames if frame.name == name]

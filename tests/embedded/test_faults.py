@@ -1,0 +1,340 @@
+"""Every fault, over a real socket: what a consumer sees of it, how often, and that it ends when it is cleared."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from dcp.embedded import Cluster
+from dcp.embedded.bucket import Node
+from dcp.embedded.conversation import Conversation
+from dcp.embedded.faults import FAULTS, describe
+from dcp.embedded.faults.fault import options_of
+from dcp.errors import FrameError, LocalProtocolError
+from dcp.wire.body import FAILOVER_LOG
+from dcp.wire.dcp import StreamEnd
+from dcp.wire.frame import Frame, encode
+from dcp.wire.layout import Magic
+from dcp.wire.memcached import MAX_FRAME, Feature, Status
+from tests.embedded.consumer import Consumer, Gone, items, named
+
+COUNT = 20
+NOOPS = {"enable_noop": "true", "set_noop_interval": "0.1"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """One vbucket with a few documents."""
+    with Cluster(vbuckets=1, seed=5) as made:
+        for n in range(COUNT):
+            made.upsert(f"key-{n}", b"x" * 30)
+        yield made
+
+
+def everything(cluster: Cluster, window: int = 0) -> list[int]:
+    """What a stream up to now gives."""
+    with Consumer(cluster, controls={"connection_buffer_size": str(window)}) as consumer:
+        assert consumer.stream(0, end=COUNT).status == Status.SUCCESS
+        return items(consumer.until("stream_end"))
+
+
+def test_every_fault_is_tried_here() -> None:
+    tried = {name.removeprefix("test_fault_") for name in globals() if name.startswith("test_fault_")}
+    assert tried == set(FAULTS)
+
+
+# Nodes and wires.
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Cluster, Consumer, Consumer]]:
+    """Two nodes, the second of which tells that the cluster has had its turn."""
+    with Cluster(nodes=2, vbuckets=2) as cluster, Consumer(cluster) as one, Consumer(cluster, 1) as other:
+        assert one.stream(0).status == other.stream(1).status == Status.SUCCESS
+        yield cluster, one, other
+
+
+def test_fault_pause(pair: tuple[Cluster, Consumer, Consumer]) -> None:
+    cluster, one, other = pair
+    mine = next(key for key in map(str, range(99)) if cluster._bucket.vbucket_of(key.encode()) == 0)
+    with cluster.fault("pause", node=0) as fault:
+        cluster.upsert(mine, b"")
+        one.socket.sendall(encode(Frame("get_failover_log", Magic.REQUEST)))
+        assert other.quiet()
+        assert one.dumb()
+        assert fault.hits
+    # What was to be said, and what was asked meanwhile.
+    assert {"mutation", "get_failover_log"} <= {frame.name for frame in (next(one.frames()) for _ in range(3))}
+
+
+def test_fault_partition(pair: tuple[Cluster, Consumer, Consumer]) -> None:
+    cluster, one, other = pair
+    with cluster.fault("partition", node=0):
+        assert other.quiet()
+        assert one.dumb()
+    assert one.rest() == []
+    assert other.quiet()
+    with Consumer(cluster) as again:
+        assert again.stream(0).status == Status.SUCCESS
+
+
+def test_fault_slow(cluster: Cluster) -> None:
+    with cluster.fault("slow", rate=100_000) as fault, Consumer(cluster) as consumer:
+        consumer.stream(0, end=COUNT)
+        assert items(consumer.until("stream_end")) == list(range(1, COUNT + 1))
+        # Nothing larger than what fits into its time.
+        assert fault.hits >= consumer.received / 2000
+
+
+@pytest.mark.parametrize("at", [0, 1, 60, 200, 777])
+def test_fault_cut(cluster: Cluster, at: int) -> None:
+    with cluster.fault("cut", sent=400 + at) as fault:
+        consumer = Consumer(cluster)
+        consumer.stream(0)
+        consumer.rest()
+        assert consumer.received == 400 + at
+        assert fault.hits == 1
+        # Once is enough unless it is said otherwise.
+        assert everything(cluster) == list(range(1, COUNT + 1))
+    consumer.socket.close()
+
+
+def test_a_connection_is_cut_by_what_is_received(cluster: Cluster) -> None:
+    with Consumer(cluster) as consumer, cluster.fault("cut", received_bytes=1000, times=1) as fault:
+        with pytest.raises(Gone):
+            [consumer.ask("get_failover_log") for _ in range(1000)]
+        assert fault.hits == 1
+
+
+def test_fault_split(cluster: Cluster) -> None:
+    with cluster.fault("split") as fault, Consumer(cluster) as consumer:
+        consumer.stream(0, end=COUNT)
+        assert items(consumer.until("stream_end")) == list(range(1, COUNT + 1))
+        assert fault.hits >= consumer.received
+
+
+def test_fault_garbage(cluster: Cluster) -> None:
+    with cluster.fault("garbage") as fault, Consumer(cluster) as consumer:
+        with pytest.raises(FrameError):
+            consumer.stream(0)
+        assert fault.hits == 1
+
+
+def test_fault_oversize(cluster: Cluster) -> None:
+    with cluster.fault("oversize") as fault, Consumer(cluster) as consumer:
+        with pytest.raises(FrameError, match=str(MAX_FRAME)):
+            consumer.stream(0)
+        assert fault.hits == 1
+
+
+# Streams.
+
+
+@pytest.mark.parametrize("status", ["ETMPFAIL", "ebusy", Status.ENOMEM, 0x07, "0x1234"])
+def test_fault_refuse(cluster: Cluster, status: str | int) -> None:
+    expected = Status[status.upper()] if isinstance(status, str) and not status[0].isdigit() else status
+    if status == "0x1234":
+        with pytest.raises(LocalProtocolError, match="fault refuse: status: expected a status by name or number"):
+            cluster.fault("refuse", status=status)
+        return
+    with Consumer(cluster) as consumer, cluster.fault("refuse", status=status, times=2) as fault:
+        assert [consumer.stream(0).status for _ in range(3)] == [expected, expected, Status.SUCCESS]
+        assert fault.hits == 2
+
+
+def test_a_fault_of_some_vbuckets_leaves_the_others_alone() -> None:
+    with (
+        Cluster(vbuckets=4) as cluster,
+        Consumer(cluster) as consumer,
+        cluster.fault("refuse", status="NOT_MY_VBUCKET", map=True, vbuckets="1-2"),
+    ):
+        statuses = [consumer.stream(n).status for n in range(4)]
+    assert statuses == [Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.NOT_MY_VBUCKET, Status.SUCCESS]
+
+
+def rolled_back(consumer: Consumer, start: int, vbuuid: int) -> int | None:
+    said = consumer.stream(0, start, vbuuid=vbuuid)
+    return int(said.fields["rollback_seqno"]) if said.status == Status.ROLLBACK else None
+
+
+def test_fault_rollback(cluster: Cluster) -> None:
+    with Consumer(cluster) as consumer:
+        vbuuid = next(iter(FAILOVER_LOG.decode(consumer.ask("get_failover_log").value, {})))[0]
+        with cluster.fault("rollback", to=(12, 7)) as fault:
+            assert [rolled_back(consumer, start, vbuuid) for start in (COUNT, 12, 7)] == [12, 7, None]
+            assert fault.hits == 2
+        with Consumer(cluster) as another, cluster.fault("rollback", to=0, forever=True):
+            assert [rolled_back(another, start, vbuuid) for start in (5, 0, 0, 0)] == [0] * 4
+
+
+@pytest.mark.parametrize("reason", StreamEnd)
+def test_fault_end(cluster: Cluster, reason: StreamEnd) -> None:
+    with cluster.fault("end", status=reason.name.lower(), times=1) as fault:
+        with Consumer(cluster) as consumer:
+            consumer.stream(0)
+            end = consumer.until("stream_end")[-1]
+            # What only consumers with collections understand is hidden from this one.
+            assert end.fields["reason"] == (reason if reason <= StreamEnd.ROLLBACK else StreamEnd.OK)
+            assert consumer.stream(0).status == Status.SUCCESS
+            assert items(consumer.until("", seqno=COUNT))
+        assert fault.hits == 1
+
+
+def test_a_stream_ends_after_some_items(cluster: Cluster) -> None:
+    with cluster.fault("end", after=COUNT), Consumer(cluster) as consumer:
+        consumer.stream(0)
+        assert items(consumer.until("stream_end")) == list(range(1, COUNT + 1))
+
+
+def test_fault_beyond_end(cluster: Cluster) -> None:
+    with Consumer(cluster) as consumer:
+        consumer.stream(0, end=COUNT + 1)
+        consumer.until("", seqno=COUNT)
+        with cluster.fault("beyond_end", items=2) as fault:
+            with cluster._changing():
+                for n in range(5):
+                    cluster.upsert(f"new-{n}", b"")
+            assert items(consumer.until("stream_end"))[:3] == [COUNT + 1, COUNT + 2, COUNT + 3]
+            assert fault.hits == 1
+
+
+def test_fault_silent(cluster: Cluster) -> None:
+    with cluster.fault("silent", vbuckets=[0]) as fault, Consumer(cluster) as consumer:
+        assert consumer.stream(0, end=COUNT).status == Status.SUCCESS
+        assert consumer.quiet()
+        fault.clear()
+        assert items(consumer.until("stream_end")) == list(range(1, COUNT + 1))
+
+
+def test_fault_overfill(cluster: Cluster) -> None:
+    with Consumer(cluster, controls={"connection_buffer_size": "200"}) as consumer:
+        consumer.stream(0)
+        within = items(consumer.until("", seqno=2))
+        assert consumer.quiet()
+        with cluster.fault("overfill", bytes=100_000) as fault:
+            cluster.upsert("new", b"")
+            seen = items(consumer.until("", seqno=COUNT + 1))
+            assert fault.hits > 200
+    assert (within + seen)[-1] == COUNT + 1
+
+
+def test_fault_underfill(cluster: Cluster) -> None:
+    with cluster.fault("underfill", bytes=4000) as fault:
+        with Consumer(cluster, controls={"connection_buffer_size": "4096"}) as consumer:
+            consumer.stream(0)
+            assert items(consumer.until("snapshot_marker", "mutation")) in ([], [1])
+            first = items(consumer.until("mutation"))
+            assert consumer.quiet()
+            fault.clear()
+            assert (first + items(consumer.until("", seqno=COUNT)))[-1] == COUNT
+        assert fault.hits == 1
+
+
+# Frames.
+
+
+def test_fault_no_noops(cluster: Cluster) -> None:
+    with Consumer(cluster, controls=NOOPS) as consumer:
+        assert consumer.until("dcp_noop")
+    with cluster.fault("no_noops") as fault, Consumer(cluster, controls=NOOPS) as consumer:
+        while not fault.hits:
+            assert consumer.quiet()
+        assert consumer.quiet()
+
+
+def test_fault_bare_marker(cluster: Cluster) -> None:
+    with cluster.fault("bare_marker") as fault:
+        with Consumer(cluster) as consumer:
+            consumer.stream(0)
+            assert [frame.name for frame in consumer.rest()] == ["snapshot_marker"]
+        assert fault.hits == 1
+        assert everything(cluster) == list(range(1, COUNT + 1))
+
+
+def test_fault_gap(cluster: Cluster) -> None:
+    with cluster.fault("gap", items=3, after=2) as fault:
+        assert everything(cluster, window=100_000) == [1, 2, *range(6, COUNT + 1)]
+        assert fault.hits == 3
+
+
+def test_fault_missing_tail(cluster: Cluster) -> None:
+    with cluster.fault("missing_tail") as fault:
+        assert everything(cluster) == list(range(1, COUNT))
+        assert fault.hits == 1
+
+
+def test_fault_repeat_marker(cluster: Cluster) -> None:
+    with cluster.fault("repeat_marker", after=4) as fault, Consumer(cluster) as consumer:
+        consumer.stream(0, end=COUNT)
+        frames = consumer.until("stream_end")
+        first, second = named(frames, "snapshot_marker")
+        assert first.fields == second.fields
+        assert items(frames[: frames.index(second, 1)]) == [1, 2, 3, 4]
+        assert items(frames) == list(range(1, COUNT + 1))
+        assert fault.hits == 1
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_fault_stream_ids(cluster: Cluster, counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.delete("key-3")
+    controls = NOOPS | {"enable_stream_id": "true"}
+    converse = cluster._server._converse
+
+    def with_collections(node: Node) -> Conversation:
+        talk = converse(node)
+        talk.session.features = frozenset([Feature.COLLECTIONS])
+        return talk
+
+    monkeypatch.setattr(cluster._server, "_converse", with_collections)
+    with cluster.fault("stream_ids", counted=counted), Consumer(cluster, controls=controls) as consumer:
+        assert consumer.stream(0, sid=3).status == Status.SUCCESS
+        deletion = consumer.until("deletion")[-1]
+    assert deletion.stream_id == 3
+    assert [info.counted for info in deletion.frame_info] == [counted]
+
+
+# The table, and what is no fault.
+
+
+def test_frames_left_out_do_not_fill_the_window(cluster: Cluster) -> None:
+    """Nobody can acknowledge what never came, so it must not count."""
+    controls = {"connection_buffer_size": "300"}
+    with cluster.fault("gap", items=COUNT - 2, after=1), Consumer(cluster, controls=controls) as consumer:
+        consumer.stream(0)
+        assert items(consumer.until("", seqno=COUNT)) == [1, COUNT]
+
+
+def test_the_same_seed_makes_the_same_garbage() -> None:
+    seen = []
+    for _ in range(2):
+        with Cluster(vbuckets=1, seed=3) as cluster, cluster.fault("garbage", size=40):
+            fault = cluster._faults.on[0]
+            seen.append(fault.random.randbytes(8))
+    assert seen[0] == seen[1]
+
+
+def test_an_unknown_name_or_option_lists_what_there_is(cluster: Cluster) -> None:
+    with pytest.raises(LocalProtocolError, match=r"expected one of pause, .*, stream_ids; found 'x'"):
+        cluster.fault("x")
+    with pytest.raises(LocalProtocolError, match=r"fault gap: expected options among .*items, after, found 'most'"):
+        cluster.fault("gap", most=1)
+    for name, value in (("items", "-1"), ("items", "x"), ("node", -1), ("vbuckets", "3-x")):
+        with pytest.raises(LocalProtocolError, match=f"fault gap: {name}: expected"):
+            cluster.fault("gap", **{name: value})
+
+
+def test_the_table_describes_every_fault_and_option() -> None:
+    text = describe()
+    for name, fault in FAULTS.items():
+        assert dataclasses.is_dataclass(fault)
+        assert f"{name}: " in text
+        assert all(f"  {one.name}=" in text for one in options_of(fault))
+
+
+def test_a_fault_that_is_over_leaves_nothing_behind(cluster: Cluster) -> None:
+    for name in FAULTS:
+        cluster.fault(name).clear()
+    assert cluster._faults.on == ()
+    assert everything(cluster) == list(range(1, COUNT + 1))

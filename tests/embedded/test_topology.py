@@ -1,0 +1,291 @@
+"""Nodes that fail, come and go, against a model: for every vbucket the list of writes that are not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dcp.embedded import topology
+from dcp.embedded.bucket import NOBODY, Bucket
+from dcp.embedded.store import JOURNAL, Item, Vbucket
+from dcp.errors import LocalProtocolError
+from dcp.wire.dcp import SystemEvent
+from dcp.wire.memcached import VbucketState
+
+KEYS = [b"key-%d" % n for n in range(12)]
+
+
+def bucket(nodes: int = 3, replicas: int = 1, vbuckets: int = 8) -> Bucket:
+    return Bucket("b", nodes=nodes, vbuckets=vbuckets, replicas=replicas, clock=lambda: 1000.0, seed=1)
+
+
+def fill(made: Bucket, count: int) -> list[Item]:
+    return [made.store(b"key-%d" % n, b"%d" % n) for n in range(count)]
+
+
+def contents(copy: Vbucket) -> dict[bytes, bytes]:
+    return {item.key: item.value for item in copy if isinstance(item, Item) and item.alive}
+
+
+def documents(made: Bucket) -> dict[bytes, bytes]:
+    return {key: value for copy in made.actives() for key, value in contents(copy).items()}
+
+
+class Troubles(RuleBasedStateMachine):
+    """`writes` has, for each vbucket, what was written and never lost, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bucket = bucket()
+        self.writes: dict[int, list[tuple[int, bytes, bytes | None]]] = {n: [] for n in range(8)}
+        self.revision = 1
+
+    def here(self) -> list[int]:
+        return [node.number for node in self.bucket.nodes if node.alive]
+
+    def owned(self, node: int) -> list[int]:
+        return [number for number, owners in enumerate(self.bucket.owners) if owners[0] == node]
+
+    def lose(self, node: int, count: int) -> None:
+        """The model's own view of what the last writes of a node are."""
+        mine = [(cas, n) for n in self.owned(node) for cas, _, _ in self.writes[n]]
+        for _, number in sorted(mine)[len(mine) - count :]:
+            self.writes[number].pop()
+
+    @rule(key=st.sampled_from(KEYS), value=st.binary(max_size=3) | st.none())
+    def write(self, key: bytes, value: bytes | None) -> None:
+        number = self.bucket.vbucket_of(key)
+        owner = self.bucket.owners[number][0]
+        if owner == NOBODY or not self.bucket.nodes[owner].alive:
+            with pytest.raises(LocalProtocolError, match=f"vbucket {number}: no node"):
+                self.bucket.store(key, b"")
+            return
+        item = self.bucket.remove(key) if value is None else self.bucket.store(key, value)
+        if item is not None:
+            self.writes[number].append((item.cas, key, value))
+
+    @precondition(lambda self: len(self.here()) > 1)
+    @rule(data=st.data())
+    def failover_and_recover(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(self.here()))
+        before = self.owned(node)
+        if not any(node in owners for owners in self.bucket.owners):
+            return
+        count = data.draw(st.integers(0, min(5, sum(len(self.writes[n]) for n in before))))
+        self.lose(node, count)
+        topology.failover(self.bucket, node, count)
+        self.revision += 1
+        assert all(node not in owners for owners in self.bucket.owners)
+        if data.draw(st.booleans()):
+            topology.recover(self.bucket, node)
+            self.revision += 1
+
+    @precondition(lambda self: self.here())
+    @rule(data=st.data())
+    def crash_and_recover(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(self.here()))
+        count = data.draw(st.integers(0, min(5, sum(len(self.writes[n]) for n in self.owned(node)))))
+        topology.crash(self.bucket, node)
+        assert self.owned(node) == [n for n, owners in enumerate(self.bucket.owners) if owners[0] == node]
+        self.lose(node, count)
+        topology.recover(self.bucket, node, count)
+        self.revision += 1
+
+    @precondition(lambda self: len(self.here()) > 1)
+    @rule(data=st.data(), number=st.integers(0, 7))
+    def move(self, data: st.DataObject, number: int) -> None:
+        owner = self.bucket.owners[number][0]
+        others = [node for node in self.here() if node != owner]
+        if owner == NOBODY or not others:
+            return
+        old = self.bucket.active(number)
+        topology.move(self.bucket, number, data.draw(st.sampled_from(others)))
+        self.revision += 1
+        assert old.state is VbucketState.DEAD
+
+    @rule()
+    def grow(self) -> None:
+        if len(self.bucket.nodes) < 5:
+            missing = [n for n, owners in enumerate(self.bucket.owners) if owners[0] == NOBODY]
+            topology.rebalance_in(self.bucket)
+            self.revision += 1
+            for number in missing:
+                self.writes[number] = []
+
+    @precondition(lambda self: len(self.here()) > 2)
+    @rule(data=st.data())
+    def shrink(self, data: st.DataObject) -> None:
+        missing = [n for n, owners in enumerate(self.bucket.owners) if owners[0] == NOBODY]
+        topology.rebalance_out(self.bucket, data.draw(st.sampled_from(self.here())))
+        self.revision += 1
+        for number in missing:
+            self.writes[number] = []
+
+    @invariant()
+    def every_copy_has_what_was_not_lost(self) -> None:
+        assert self.bucket.revision == self.revision
+        for number, owners in enumerate(self.bucket.owners):
+            latest = {key: value for _, key, value in self.writes[number]}
+            expected = {key: value for key, value in latest.items() if value is not None}
+            for place, owner in enumerate(owners):
+                if owner != NOBODY:
+                    copy = self.bucket.nodes[owner].vbuckets[number]
+                    assert copy.state is (VbucketState.REPLICA if place else VbucketState.ACTIVE)
+                    assert contents(copy) == expected
+                    assert copy.high_seqno == len(self.writes[number])
+                    assert copy.log == self.bucket.active(number).log
+            assert len({owner for owner in owners if owner != NOBODY}) == len(owners) - owners.count(NOBODY)
+
+
+Troubles.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestTroubles = Troubles.TestCase
+
+
+@given(st.integers(0, 30))
+def test_a_failover_loses_exactly_the_last_writes_of_the_node(lose: int) -> None:
+    made = bucket()
+    items = fill(made, 100)
+    numbers = {n for n, owners in enumerate(made.owners) if owners[0] == 0}
+    mine = [item for item in items if made.vbucket_of(item.key) in numbers]
+    highs = {n: made.active(n).high_seqno for n in numbers}
+    topology.failover(made, 0, lose)
+    gone = mine[len(mine) - lose :]
+    assert documents(made) == {i.key: i.value for i in items if i not in gone}
+    for number in numbers:
+        active = made.active(number)
+        assert active.high_seqno == highs[number] - sum(made.vbucket_of(i.key) == number for i in gone)
+        assert active.log.newest.seqno == active.high_seqno
+        assert len(active.log) == 2
+
+
+@pytest.mark.parametrize(("lose", "kept"), [(None, 7), (0, 10), (1, 9), (5, 5)])
+def test_what_replicas_lag_behind_is_lost_unless_it_is_said_how_much(lose: int | None, kept: int) -> None:
+    made = bucket(nodes=2, vbuckets=1)
+    made.set_lag(3)
+    fill(made, 10)
+    topology.failover(made, 0, lose)
+    assert documents(made) == {b"key-%d" % n: b"%d" % n for n in range(kept)}
+
+
+def test_no_more_can_be_lost_than_is_remembered() -> None:
+    made = bucket(nodes=2, vbuckets=1)
+    fill(made, JOURNAL + 9)
+    with pytest.raises(LocalProtocolError, match=f"lose: expected at most {JOURNAL} writes of node 0"):
+        topology.failover(made, 0, JOURNAL + 1)
+    assert made.nodes[0].alive
+    topology.failover(made, 0, JOURNAL)
+    assert len(documents(made)) == 9
+
+
+def test_a_vbucket_that_forgot_its_last_writes_bounds_those_of_the_others() -> None:
+    made = bucket(nodes=2, vbuckets=4)
+    fill(made, 40)
+    forgetful = made.active(0)
+    last = forgetful.last_cas
+    forgetful.drop(99)
+    newer = [copy for n in (0, 2) for copy in [made.active(n)] for item in copy.last_writes if item.cas > last]
+    with pytest.raises(LocalProtocolError, match=f"at most {len(newer)} writes"):
+        topology.failover(made, 0, len(newer) + 1)
+
+
+def test_without_a_replica_a_vbucket_waits_for_its_node() -> None:
+    made = bucket(nodes=2, replicas=0)
+    fill(made, 50)
+    mine = [n for n, owners in enumerate(made.owners) if owners[0] == 1]
+    before = documents(made)
+    topology.failover(made, 1)
+    assert [owners for n, owners in enumerate(made.owners) if n in mine] == [[NOBODY]] * len(mine)
+    made.change_manifest(*made.manifest.create_scope("s"))
+    topology.recover(made, 1)
+    assert documents(made) == before
+    # Nothing of what happened meanwhile is missing.
+    assert all(list(made.active(n))[-1].key == b"s" for n in range(8))
+
+
+def test_a_vbucket_that_is_made_anew_knows_the_collections() -> None:
+    made = bucket(nodes=2, replicas=0)
+    for step in (made.manifest.create_scope("s"),):
+        made.change_manifest(*step)
+    made.change_manifest(*made.manifest.create_collection("s", "c", 5))
+    fill(made, 50)
+    topology.failover(made, 1)
+    topology.rebalance_in(made)
+    fresh = [copy for copy in made.actives() if not contents(copy)]
+    assert fresh
+    for copy in fresh:
+        assert [item.event_id for item in copy if not isinstance(item, Item)] == [
+            SystemEvent.SCOPE_CREATE,
+            SystemEvent.COLLECTION_BEGIN,
+        ]
+
+
+def test_a_promotion_loses_what_the_replica_has_not() -> None:
+    made = bucket(nodes=2, vbuckets=1)
+    made.set_lag(2)
+    fill(made, 5)
+    topology.promote(made, 0, 1)
+    assert made.owners == [[1, 0]]
+    assert documents(made) == contents(made.nodes[0].vbuckets[0]) == {b"key-%d" % n: b"%d" % n for n in range(3)}
+    with pytest.raises(LocalProtocolError, match=r"vbucket 0: expected a node that has a replica, \[0\], found 1"):
+        topology.promote(made, 0, 1)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_a_rebalance_gives_everybody_a_share_and_moves_no_more_than_it_has_to(nodes: int) -> None:
+    made = bucket(nodes=nodes, vbuckets=24)
+    before = [owners[0] for owners in made.owners]
+    new = topology.rebalance_in(made).number
+    actives = [owners[0] for owners in made.owners]
+    assert {actives.count(n) for n in range(nodes + 1)} == {24 // (nodes + 1)}
+    assert sum(old != now for old, now in zip(before, actives, strict=True)) == actives.count(new)
+    assert all(NOBODY not in owners for owners in made.owners)
+    topology.rebalance_out(made, 0)
+    assert all(0 not in owners for owners in made.owners)
+    assert made.nodes[0].vbuckets == {}
+
+
+Step = tuple[Callable[..., object], tuple[int, ...]]
+MISTAKES: list[tuple[list[Step], str]] = [
+    ([(topology.failover, (9,))], "node: expected 0 to 2, found 9"),
+    ([(topology.failover, (0, -1))], "lose: expected at least 0"),
+    ([(topology.recover, (0,))], "node 0: it is there already"),
+    ([(topology.move, (0, 0))], "vbucket 0: node 0 has the active copy already"),
+    ([(topology.move, (8, 0))], "vbucket: expected 0 to 7, found 8"),
+    ([(topology.crash, (1,)), (topology.crash, (1,))], "node 1: it is not there"),
+    ([(topology.crash, (1,)), (topology.rebalance_in, ())], "node 1: it is down; recover it"),
+    ([(topology.failover, (1,)), (topology.failover, (1,))], "node 1: it has no vbuckets"),
+    ([(topology.rebalance_out, (n,)) for n in range(3)], "node 2: the last node cannot leave"),
+    ([(Bucket.set_lag, (-1,))], "lag: expected at least 0"),
+]
+
+
+@pytest.mark.parametrize(("steps", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
+def test_what_cannot_be_done_is_refused(steps: list[Step], said: str) -> None:
+    made = bucket()
+    *before, (mistake, arguments) = steps
+    for step, numbers in before:
+        step(made, *numbers)
+    with pytest.raises(LocalProtocolError, match=said):
+        mistake(made, *arguments)
+
+
+def test_the_pager_lets_expire_what_is_due() -> None:
+    made = bucket()
+    made.store(b"old", b"1", expiry=1000)
+    made.store(b"new", b"1", expiry=1001)
+    assert made.expire_due() == 1
+    assert [item.event for copy in made.actives() for item in copy if isinstance(item, Item)].count("expiration") == 1
+    assert documents(made) == {b"new": b"1"}
+
+
+def test_a_purge_reaches_every_copy() -> None:
+    made = bucket(vbuckets=1)
+    for key in KEYS:
+        made.store(key, b"")
+        made.remove(key)
+    assert made.purge() == len(KEYS) - 1
+    assert {made.nodes[owner].vbuckets[0].purge_seqno for owner in made.owners[0]} == {2 * len(KEYS) - 2}
