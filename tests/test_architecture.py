@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, 
     "embedded": frozenset(["errors", "_codec", "tree", "wire", "columns", "position", "cluster", "embedded"]),
     "spark": EVERYTHING,
     "cli": EVERYTHING,
+    "pytest_plugin": EVERYTHING,
     "__init__": EVERYTHING,
     "__main__": EVERYTHING,
 }
@@ -47,8 +48,8 @@ LIBRARIES: dict[str, frozenset[str]] = {
 # Libraries that every installation has: the rooms that may import them.
 REQUIRED = {"dns": frozenset(["client"]), "scramp": frozenset(["session", "embedded"])}
 LIBRARIES |= REQUIRED
-# These two are imported only by someone who asked for them, so what they need may stand at the top of their modules.
-LOADED_ON_REQUEST = frozenset(["spark", "cli"])
+# These are imported only by someone who asked for them, so what they need may stand at the top of their modules.
+LOADED_ON_REQUEST = frozenset(["spark", "cli", "pytest_plugin"])
 
 
 class Import(NamedTuple):
