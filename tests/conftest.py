@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from hypothesis import HealthCheck, settings
 
 # The command line is an extra: without it, there is nothing to test.
-collect_ignore = [] if find_spec("click") else ["test_inspect.py"]
+collect_ignore = [] if find_spec("click") else ["test_inspect.py", "test_serve.py"]
 
 # How long something takes is no matter of right or wrong, least of all under the sanitizers.
 settings.register_profile(

@@ -8,6 +8,7 @@ import click
 
 from dcp import __version__
 from dcp.cli.inspect import inspect
+from dcp.cli.serve import serve
 from dcp.errors import DcpError
 
 
@@ -26,3 +27,4 @@ def dcp() -> None:
 
 
 dcp.add_command(inspect)
+dcp.add_command(serve)

@@ -1,0 +1,116 @@
+"""`dcp serve` as a process: what it says, that clients reach it, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dcp.cli.group import dcp
+from dcp.embedded.faults import FAULTS
+
+# Longer than anything takes that goes right.
+PATIENCE = 60
+
+
+@contextmanager
+def serving(*arguments: str, stdout: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", "from dcp.cli import main; main()", "serve", *arguments]
+    with subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def lines(process: subprocess.Popen[str]) -> Iterator[str]:
+    assert process.stdout is not None
+    return iter(process.stdout.readline, "")
+
+
+def refused(*arguments: str) -> Result:
+    result = CliRunner().invoke(dcp, ["serve", *arguments])
+    assert result.exit_code
+    assert isinstance(result.exception, SystemExit)
+    return result
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_cluster_is_served_until_a_signal_comes(end: signal.Signals) -> None:
+    with serving("--nodes", "2", "--load", "50", "--json", "--fault", "gap:items=2") as process:
+        said = json.loads(next(lines(process)))
+        assert said["documents"] == 50
+        assert len(said["addresses"]) == 2
+        assert f"{said['username']}:" in said["url"]
+        assert said["password"]
+        host, _, port = said["addresses"][1].rpartition(":")
+        with socket.create_connection((host, int(port)), PATIENCE):
+            while not json.loads(next(lines(process)))["nodes"]["1"]["connections"]:
+                pass
+        process.send_signal(end)
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == "gap: 0 hits\n"
+
+
+def test_people_get_lines() -> None:
+    with serving("--password", "open sesame") as process:
+        said = [next(lines(process)) for _ in range(5)]
+        assert [line.split()[0] for line in said] == ["url", "nodes", "user", "password", "documents"]
+        assert said[3] == "password   open sesame\n"
+        host, _, port = said[1].split()[1].rpartition(":")
+        next(lines(process))
+        with socket.create_connection((host, int(port)), PATIENCE):
+            assert next(lines(process)).startswith("node 0: 1 connections, 0 streams, 0 items, 0 bytes sent")
+
+
+def test_a_terminal_gets_a_table() -> None:
+    mine, theirs = pty.openpty()
+    with serving("--nodes", "3", stdout=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        while b"sent/s" not in seen:
+            seen += os.read(mine, 4096)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+    os.close(mine)
+
+
+def test_the_world_is_warned() -> None:
+    with serving("--host", "0.0.0.0", "--json") as process:
+        next(lines(process))
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr is not None
+        assert process.stderr.read().startswith("warning: 0.0.0.0 is no loopback address")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nodes", "99"], "Error: nodes: expected 1 to 8, found 99"),
+        (["--server-version", "new"], "Error: server_version: expected a release such as 7.2, found 'new'"),
+        (["--fault", "x"], "Error: fault: expected one of pause,"),
+        (["--fault", "gap:items"], "expected NAME:key=value, found 'gap:items'"),
+        (["--fault", "gap:items=x"], "Error: fault gap: items: expected how many in a row, found 'x'"),
+        (["--host", "192.0.2.1"], "Error: host and port: cannot listen on 192.0.2.1:0"),
+        (["--nodes", "many"], "'many' is not a valid integer range"),
+    ],
+)
+def test_a_bad_option_is_told_without_a_traceback(arguments: list[str], said: str) -> None:
+    assert said in refused(*arguments).output.replace("\n", " ")
+
+
+def test_the_faults_are_listed() -> None:
+    listed = CliRunner().invoke(dcp, ["serve", "--list-faults"])
+    assert listed.exit_code == 0
+    assert all(f"\n{name}: " in f"\n{listed.output}" for name in FAULTS)
