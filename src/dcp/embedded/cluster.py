@@ -14,7 +14,7 @@ from dcp.embedded.bucket import Bucket, Node
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.faults import Faults
 from dcp.embedded.generation import Generation
-from dcp.embedded.handlers import HANDLERS
+from dcp.embedded.handlers import HANDLERS_OF
 from dcp.embedded.load import documents
 from dcp.embedded.operations import Operations
 from dcp.embedded.server import Server, Traffic
@@ -23,6 +23,7 @@ from dcp.embedded.tls import Tls
 from dcp.embedded.users import User
 from dcp.errors import LocalProtocolError
 from dcp.wire.document import Datatype, join_xattrs
+from dcp.wire.frame import dialect_of
 
 _MOST_NODES, _MOST_REPLICAS, _MOST_VBUCKETS = 8, 3, 32_768
 
@@ -82,6 +83,8 @@ class Cluster(Operations):
     seed: of everything that is random otherwise, such as the uuids of histories.
     history: keep every version of every document, as change streams show them.
     record: remember every version of every document for `history()`, which takes memory with every write.
+    dialect: what its nodes speak: `dcp` (and TAP with it up to 4.6), or one of its predecessors alone: `tap`,
+    `upr1`, `upr2`.
     """
 
     def __init__(
@@ -104,10 +107,12 @@ class Cluster(Operations):
         seed: int | None = None,
         history: bool = False,
         record: bool = False,
+        dialect: str = "dcp",
     ) -> None:
         _check("nodes", nodes, 1, _MOST_NODES)
         _check("vbuckets", vbuckets, 1, _MOST_VBUCKETS)
         _check("replicas", replicas, 0, _MOST_REPLICAS)
+        self._dialect = dialect_of(dialect).name
         self._lock = threading.RLock()
         self._bucket = Bucket(
             bucket,
@@ -125,7 +130,8 @@ class Cluster(Operations):
         self._users = {user.name: user for user in (me, *users)}
         self._tls = Tls(host, certificate, key, client_ca) if tls else None
         self._faults = Faults(seed)
-        self._handlers = HANDLERS | {"stream_request": self._faults.on_request(HANDLERS["stream_request"])}
+        handlers = HANDLERS_OF[self._dialect]
+        self._handlers = handlers | {"stream_request": self._faults.on_request(handlers["stream_request"])}
         self._server = Server(self._lock, self._converse, self._faults)
         self._host = host
         # Those that nodes are to have; others take what is free.
@@ -199,6 +205,7 @@ class Cluster(Operations):
             self._bucket,
             node,
             self._handlers,
+            self._dialect,
             users=self._users,
             now=time.monotonic(),
             writes=self._faults.writes,

@@ -75,8 +75,9 @@ class Vbucket:
         self.high_seqno = 0
         self.persisted_seqno = 0
         self.purge_seqno = 0
-        # Where the items that are still in memory begin.
+        # Where the items that are still in memory begin, and the number of the checkpoint that they make.
         self.checkpoint_start = 1
+        self.checkpoint = 1
         # Every datatype bit that any item ever had.
         self.datatypes = 0
         # Whether anything but documents of the default collection was ever in it.
@@ -111,6 +112,7 @@ class Vbucket:
         self.high_seqno = self.persisted_seqno = seqno
         if seqno - self.checkpoint_start >= CHECKPOINT:
             self.checkpoint_start = seqno
+            self.checkpoint += 1
         if isinstance(item, Item):
             self._journal.append((item, replaced))
             self.datatypes |= item.datatype
@@ -145,6 +147,7 @@ class Vbucket:
     def leave_memory(self) -> None:
         """What there is comes from disk from now on, as after a restart."""
         self.checkpoint_start = self.high_seqno + 1
+        self.checkpoint += 1
 
     def get(self, collection_id: int, key: bytes) -> Item | None:
         """The latest version of a key, which may be a tombstone."""
@@ -225,6 +228,7 @@ class Vbucket:
         other.history = None if self.history is None else list(self.history)
         other.high_seqno, other.persisted_seqno = self.high_seqno, self.persisted_seqno
         other.purge_seqno, other.datatypes = self.purge_seqno, self.datatypes
-        other.checkpoint_start, other.mixed = self.checkpoint_start, self.mixed
+        other.checkpoint_start, other.checkpoint = self.checkpoint_start, self.checkpoint
+        other.mixed = self.mixed
         other.highs = dict(self.highs)
         return other

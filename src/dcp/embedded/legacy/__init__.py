@@ -1,0 +1,1 @@
+"""What came before DCP: producers of TAP and of the two drafts of UPR."""

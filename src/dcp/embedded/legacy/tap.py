@@ -1,0 +1,88 @@
+"""The commands of a TAP client."""
+
+from __future__ import annotations
+
+from dcp.embedded.conversation import Conversation, Handler, Hangup, Refusal, answer
+from dcp.embedded.generation import Generation
+from dcp.embedded.legacy.clients import clients_of
+from dcp.embedded.legacy.tap_stream import DIALECT, TapStream
+from dcp.errors import FrameError, RemoteProtocolError
+from dcp.wire.frame import UNKNOWN, Frame, dialect_of, encode, read_frame
+from dcp.wire.layout import Side
+from dcp.wire.memcached import Status
+from dcp.wire.tap import TAP_CONNECT, TapConnectFlag
+
+_TABLE = dialect_of(DIALECT)
+_CONNECT = _TABLE.by_name["tap_connect"]
+_LAST = Generation.of(_CONNECT.until)
+_ANSWERED = [message.name for message in _TABLE.messages if message.sender is Side.PRODUCER]
+
+
+def connect(talk: Conversation, frame: Frame) -> None:
+    """The connection is one for TAP from now on; only a refusal is answered."""
+    try:
+        body = TAP_CONNECT.decode(frame.value, frame.fields)
+    except RemoteProtocolError:
+        raise Hangup from None
+    flags = TapConnectFlag(int(frame.fields.get("flags", 0)))
+    registers = bool(frame.key) and TapConnectFlag.REGISTERED_CLIENT in flags
+    if any(isinstance(source, TapStream) for source in talk.sources):
+        raise Refusal(Status.NOT_SUPPORTED, "this connection streams already", close=True)
+    if TapConnectFlag.TAKEOVER_VBUCKETS in flags and TapConnectFlag.LIST_VBUCKETS not in flags:
+        raise Refusal(Status.NOT_SUPPORTED, "vbuckets are taken over only if they are listed", close=True)
+    clients = clients_of(talk.node)
+    if registers and not clients.may_register(frame.key):
+        raise Refusal(Status.NOT_SUPPORTED, "there are too many registered clients", close=True)
+    stream = TapStream(talk, flags, body.backfill or 0, as_specified=talk.dialect == DIALECT)
+    positions = clients.enter(frame.key, stream, registers) if frame.key else {}
+    talk.on_close.append(lambda: clients.leave(frame.key, stream))
+    talk.dialect = DIALECT
+    talk.sources.append(stream)
+    talk.timers.append(stream)
+    talk.answered.update(dict.fromkeys(_ANSWERED, stream.answered))
+    stream.open(body.vbuckets or talk.node.vbuckets, dict(body.checkpoints or ()), positions)
+
+
+def deregister(talk: Conversation, frame: Frame) -> Frame:
+    """Forget how far a client is."""
+    clients_of(talk.node).registered.pop(frame.key, None)
+    return answer(frame)
+
+
+def change_filter(talk: Conversation, frame: Frame) -> Frame:
+    """Let a client that is connected have other vbuckets."""
+    stream = clients_of(talk.node).connected.get(frame.key)
+    if stream is None:
+        raise Refusal(Status.KEY_ENOENT, "no such client is connected")
+    try:
+        chosen = frame.body(DIALECT)
+    except RemoteProtocolError:
+        raise Refusal(Status.EINVAL) from None
+    stream.change_filter(dict(chosen))
+    return answer(frame)
+
+
+_HANDLERS: dict[str, Handler] = {
+    "tap_connect": connect,
+    "deregister_tap_client": deregister,
+    "change_vb_filter": change_filter,
+}
+
+
+def unknown(talk: Conversation, frame: Frame) -> Frame | None:
+    """A command that the connection's dialect does not have: it is one of TAP's, where servers speak that too."""
+    if talk.dialect != "dcp" or talk.bucket.generation.release > _LAST.release:
+        raise Refusal(Status.UNKNOWN_COMMAND)
+    try:
+        read = read_frame(encode(frame), _TABLE)
+    except FrameError:
+        if frame.fields["opcode"] == _CONNECT.opcode:
+            raise Hangup from None
+        raise Refusal(Status.EINVAL) from None
+    handler = _HANDLERS.get(read.name)
+    if handler is None:
+        raise Refusal(Status.UNKNOWN_COMMAND)
+    return None if handler(talk, read) is None else answer(frame)
+
+
+HANDLERS: dict[str, Handler] = {**_HANDLERS, UNKNOWN: unknown}
