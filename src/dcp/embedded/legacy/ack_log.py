@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from typing import NamedTuple
 
 from dcp.embedded.store import Item
@@ -35,8 +36,10 @@ class AckLog:
         # How many opaque messages, and how many of checkpoints, are not acknowledged.
         self.opaques = 0
         self.checkpoints = 0
+        # How many changes of each vbucket are not.
+        self.changes: Counter[int] = Counter()
         self._next = 1
-        self._sent: dict[int, Sent] = {}
+        self._sent: OrderedDict[int, Sent] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -62,8 +65,7 @@ class AckLog:
         """This message and all before it were received; what it was, or None if no such message waits."""
         found = self._sent.get(number)
         while found is not None and number in self._sent:
-            first = next(iter(self._sent))
-            self._count(self._sent.pop(first), -1)
+            self._count(self._sent.popitem(last=False)[1], -1)
         return found
 
     def oldest(self) -> dict[int, int]:
@@ -75,6 +77,7 @@ class AckLog:
         return lowest
 
     def _count(self, sent: Sent, step: int) -> None:
+        self.changes[sent.vbucket] += step * (sent.item is not None)
         self.opaques += step * (sent.name == OPAQUE)
         self.checkpoints += step * (sent.name in (CHECKPOINT_START, CHECKPOINT_END))
 

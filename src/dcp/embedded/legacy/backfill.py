@@ -12,7 +12,8 @@ from dcp.embedded.view import View
 
 # Plain values without attributes: nothing newer was there.
 _VIEW = View()
-_NANOSECONDS = 10**9
+# The clock of a CAS counts nanoseconds, but for its lowest bits.
+_NANOSECONDS, _LOGICAL_BITS = 10**9, 16
 
 
 @dataclass
@@ -62,7 +63,7 @@ class Backfill:
 
     def __init__(self, node: Node, date: int) -> None:
         self._node = node
-        self._oldest_cas = date * _NANOSECONDS
+        self._oldest = date * _NANOSECONDS >> _LOGICAL_BITS
         self._waiting: deque[tuple[int, int]] = deque()
         self._run = Run(0, [])
         # The vbuckets whose backfill is not over.
@@ -87,5 +88,5 @@ class Backfill:
             vbucket = self._node.vbucket(number)
             if vbucket is not None:
                 items = items_of(vbucket, after, vbucket.high_seqno)
-                self._run = Run(number, [item for item in items if item.cas >= self._oldest_cas])
+                self._run = Run(number, [item for item in items if item.cas >> _LOGICAL_BITS >= self._oldest])
         return None if self._run.done else self._run

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dcp.embedded.conversation import Conversation, Handler, Hangup, Refusal, answer
 from dcp.embedded.generation import Generation
 from dcp.embedded.legacy.clients import clients_of
-from dcp.embedded.legacy.tap_stream import DIALECT, TapStream
+from dcp.embedded.legacy.tap_messages import DIALECT
+from dcp.embedded.legacy.tap_stream import TapStream
+from dcp.embedded.producer import Producer
 from dcp.errors import FrameError, RemoteProtocolError
 from dcp.wire.frame import UNKNOWN, Frame, dialect_of, encode, read_frame
 from dcp.wire.layout import Side
@@ -26,7 +28,7 @@ def connect(talk: Conversation, frame: Frame) -> None:
         raise Hangup from None
     flags = TapConnectFlag(int(frame.fields.get("flags", 0)))
     registers = bool(frame.key) and TapConnectFlag.REGISTERED_CLIENT in flags
-    if any(isinstance(source, TapStream) for source in talk.sources):
+    if any(isinstance(timer, TapStream | Producer) for timer in talk.timers):
         raise Refusal(Status.NOT_SUPPORTED, "this connection streams already", close=True)
     if TapConnectFlag.TAKEOVER_VBUCKETS in flags and TapConnectFlag.LIST_VBUCKETS not in flags:
         raise Refusal(Status.NOT_SUPPORTED, "vbuckets are taken over only if they are listed", close=True)

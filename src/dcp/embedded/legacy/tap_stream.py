@@ -6,47 +6,24 @@ How servers do it, and when they wait, is that of ep-engine 3.x as its connectio
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Mapping
 
-from dcp.columns.rows import RowEncoder
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.legacy.ack_log import CHECKPOINT_END, CHECKPOINT_START, INTERVAL, OPAQUE, VBUCKET_SET, AckLog, Sent
 from dcp.embedded.legacy.backfill import Backfill, Cursor, Position, Run
+from dcp.embedded.legacy.tap_messages import ENCODER, Messages
 from dcp.embedded.outbox import Outbox
-from dcp.embedded.store import Item, Vbucket
-from dcp.wire.frame import Frame, encode
+from dcp.embedded.store import Vbucket
+from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status, VbucketState
-from dcp.wire.tap import TapConnectFlag, TapFlag, TapOpaque
+from dcp.wire.tap import TapConnectFlag, TapOpaque
 
-DIALECT = "tap"
 # Seconds: after a client had no room, between signs of life, and until a client that acknowledges nothing is gone.
 BACK_OFF = 5.0
 NOOP_INTERVAL = 20.0
 GRACE = 300.0
-# Nothing is forwarded, so that nothing is lost on its way.
-_TTL = 255
-# How recently an item was used, which nobody keeps: that of one just written.
-_NRU = 2
 _SLICE = 256
-_KEYS = {CHECKPOINT_START: b"checkpoint_start", CHECKPOINT_END: b"checkpoint_end"}
-
-
-class _Row(NamedTuple):
-    event: str
-    tap_flags: int
-    ttl: int
-    flags: int
-    expiry: int
-    rev_seqno: int
-    nru: int
-    cas: int
-    key: bytes
-    value: bytes
-
-
-_ENCODER = RowEncoder(DIALECT, _Row._fields, sent_as=(("expiration", "deletion"),))
 
 
 class TapStream:
@@ -62,11 +39,13 @@ class TapStream:
         self.ended = False
         self._future = date > talk.bucket.now
         self._as_specified = as_specified
+        self._messages = Messages(talk.node, flags, may_leave_out=as_specified)
         self._log = AckLog(TapConnectFlag.SUPPORT_ACK in flags)
         self._backfill = Backfill(talk.node, date)
         self._controls: deque[Sent] = deque()
         self._again: deque[Sent] = deque()
         self._handovers: deque[int] = deque()
+        self._vbuckets: set[int] = set()
         self._cursors: dict[int, Cursor] = {}
         # The highest seqno that was sent of each vbucket.
         self._reached: dict[int, int] = {}
@@ -84,6 +63,7 @@ class TapStream:
     ) -> None:
         """Stream these vbuckets, from behind the checkpoints or the positions that the client has reached."""
         numbers = [number for number in sorted(set(vbuckets)) if self._streamed(number) is not None]
+        self._vbuckets.update(numbers)
         if TapConnectFlag.TAKEOVER_VBUCKETS in self.flags:
             self._controls.extend(Sent(VBUCKET_SET, number, VbucketState.PENDING) for number in numbers)
             self._handovers.extend(numbers)
@@ -118,14 +98,19 @@ class TapStream:
 
     def change_filter(self, checkpoints: Mapping[int, int]) -> None:
         """Stream these vbuckets from now on, and no others."""
-        for number in [*self._cursors, *self._backfill.vbuckets]:
-            if number not in checkpoints:
-                self._cursors.pop(number, None)
-                self._backfill.drop(number)
-        self._again = deque(sent for sent in self._again if sent.vbucket in checkpoints)
+        for number in self._vbuckets - checkpoints.keys():
+            self._cursors.pop(number, None)
+            self._reached.pop(number, None)
+            self._backfill.drop(number)
         # Servers since 3.0 gave this code a meaning of its own: the change of the filter is complete.
-        self._controls.append(Sent(OPAQUE, 0, TapOpaque.START_ONLINEUPDATE))
-        self.open((number for number in checkpoints if number not in self._cursors), checkpoints)
+        complete = Sent(OPAQUE, 0, TapOpaque.START_ONLINEUPDATE)
+        self._controls = deque(sent for sent in self._controls if sent != complete and _concerns(sent, checkpoints))
+        self._again = deque(sent for sent in self._again if sent.vbucket in checkpoints)
+        self._handovers = deque(number for number in self._handovers if number in checkpoints)
+        self._controls.append(complete)
+        added = checkpoints.keys() - self._vbuckets
+        self._vbuckets &= checkpoints.keys()
+        self.open(added, checkpoints)
 
     def positions(self) -> dict[int, Position]:
         """How far the client is, by what it has acknowledged."""
@@ -218,7 +203,7 @@ class TapStream:
         if not cursor.checkpoint:
             cursor.checkpoint = vbucket.checkpoint
             self._send(Sent(CHECKPOINT_START, vbucket.number, cursor.checkpoint), out)
-        elif len(self._log):
+        elif self._log.changes[vbucket.number]:
             return False
         else:
             self._send(Sent(CHECKPOINT_END, vbucket.number, cursor.checkpoint), out)
@@ -250,8 +235,8 @@ class TapStream:
                 self._send_item(run, out)
         else:
             number = self._log.add(Sent("", run.vbucket))
-            rows = [self._row(item, 0) for item in run.items[run.next : end]]
-            run.next += out.rows(_ENCODER, rows, 0, opaque=number, vbucket=run.vbucket)
+            rows = [self._messages.row(item) for item in run.items[run.next : end]]
+            run.next += out.rows(ENCODER, rows, 0, opaque=number, vbucket=run.vbucket)
         reached = run.items[run.next - 1].seqno
         self._reached[run.vbucket] = max(reached, self._reached.get(run.vbucket, 0))
 
@@ -260,13 +245,13 @@ class TapStream:
         run.next += 1
         number = self._log.add(Sent(item.event, run.vbucket, item=item))
         asks = number % INTERVAL == 0 or (run.done and self._is_last(run))
-        out.rows(_ENCODER, [self._row(item, TapFlag.ACK if asks else 0)], 0, opaque=number, vbucket=run.vbucket)
+        out.rows(ENCODER, [self._messages.row(item, asks)], 0, opaque=number, vbucket=run.vbucket)
 
     def _is_last(self, run: Run) -> bool:
-        """Whether nothing else waits behind a run; with checkpoints, that of each vbucket is the last one."""
+        """Whether nothing else waits behind a run: in its vbucket, if there are acknowledgements to wait for."""
         if self._backfill.run() is not None or self._again:
             return False
-        if self._backfill.vbuckets or TapConnectFlag.CHECKPOINT in self.flags:
+        if self._backfill.vbuckets or self.flags & (TapConnectFlag.CHECKPOINT | TapConnectFlag.TAKEOVER_VBUCKETS):
             return True
         return not any(
             not cursor.run.done or vbucket.high_seqno > cursor.seqno
@@ -274,35 +259,8 @@ class TapStream:
             if number != run.vbucket and (vbucket := self._streamed(number)) is not None
         )
 
-    def _row(self, item: Item, asked: int) -> _Row:
-        flags, tap_flags, value = item.flags, asked, item.value
-        if item.alive:
-            if TapConnectFlag.FIX_FLAG_BYTEORDER in self.flags:
-                tap_flags |= TapFlag.NETWORK_BYTE_ORDER
-            else:
-                flags = int.from_bytes(flags.to_bytes(4, "little"), "big")
-            if self._as_specified and TapConnectFlag.KEYS_ONLY in self.flags:
-                tap_flags, value = tap_flags | TapFlag.NO_VALUE, b""
-        return _Row(item.event, tap_flags, _TTL, flags, item.expiry, item.rev_seqno, _NRU, item.cas, item.key, value)
-
     def _send(self, sent: Sent, out: Outbox) -> None:
-        number = self._log.add(sent)
-        fields = {"tap_flags": int(TapFlag.ACK) if self._log.wanted else 0, "ttl": _TTL} | self._fields(sent)
-        frame = Frame(
-            sent.name, Magic.REQUEST, number, vbucket=sent.vbucket, fields=fields, key=_KEYS.get(sent.name, b"")
-        )
-        out.frame(encode(frame, DIALECT))
-
-    def _fields(self, sent: Sent) -> dict[str, int]:
-        if sent.name == OPAQUE:
-            return {"code": sent.number}
-        if sent.name == VBUCKET_SET:
-            return {"state": sent.number}
-        fields = {"flags": 0, "expiry": 0, "checkpoint": sent.number}
-        if sent.name == CHECKPOINT_START:
-            deleted = (item for item in self.talk.node.vbuckets[sent.vbucket] if isinstance(item, Item))
-            fields["rev_seqno"] = max((item.rev_seqno for item in deleted if not item.alive), default=0)
-        return fields
+        out.frame(self._messages.control(sent, self._log.add(sent), asks=self._log.wanted))
 
     # What the client answers, and when it does not.
 
@@ -312,12 +270,14 @@ class TapStream:
         sent = self._log.settle(frame.opaque)
         if frame.status in (Status.EBUSY, Status.ETMPFAIL):
             self._resume_at = self.talk.now + BACK_OFF if self._resume_at is None else self._resume_at
-            if sent is not None:
+            if sent is not None and (sent.item is None or sent.vbucket in self._vbuckets):
                 (self._controls if sent.item is None else self._again).append(sent)
         elif frame.status:
             self.talk.closing = True
 
     def due(self) -> float | None:
+        if self.talk.closing:
+            return None
         if self._log.room <= 0:
             return self._last_heard + GRACE
         noop = self._last_said + NOOP_INTERVAL
@@ -331,3 +291,9 @@ class TapStream:
         elif now >= self._last_said + NOOP_INTERVAL:
             self._last_said = now
             self.talk.say(Frame("noop", Magic.REQUEST))
+
+
+def _concerns(sent: Sent, vbuckets: Container[int]) -> bool:
+    """Whether a control message is for one of these vbuckets, or for none."""
+    own = sent.name == VBUCKET_SET or sent.number == TapOpaque.INITIAL_VBUCKET_STREAM
+    return not own or sent.vbucket in vbuckets

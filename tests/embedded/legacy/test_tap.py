@@ -1,0 +1,611 @@
+"""TAP: every flag of a connect, and who waits for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcp.embedded.legacy import clients
+from dcp.embedded.legacy.ack_log import WINDOW
+from dcp.embedded.load import documents
+from dcp.wire.dcp import OpenFlag
+from dcp.wire.frame import Frame, decode, encode
+from dcp.wire.layout import Magic
+from dcp.wire.memcached import Status, VbucketState
+from dcp.wire.tap import CHECKPOINTS, TapConnectFlag, TapFlag, TapOpaque
+from tests.embedded.legacy.peer import (
+    NOW,
+    Clock,
+    Peer,
+    asks,
+    bucket,
+    codes,
+    fill,
+    keys,
+    names,
+    rows,
+    stored,
+)
+from tests.strategies import CUTS, chunks
+
+BEGIN, END = TapOpaque.INITIAL_VBUCKET_STREAM, TapOpaque.CLOSE_BACKFILL
+DUMP, ACK = TapConnectFlag.DUMP, TapConnectFlag.SUPPORT_ACK
+FUTURE = 0xFFFF_FFFF_FFFF_FFFF
+
+
+def filled(count: int = 10, **options: Any) -> Peer:
+    """A client of a node with documents, which come from disk."""
+    peer = Peer(bucket(**options))
+    fill(peer.bucket, count)
+    settle(peer)
+    return peer
+
+
+def settle(peer: Peer) -> None:
+    for vbucket in peer.bucket.actives():
+        vbucket.leave_memory()
+
+
+def open_dcp(peer: Peer) -> None:
+    peer.say(Frame("open", Magic.REQUEST, fields={"flags": int(OpenFlag.PRODUCER)}, key=b"me"))
+
+
+# ------------------------------------------------------------------------------- who may connect
+
+
+@pytest.mark.parametrize("version", ["5.0", "7.2", "8.0"])
+def test_newer_servers_do_not_know_the_command(version: str) -> None:
+    peer = filled(version=version)
+    peer.connect()
+    (answer,) = peer.hear()
+    assert (answer.status, answer.opaque) == (Status.UNKNOWN_COMMAND, 7)
+    assert (peer.talk.dialect, peer.talk.closing) == ("dcp", False)
+
+
+@pytest.mark.parametrize("version", ["3.0", "4.6"])
+def test_older_servers_speak_it_where_they_speak_dcp(version: str) -> None:
+    peer = filled(version=version)
+    peer.connect(DUMP)
+    assert len(keys(peer.hear())) == 10
+    assert peer.talk.closing
+    other = Peer(peer.bucket)
+    open_dcp(other)
+    assert other.hear()[0].status == Status.SUCCESS
+
+
+MALFORMED = {
+    "no room for flags": bytes.fromhex("80400000 03000000 00000003 00000007 0000000000000000 000000"),
+    "no date": bytes.fromhex("80400000 04000000 0000000b 00000007 0000000000000000 00000001 00000000000000"),
+    "a list cut short": bytes.fromhex("80400000 04000000 00000008 00000007 0000000000000000 00000004 00020001"),
+    "no list": bytes.fromhex("80400000 04000000 00000004 00000007 0000000000000000 00000004"),
+    "more than the flags say": bytes.fromhex("80400000 04000000 00000005 00000007 0000000000000000 00000002 00"),
+}
+
+
+@pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_connect_closes_the_connection(raw: bytes) -> None:
+    peer = filled()
+    peer.talk.receive(raw, 0.0)
+    assert (peer.listen(), peer.talk.closing) == (b"", True)
+
+
+def test_a_refused_connect_is_answered_before_the_connection_closes() -> None:
+    unlisted, again, other = filled(), filled(), filled()
+    unlisted.connect(TapConnectFlag.TAKEOVER_VBUCKETS)
+    again.connect()
+    again.listen()
+    again.connect()
+    open_dcp(other)
+    other.listen()
+    other.connect()
+    for peer in (unlisted, again, other):
+        (answer,) = decode(b"".join(bytes(part) for part in peer.talk.send(0.0)), "tap")
+        assert (answer.name, answer.status) == ("tap_connect", Status.NOT_SUPPORTED)
+        assert peer.talk.closing
+
+
+def test_dcp_is_not_spoken_behind_a_connect() -> None:
+    peer = filled()
+    peer.connect()
+    peer.listen()
+    peer.say(Frame("open", Magic.REQUEST, 9, fields={"flags": 1}, key=b"me"), dialect="dcp")
+    (answer,) = peer.hear()
+    assert (answer.status, answer.opaque) == (Status.UNKNOWN_COMMAND, 9)
+
+
+# ------------------------------------------------------------------------------- what is sent
+
+
+@pytest.mark.parametrize("extras", [b"", b"\0\0\0\0"])
+def test_without_flags_all_that_exists_comes_and_then_what_changes(extras: bytes) -> None:
+    peer = filled()
+    peer.talk.receive(
+        b"\x80\x40\0\0" + bytes([len(extras)]) + bytes(3) + len(extras).to_bytes(4, "big") + bytes(12) + extras, 0.0
+    )
+    frames = peer.hear()
+    assert codes(frames) == [(0, BEGIN), (1, BEGIN), (0, END), (1, END)]
+    assert keys(frames) == [item.key for item in stored(peer.bucket)]
+    item = peer.bucket.store(b"new", b"value")
+    (frame,) = peer.hear()
+    assert (frame.key, frame.value, frame.cas, asks(frame)) == (b"new", b"value", item.cas, False)
+    peer.bucket.remove(b"new")
+    (frame,) = peer.hear()
+    assert (frame.name, frame.key, frame.fields["rev_seqno"]) == ("deletion", b"new", 2)
+    assert not peer.talk.closing
+
+
+COLUMNS = ("event", "vbucket", "key", "value", "cas", "rev_seqno", "flags", "expiry")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(["store", "remove", "expire"])), max_size=30))
+def test_what_arrives_is_what_is_stored(changes: list[tuple[str, str]]) -> None:
+    peer = Peer(bucket(vbuckets=3))
+    for n, (key, change) in enumerate(changes):
+        if change == "store":
+            peer.bucket.store(key.encode(), b"%d" % n * n, flags=n << 20, expiry=NOW + 1 + n)
+        else:
+            peer.bucket.remove(key.encode(), event="deletion" if change == "remove" else "expiration")
+    peer.connect(TapConnectFlag.FIX_FLAG_BYTEORDER | DUMP)
+    expected = [
+        {
+            "event": "mutation" if item.alive else "deletion",
+            "vbucket": peer.bucket.vbucket_of(item.key),
+            "key": item.key,
+            "value": item.value,
+            "cas": item.cas,
+            "rev_seqno": item.rev_seqno,
+            "flags": item.flags,
+            "expiry": item.expiry,
+        }
+        for item in stored(peer.bucket)
+    ]
+    assert rows(peer.listen(), "tap", *COLUMNS) == expected
+
+
+def test_item_flags_are_swapped_unless_the_client_can_read_them() -> None:
+    swapped, fixed = filled(), filled()
+    swapped.connect(DUMP)
+    fixed.connect(DUMP | TapConnectFlag.FIX_FLAG_BYTEORDER)
+    for wrong, right in zip(swapped.hear(), fixed.hear(), strict=True):
+        if right.name == "mutation":
+            flags = int(right.fields["flags"])
+            assert int(wrong.fields["flags"]).to_bytes(4, "big") == flags.to_bytes(4, "little")
+            assert (wrong.fields["tap_flags"], right.fields["tap_flags"]) == (0, TapFlag.NETWORK_BYTE_ORDER)
+        else:
+            assert wrong == right
+
+
+def test_every_message_may_be_forwarded_and_says_what_engines_know() -> None:
+    peer = filled()
+    peer.connect(ACK, checkpoints=())
+    for raw in decode(b"".join(encode(frame, "tap") for frame in peer.follow()), "tap"):
+        assert raw.fields["ttl"] == 255
+        assert ("rev_seqno" in raw.fields) is (raw.name in ("mutation", "deletion", "tap_checkpoint_start"))
+
+
+def test_what_changed_before_a_date_is_left_out() -> None:
+    clock = Clock()
+    peer = Peer(bucket(clock=clock))
+    for n in range(6):
+        clock.now = NOW + 10 * n
+        peer.bucket.store(b"%d" % n, b"")
+    settle(peer)
+    peer.connect(date=NOW + 30, vbuckets=())
+    assert sorted(keys(peer.hear())) == [b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("date", [NOW + 1, FUTURE])
+def test_a_date_in_the_future_asks_for_changes_from_now(date: int) -> None:
+    peer = Peer(bucket())
+    fill(peer.bucket, 10)
+    peer.connect(date=date)
+    assert peer.hear() == []
+    peer.bucket.store(b"new", b"")
+    assert keys(peer.hear()) == [b"new"]
+
+
+def test_what_is_still_in_memory_comes_again_behind_the_backfill() -> None:
+    peer = filled(4)
+    fill(peer.bucket, 3, "later")
+    peer.connect(vbuckets=(0, 1))
+    frames = peer.hear()
+    last = max(n for n, frame in enumerate(frames) if frame.name == "tap_opaque")
+    assert sorted(keys(frames[:last])) == sorted(item.key for item in stored(peer.bucket))
+    assert sorted(keys(frames[last:])) == [b"later-0", b"later-1", b"later-2"]
+
+
+@pytest.mark.parametrize("flags", [DUMP, DUMP | ACK])
+def test_a_dump_ends_when_all_is_there(flags: TapConnectFlag) -> None:
+    peer = filled()
+    peer.connect(flags, vbuckets=(1,))
+    frames = peer.follow()
+    assert keys(frames) == [item.key for item in stored(peer.bucket, 1)]
+    assert peer.talk.closing
+
+
+def test_a_dump_of_nothing_ends_at_once() -> None:
+    peer = Peer(bucket())
+    peer.connect(DUMP)
+    assert (peer.hear(), peer.talk.closing) == ([], True)
+
+
+@pytest.mark.parametrize(("listed", "found"), [((), (0, 1, 2)), ((2,), (2,)), ((1, 0, 1), (0, 1)), ((99, 1), (1,))])
+def test_the_listed_vbuckets_are_sent(listed: tuple[int, ...], found: tuple[int, ...]) -> None:
+    peer = filled(vbuckets=3)
+    peer.connect(DUMP, vbuckets=listed)
+    assert keys(peer.hear()) == [item.key for item in stored(peer.bucket, *found)]
+
+
+def test_vbuckets_that_are_dead_are_not_sent() -> None:
+    peer = filled()
+    peer.bucket.active(0).state = VbucketState.DEAD
+    peer.connect()
+    assert keys(peer.hear()) == [item.key for item in stored(peer.bucket, 1)]
+    peer.bucket.active(1).state = VbucketState.DEAD
+    for n in range(8):
+        peer.bucket.store(b"%d" % n, b"")
+    assert peer.hear() == []
+
+
+def test_values_are_left_out_only_by_servers_that_grant_the_wish() -> None:
+    newer = filled()
+    newer.connect(DUMP | TapConnectFlag.KEYS_ONLY)
+    assert all(frame.value for frame in newer.hear() if frame.name == "mutation")
+    older = Peer(newer.bucket, "tap")
+    older.connect(DUMP | TapConnectFlag.KEYS_ONLY)
+    mutations = [frame for frame in older.hear() if frame.name == "mutation"]
+    assert {(frame.value, frame.fields["tap_flags"]) for frame in mutations} == {(b"", TapFlag.NO_VALUE)}
+
+
+def test_servers_that_know_tap_alone_send_what_is_specified() -> None:
+    peer = Peer(filled().bucket, "tap")
+    peer.connect(DUMP | ACK)
+    assert codes(peer.follow())[-1] == (0, TapOpaque.CLOSE_TAP_STREAM)
+    assert peer.talk.closing
+    registered = Peer(peer.bucket, "tap")
+    registered.connect(TapConnectFlag.REGISTERED_CLIENT, name=b"me", date=FUTURE)
+    assert codes(registered.hear()) == [(0, TapOpaque.OPEN_CHECKPOINT), (1, TapOpaque.OPEN_CHECKPOINT)]
+
+
+# ------------------------------------------------------------------------------- taking over
+
+
+@pytest.mark.parametrize("flags", [TapConnectFlag(0), ACK])
+def test_a_vbucket_is_handed_over_when_all_of_it_is_there(flags: TapConnectFlag) -> None:
+    peer = filled()
+    peer.connect(flags | TapConnectFlag.TAKEOVER_VBUCKETS, vbuckets=(1,))
+    frames = peer.follow()
+    states = [(frame.vbucket, frame.fields["state"]) for frame in frames if frame.name == "tap_vbucket_set"]
+    assert states == [(1, VbucketState.PENDING), (1, VbucketState.ACTIVE)]
+    assert names(frames)[-1] == "tap_vbucket_set"
+    assert keys(frames) == [item.key for item in stored(peer.bucket, 1)]
+    assert [peer.bucket.active(n).state for n in (0, 1)] == [VbucketState.ACTIVE, VbucketState.DEAD]
+    assert peer.talk.closing
+
+
+def test_a_vbucket_is_kept_until_the_client_has_acknowledged_all() -> None:
+    peer = filled()
+    peer.connect(ACK | TapConnectFlag.TAKEOVER_VBUCKETS, vbuckets=(1,))
+    asked = [frame for frame in peer.hear() if asks(frame)]
+    while asked:
+        assert peer.bucket.active(1).state is VbucketState.ACTIVE
+        for frame in asked:
+            peer.acknowledge(frame)
+        asked = [frame for frame in peer.hear() if asks(frame)]
+        if any(frame.fields.get("state") == VbucketState.ACTIVE for frame in asked):
+            break
+    assert (peer.bucket.active(1).state, peer.talk.closing) == (VbucketState.DEAD, False)
+    peer.acknowledge(asked[-1])
+    assert (peer.hear(), peer.talk.closing) == ([], True)
+
+
+# ------------------------------------------------------------------------------- acknowledgements
+
+
+def test_nothing_follows_the_first_opaques_until_they_are_acknowledged() -> None:
+    peer = filled()
+    peer.connect(ACK)
+    frames = peer.hear()
+    assert codes(frames) == [(0, TapOpaque.ENABLE_AUTO_NACK), (0, BEGIN), (1, BEGIN)]
+    assert all(asks(frame) for frame in frames)
+    peer.acknowledge(frames[0])
+    peer.acknowledge(frames[1])
+    assert peer.hear() == []
+    peer.acknowledge(frames[2])
+    assert len(peer.hear()) == 10
+
+
+def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
+    peer = Peer(bucket(vbuckets=1))
+    documents(peer.bucket, WINDOW + 500, 20, 1, "k", 0)
+    peer.connect(ACK)
+    for frame in peer.hear():
+        peer.acknowledge(frame)
+    frames = peer.hear()
+    assert len(frames) == WINDOW
+    assert [frame.opaque for frame in frames if asks(frame)] == list(range(1000, WINDOW + 1, 1000))
+    peer.acknowledge(frames[299])
+    more = peer.hear()
+    assert len(more) == 300
+    peer.acknowledge(more[-1])
+    last = peer.hear()
+    assert len(last) == 200
+    assert asks(last[-1])
+    peer.acknowledge(last[-1])
+    assert codes(peer.hear()) == [(0, END)]
+
+
+def test_a_client_that_acknowledges_nothing_any_more_is_gone_at_last() -> None:
+    peer = Peer(bucket(vbuckets=1))
+    documents(peer.bucket, WINDOW + 500, 20, 1, "k", 0)
+    peer.connect(ACK)
+    for frame in peer.hear():
+        peer.acknowledge(frame)
+    peer.listen()
+    peer.wait(299)
+    assert not peer.talk.closing
+    peer.wait(2)
+    assert peer.talk.closing
+
+
+@pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.EBUSY])
+def test_what_a_client_has_no_room_for_comes_again_later(status: Status) -> None:
+    peer = filled(4, vbuckets=1)
+    peer.connect(ACK | DUMP)
+    for frame in peer.hear():
+        peer.acknowledge(frame)
+    first = peer.hear()
+    peer.acknowledge(first[1], status)
+    peer.acknowledge(first[3], status)
+    peer.wait(4.9)
+    assert peer.hear() == []
+    peer.wait(0.2)
+    again = peer.hear()
+    assert keys(again) == [first[1].key, first[3].key]
+    assert [asks(frame) for frame in again] == [False, True]
+    peer.acknowledge(again[1])
+    assert codes(peer.follow()) == [(0, END)]
+    assert peer.talk.closing
+
+
+def test_control_messages_come_again_too() -> None:
+    peer = filled()
+    peer.connect(ACK, checkpoints=())
+    frames = peer.hear()
+    peer.acknowledge(frames[0], Status.ETMPFAIL)
+    peer.wait(6)
+    assert codes(peer.hear()) == [(0, TapOpaque.ENABLE_AUTO_NACK)]
+
+
+@pytest.mark.parametrize("status", [Status.EINTERNAL, Status.NOT_MY_VBUCKET, Status.EINVAL])
+def test_any_other_refusal_closes_the_connection(status: Status) -> None:
+    peer = filled()
+    peer.connect(ACK)
+    peer.acknowledge(peer.hear()[0], status)
+    assert (peer.hear(), peer.talk.closing) == ([], True)
+
+
+def test_a_client_that_did_not_promise_to_acknowledge_is_never_asked() -> None:
+    peer = filled()
+    peer.connect(TapConnectFlag.REGISTERED_CLIENT, checkpoints=())
+    assert not any(asks(frame) for frame in peer.hear())
+
+
+ACKS = st.tuples(
+    st.integers(0, 60),
+    st.sampled_from(["mutation", "deletion", "tap_opaque", "tap_checkpoint_start", "tap_vbucket_set", "noop"]),
+    st.sampled_from([Status.SUCCESS, Status.SUCCESS, Status.ETMPFAIL]),
+)
+
+
+@given(st.lists(ACKS, max_size=25), st.booleans())
+def test_acknowledgements_in_any_order_lose_nothing(acks: list[tuple[int, str, Status]], checkpoints: bool) -> None:
+    peer = filled()
+    peer.connect(ACK, checkpoints=() if checkpoints else None)
+    found = peer.hear()
+    for number, name, status in acks:
+        peer.say(Frame(name, Magic.RESPONSE, number, status=int(status)))
+        peer.wait(1)
+        found += peer.hear()
+    peer.wait(6)
+    for frame in found:
+        peer.acknowledge(frame)
+    found += peer.follow()
+    assert {frame.key for frame in found if frame.name in ("mutation", "deletion")} == {
+        item.key for item in stored(peer.bucket)
+    }
+    peer.bucket.store(b"new", b"")
+    assert b"new" in keys(peer.follow())
+    assert not peer.talk.closing
+
+
+@given(st.data())
+def test_it_does_not_matter_how_the_bytes_of_a_client_are_cut(data: st.DataObject) -> None:
+    whole = filled()
+    whole.connect(ACK | DUMP, vbuckets=())
+    said = [Frame("tap_opaque", Magic.RESPONSE, n) for n in (2, 4, 6)]
+    said += [Frame("mutation", Magic.RESPONSE, 16), Frame("tap_opaque", Magic.RESPONSE, 20)]
+    connect = Frame("tap_connect", Magic.REQUEST, fields={"flags": int(ACK | DUMP)})
+    client = b"".join(encode(frame, "tap") for frame in [connect, *said])
+    outputs = []
+    for pieces in ([client], chunks(client, data.draw(CUTS))):
+        peer = filled()
+        output = b""
+        for piece in pieces:
+            peer.talk.receive(piece, 0.0)
+        output += peer.listen()
+        outputs.append((output, peer.talk.closing))
+    assert outputs[0] == outputs[1]
+
+
+def test_a_node_that_says_nothing_shows_that_it_lives() -> None:
+    peer = Peer(bucket())
+    peer.connect()
+    peer.listen()
+    peer.wait(19)
+    assert peer.hear() == []
+    peer.wait(22)
+    assert names(peer.hear()) == ["noop", "noop"]
+
+
+# ------------------------------------------------------------------------------- checkpoints
+
+
+def test_checkpoints_are_announced_and_wait_for_what_is_in_them() -> None:
+    peer = filled(vbuckets=1)
+    vbucket = peer.bucket.active(0)
+    peer.connect(ACK, checkpoints=())
+    frames = peer.follow()
+    assert (0, TapOpaque.ENABLE_CHECKPOINT_SYNC) in codes(frames)
+    start = frames[-1]
+    assert (start.name, start.key) == ("tap_checkpoint_start", b"checkpoint_start")
+    assert (start.fields["checkpoint"], start.fields["rev_seqno"]) == (vbucket.checkpoint, 2)
+    peer.bucket.store(b"new", b"")
+    (row,) = peer.hear()
+    vbucket.leave_memory()
+    assert peer.hear() == []
+    peer.acknowledge(row)
+    (end,) = peer.hear()
+    assert (end.name, end.fields["checkpoint"]) == ("tap_checkpoint_end", start.fields["checkpoint"])
+    peer.acknowledge(end)
+    (start,) = peer.hear()
+    assert (start.name, start.fields["checkpoint"]) == ("tap_checkpoint_start", vbucket.checkpoint)
+
+
+def test_a_client_that_has_all_checkpoints_but_the_open_one_needs_no_backfill() -> None:
+    peer = filled(vbuckets=1)
+    fill(peer.bucket, 3, "later")
+    peer.connect(checkpoints=((0, peer.bucket.active(0).checkpoint - 1),))
+    frames = peer.hear()
+    assert BEGIN not in [code for _, code in codes(frames)]
+    assert sorted(keys(frames)) == [b"later-0", b"later-1", b"later-2"]
+    older = Peer(peer.bucket)
+    older.connect(checkpoints=((0, 0),))
+    assert (0, BEGIN) in codes(older.hear())
+
+
+# ------------------------------------------------------------------------------- clients with names
+
+REGISTERED = TapConnectFlag.REGISTERED_CLIENT | ACK
+
+
+def test_a_registered_client_goes_on_from_what_it_has_acknowledged() -> None:
+    peer = filled(6, vbuckets=1)
+    peer.connect(REGISTERED, name=b"me")
+    peer.follow()
+    fill(peer.bucket, 5, "later")
+    later = peer.hear()
+    peer.acknowledge(later[1])
+    peer.talk.closed()
+    back = Peer(peer.bucket)
+    back.connect(REGISTERED, name=b"me")
+    frames = back.follow()
+    assert codes(frames) == [(0, TapOpaque.ENABLE_AUTO_NACK)]
+    assert keys(frames) == keys(later[2:])
+    back.talk.closed()
+    again = Peer(peer.bucket)
+    again.connect(REGISTERED, name=b"me")
+    assert keys(again.follow()) == []
+
+
+def test_a_registered_client_gets_the_rest_of_its_backfill() -> None:
+    peer = filled(8, vbuckets=1)
+    peer.connect(REGISTERED, name=b"me")
+    for frame in peer.hear():
+        peer.acknowledge(frame)
+    first = peer.hear()
+    peer.acknowledge(first[3])
+    peer.talk.closed()
+    back = Peer(peer.bucket)
+    back.connect(REGISTERED, name=b"me")
+    frames = back.follow()
+    assert keys(frames) == keys(first[4:])
+    assert (0, BEGIN) in codes(frames)
+
+
+@pytest.mark.parametrize("sender", ["dcp", "tap"])
+def test_a_client_is_forgotten_when_it_is_deregistered(sender: str) -> None:
+    peer = filled(6, vbuckets=1)
+    peer.connect(REGISTERED, name=b"me")
+    peer.follow()
+    peer.talk.closed()
+    other = Peer(peer.bucket, sender)
+    other.say(Frame("deregister_tap_client", Magic.REQUEST, 5, key=b"me"), dialect="tap")
+    (answer,) = decode(other.listen(), "tap")
+    assert (answer.name, answer.status, answer.opaque) == ("deregister_tap_client", Status.SUCCESS, 5)
+    back = Peer(peer.bucket)
+    back.connect(REGISTERED, name=b"me")
+    assert (0, BEGIN) in codes(back.follow())
+
+
+def test_a_client_that_is_not_registered_begins_anew() -> None:
+    peer = filled(6, vbuckets=1)
+    for _ in range(2):
+        client = Peer(peer.bucket)
+        client.connect(ACK, name=b"me")
+        assert len(keys(client.follow())) == 6
+        client.talk.closed()
+
+
+def test_the_second_client_with_a_name_replaces_the_first() -> None:
+    peer = filled(6, vbuckets=1)
+    peer.connect(REGISTERED, name=b"me")
+    peer.follow()
+    second = Peer(peer.bucket)
+    second.connect(REGISTERED, name=b"me")
+    assert peer.talk.closing
+    assert keys(second.follow()) == []
+    peer.talk.closed()
+    assert clients.clients_of(peer.bucket.nodes[0]).connected.keys() == {b"me"}
+
+
+def test_only_so_many_clients_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "MOST_REGISTERED", 1)
+    peer = filled()
+    peer.connect(REGISTERED, name=b"one")
+    other = Peer(peer.bucket)
+    other.connect(REGISTERED, name=b"two")
+    assert decode(other.listen(), "tap")[0].status == Status.NOT_SUPPORTED
+    assert other.talk.closing
+
+
+def change_filter(peer: Peer, name: bytes, *vbuckets: int) -> Status:
+    value = CHECKPOINTS.put([(number, 0) for number in vbuckets])
+    admin = Peer(peer.bucket)
+    admin.say(Frame("change_vb_filter", Magic.REQUEST, key=name, value=value), dialect="tap")
+    return Status(decode(admin.listen(), "tap")[0].status)
+
+
+def test_the_vbuckets_of_a_client_can_be_changed() -> None:
+    peer = filled(vbuckets=3)
+    peer.connect(name=b"me", vbuckets=(0, 1))
+    peer.listen()
+    assert change_filter(peer, b"me", 1, 2) is Status.SUCCESS
+    frames = peer.hear()
+    complete = TapOpaque.START_ONLINEUPDATE
+    assert codes(frames) == [(0, complete), (2, BEGIN), (2, END)]
+    assert keys(frames) == [item.key for item in stored(peer.bucket, 2)]
+    fill(peer.bucket, 30, "later")
+    assert {frame.vbucket for frame in peer.hear()} == {1, 2}
+    assert change_filter(peer, b"nobody", 1) is Status.KEY_ENOENT
+
+
+def test_a_filter_that_changes_again_and_again_leaves_nothing_behind() -> None:
+    peer = filled(vbuckets=3)
+    peer.connect(ACK, name=b"me", vbuckets=(0,))
+    peer.listen()
+    for n in range(50):
+        change_filter(peer, b"me", n % 3)
+    assert len(peer.hear()) <= 4
+    peer.acknowledge(Frame("tap_opaque", Magic.RESPONSE, 0), Status.ETMPFAIL)
+
+
+def test_a_filter_that_cannot_be_read_is_refused() -> None:
+    peer = filled()
+    peer.connect(name=b"me")
+    admin = Peer(peer.bucket)
+    admin.say(Frame("change_vb_filter", Magic.REQUEST, key=b"me", value=b"\0\2\0\1"), dialect="tap")
+    assert decode(admin.listen(), "tap")[0].status == Status.EINVAL
