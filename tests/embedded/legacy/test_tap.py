@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.embedded.legacy import clients
-from dcp.embedded.legacy.ack_log import WINDOW
 from dcp.embedded.load import documents
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.frame import Frame, decode, encode
@@ -265,9 +264,11 @@ def test_servers_that_know_tap_alone_send_what_is_specified() -> None:
     peer.connect(DUMP | ACK)
     assert codes(peer.follow())[-1] == (0, TapOpaque.CLOSE_TAP_STREAM)
     assert peer.talk.closing
-    registered = Peer(peer.bucket, "tap")
-    registered.connect(TapConnectFlag.REGISTERED_CLIENT, name=b"me", date=FUTURE)
-    assert codes(registered.hear()) == [(0, TapOpaque.OPEN_CHECKPOINT), (1, TapOpaque.OPEN_CHECKPOINT)]
+    opened = [(0, TapOpaque.OPEN_CHECKPOINT), (1, TapOpaque.OPEN_CHECKPOINT)]
+    for name, date in ((b"me", FUTURE), (b"you", 0)):
+        registered = Peer(peer.bucket, "tap")
+        registered.connect(TapConnectFlag.REGISTERED_CLIENT, name=name, date=date)
+        assert codes(registered.hear())[-2:] == opened
 
 
 # ------------------------------------------------------------------------------- taking over
@@ -284,6 +285,17 @@ def test_a_vbucket_is_handed_over_when_all_of_it_is_there(flags: TapConnectFlag)
     assert keys(frames) == [item.key for item in stored(peer.bucket, 1)]
     assert [peer.bucket.active(n).state for n in (0, 1)] == [VbucketState.ACTIVE, VbucketState.DEAD]
     assert peer.talk.closing
+
+
+def test_control_messages_take_two_numbers_and_changes_one() -> None:
+    peer = filled()
+    peer.connect(ACK | TapConnectFlag.TAKEOVER_VBUCKETS, vbuckets=(1,))
+    control, changes = peer.hear(), []
+    for frame in control:
+        peer.acknowledge(frame)
+    changes = peer.hear()
+    assert names(control) == ["tap_opaque", "tap_vbucket_set", "tap_opaque"]
+    assert [frame.opaque for frame in control + changes[:2]] == [2, 4, 6, 7, 8]
 
 
 def test_a_vbucket_is_kept_until_the_client_has_acknowledged_all() -> None:
@@ -320,13 +332,13 @@ def test_nothing_follows_the_first_opaques_until_they_are_acknowledged() -> None
 
 def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
     peer = Peer(bucket(vbuckets=1))
-    documents(peer.bucket, WINDOW + 500, 20, 1, "k", 0)
+    documents(peer.bucket, 10_500, 20, 1, "k", 0)
     peer.connect(ACK)
     for frame in peer.hear():
         peer.acknowledge(frame)
     frames = peer.hear()
-    assert len(frames) == WINDOW
-    assert [frame.opaque for frame in frames if asks(frame)] == list(range(1000, WINDOW + 1, 1000))
+    assert len(frames) == 10_000
+    assert [frame.opaque for frame in frames if asks(frame)] == list(range(1000, 10_001, 1000))
     peer.acknowledge(frames[299])
     more = peer.hear()
     assert len(more) == 300
@@ -340,7 +352,7 @@ def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
 
 def test_a_client_that_acknowledges_nothing_any_more_is_gone_at_last() -> None:
     peer = Peer(bucket(vbuckets=1))
-    documents(peer.bucket, WINDOW + 500, 20, 1, "k", 0)
+    documents(peer.bucket, 10_500, 20, 1, "k", 0)
     peer.connect(ACK)
     for frame in peer.hear():
         peer.acknowledge(frame)
@@ -449,6 +461,11 @@ def test_a_node_that_says_nothing_shows_that_it_lives() -> None:
     assert peer.hear() == []
     peer.wait(22)
     assert names(peer.hear()) == ["noop", "noop"]
+    peer.wait(10)
+    peer.bucket.store(b"new", b"")
+    peer.listen()
+    peer.wait(19)
+    assert peer.hear() == []
 
 
 # ------------------------------------------------------------------------------- checkpoints
@@ -505,6 +522,31 @@ def test_a_registered_client_goes_on_from_what_it_has_acknowledged() -> None:
     frames = back.follow()
     assert codes(frames) == [(0, TapOpaque.ENABLE_AUTO_NACK)]
     assert keys(frames) == keys(later[2:])
+    back.talk.closed()
+    again = Peer(peer.bucket)
+    again.connect(REGISTERED, name=b"me")
+    assert keys(again.follow()) == []
+
+
+def test_a_registered_client_gets_what_it_had_no_room_for() -> None:
+    peer = filled(6, vbuckets=1)
+    peer.connect(REGISTERED, name=b"me")
+    peer.follow()
+    fill(peer.bucket, 5, "later")
+    later = peer.hear()
+    peer.acknowledge(later[1], Status.ETMPFAIL)
+    peer.acknowledge(later[3], Status.ETMPFAIL)
+    peer.talk.closed()
+    back = Peer(peer.bucket)
+    back.connect(REGISTERED, name=b"me")
+    first = back.hear()
+    back.acknowledge(first[0])
+    rest = back.hear()
+    assert keys(rest) == keys(later[1:])
+    back.acknowledge(rest[1], Status.ETMPFAIL)
+    back.acknowledge(rest[-1])
+    back.wait(6)
+    assert keys(back.follow()) == [rest[1].key]
     back.talk.closed()
     again = Peer(peer.bucket)
     again.connect(REGISTERED, name=b"me")
@@ -591,6 +633,24 @@ def test_the_vbuckets_of_a_client_can_be_changed() -> None:
     fill(peer.bucket, 30, "later")
     assert {frame.vbucket for frame in peer.hear()} == {1, 2}
     assert change_filter(peer, b"nobody", 1) is Status.KEY_ENOENT
+
+
+def test_a_vbucket_that_comes_back_begins_anew() -> None:
+    peer = filled()
+    peer.connect(REGISTERED, name=b"me")
+    peer.follow()
+    change_filter(peer, b"me", 1)
+    peer.follow()
+    change_filter(peer, b"me", 0, 1)
+    frames = peer.follow()
+    assert [code for code in codes(frames) if code[1] in (BEGIN, END)] == [(0, BEGIN), (0, END)]
+    assert keys(frames) == [item.key for item in stored(peer.bucket, 0)]
+    change_filter(peer, b"me", 1)
+    peer.follow()
+    peer.talk.closed()
+    back = Peer(peer.bucket)
+    back.connect(REGISTERED, name=b"me")
+    assert [code for code in codes(back.follow()) if code[1] == BEGIN] == [(0, BEGIN)]
 
 
 def test_a_filter_that_changes_again_and_again_leaves_nothing_behind() -> None:

@@ -76,7 +76,10 @@ class TapStream:
                 self._follow(vbucket, checkpoints.get(number), (positions or {}).get(number))
 
     def _follow(self, vbucket: Vbucket, checkpoint: int | None, position: Position | None) -> None:
-        """Stream what changes; before that what exists, unless the client has it."""
+        """Stream what changes; before that what exists, unless the client has it.
+
+        What is still in memory comes again behind what exists, as it does from all servers.
+        """
         cursor = self._cursors[vbucket.number] = Cursor(vbucket.checkpoint_start - 1)
         if checkpoint is not None and checkpoint + 1 == vbucket.checkpoint:
             after = None
@@ -89,8 +92,8 @@ class TapStream:
         self._reached[vbucket.number] = cursor.seqno if after is None else after
         if after is not None:
             self._fill(vbucket, after)
-        elif self._as_specified and TapConnectFlag.REGISTERED_CLIENT in self.flags:
-            self._controls.append(Sent(OPAQUE, vbucket.number, TapOpaque.OPEN_CHECKPOINT))
+        else:
+            self._open_checkpoints([vbucket.number])
 
     def _fill(self, vbucket: Vbucket, after: int) -> None:
         self._backfill.add(vbucket.number, after)
@@ -164,7 +167,13 @@ class TapStream:
             return False
         numbers, self._backfill.vbuckets = self._backfill.vbuckets, []
         self._controls.extend(Sent(OPAQUE, number, TapOpaque.CLOSE_BACKFILL) for number in numbers)
+        self._open_checkpoints(number for number in numbers if number in self._cursors)
         return True
+
+    def _open_checkpoints(self, vbuckets: Iterable[int]) -> None:
+        """Say of vbuckets that only what changes will follow."""
+        if self._as_specified and TapConnectFlag.REGISTERED_CLIENT in self.flags:
+            self._controls.extend(Sent(OPAQUE, number, TapOpaque.OPEN_CHECKPOINT) for number in vbuckets)
 
     def _send_changes(self, out: Outbox) -> bool:
         """What is new in any vbucket, and where checkpoints begin and end."""
@@ -196,7 +205,7 @@ class TapStream:
         """Up to where changes belong to the checkpoint that was announced."""
         if cursor.checkpoint == self._checkpoint_of(vbucket):
             return vbucket.high_seqno
-        return vbucket.checkpoint_start - 1 if cursor.checkpoint else cursor.seqno
+        return min(vbucket.checkpoint_start - 1, vbucket.high_seqno) if cursor.checkpoint else cursor.seqno
 
     def _send_checkpoint(self, cursor: Cursor, vbucket: Vbucket, out: Outbox) -> bool:
         """The end of the checkpoint that was announced, or the start of the present one."""
