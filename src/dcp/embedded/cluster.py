@@ -25,6 +25,8 @@ from dcp.errors import LocalProtocolError
 from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.frame import dialect_of
 
+# What is like a server that did not speak DCP yet.
+_BEFORE_DCP = "3.0"
 _MOST_NODES, _MOST_REPLICAS, _MOST_VBUCKETS = 8, 3, 32_768
 
 
@@ -83,8 +85,8 @@ class Cluster(Operations):
     seed: of everything that is random otherwise, such as the uuids of histories.
     history: keep every version of every document, as change streams show them.
     record: remember every version of every document for `history()`, which takes memory with every write.
-    dialect: what its nodes speak: `dcp` (and TAP with it up to 4.6), or one of its predecessors alone: `tap`,
-    `upr1`, `upr2`.
+    dialect: what its nodes speak: `dcp` (and TAP with it up to 4.6), or one of its predecessors alone, `tap`,
+    `upr1` or `upr2`: such nodes are older than any `server_version`, and ask nobody for a password.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class Cluster(Operations):
             nodes=nodes,
             vbuckets=vbuckets,
             replicas=replicas,
-            generation=Generation.of(server_version),
+            generation=Generation.of(server_version if dialect == "dcp" else _BEFORE_DCP),
             clock=time.time,
             seed=seed,
             history=history,

@@ -55,7 +55,13 @@ def open_dcp(peer: Peer) -> None:
 # ------------------------------------------------------------------------------- who may connect
 
 
-@pytest.mark.parametrize("version", ["5.0", "7.2", "8.0"])
+def test_servers_that_let_nobody_try_close_the_connection() -> None:
+    peer = filled(version="5.0")
+    peer.connect()
+    assert (peer.listen(), peer.talk.dialect, peer.talk.closing) == (b"", "dcp", True)
+
+
+@pytest.mark.parametrize("version", ["6.5", "7.2", "8.0"])
 def test_newer_servers_do_not_know_the_command(version: str) -> None:
     peer = filled(version=version)
     peer.connect()

@@ -7,9 +7,8 @@ from dcp.embedded.generation import Generation
 from dcp.embedded.legacy.clients import clients_of
 from dcp.embedded.legacy.tap_messages import DIALECT
 from dcp.embedded.legacy.tap_stream import TapStream
-from dcp.embedded.producer import Producer
 from dcp.errors import FrameError, RemoteProtocolError
-from dcp.wire.frame import UNKNOWN, Frame, dialect_of, encode, read_frame
+from dcp.wire.frame import Frame, dialect_of, encode, read_frame
 from dcp.wire.layout import Side
 from dcp.wire.memcached import Status
 from dcp.wire.tap import TAP_CONNECT, TapConnectFlag
@@ -28,7 +27,7 @@ def connect(talk: Conversation, frame: Frame) -> None:
         raise Hangup from None
     flags = TapConnectFlag(int(frame.fields.get("flags", 0)))
     registers = bool(frame.key) and TapConnectFlag.REGISTERED_CLIENT in flags
-    if any(isinstance(timer, TapStream | Producer) for timer in talk.timers):
+    if talk.session.opened or any(isinstance(source, TapStream) for source in talk.sources):
         raise Refusal(Status.NOT_SUPPORTED, "this connection streams already", close=True)
     if TapConnectFlag.TAKEOVER_VBUCKETS in flags and TapConnectFlag.LIST_VBUCKETS not in flags:
         raise Refusal(Status.NOT_SUPPORTED, "vbuckets are taken over only if they are listed", close=True)
@@ -64,7 +63,7 @@ def change_filter(talk: Conversation, frame: Frame) -> Frame:
     return answer(frame)
 
 
-_HANDLERS: dict[str, Handler] = {
+HANDLERS: dict[str, Handler] = {
     "tap_connect": connect,
     "deregister_tap_client": deregister,
     "change_vb_filter": change_filter,
@@ -74,17 +73,14 @@ _HANDLERS: dict[str, Handler] = {
 def unknown(talk: Conversation, frame: Frame) -> Frame | None:
     """A command that the connection's dialect does not have: it is one of TAP's, where servers speak that too."""
     if talk.dialect != "dcp" or talk.bucket.generation.release > _LAST.release:
-        raise Refusal(Status.UNKNOWN_COMMAND)
+        raise Refusal(talk.bucket.generation.unknown_command)
     try:
         read = read_frame(encode(frame), _TABLE)
     except FrameError:
         if frame.fields["opcode"] == _CONNECT.opcode:
             raise Hangup from None
         raise Refusal(Status.EINVAL) from None
-    handler = _HANDLERS.get(read.name)
+    handler = HANDLERS.get(read.name)
     if handler is None:
-        raise Refusal(Status.UNKNOWN_COMMAND)
+        raise Refusal(talk.bucket.generation.unknown_command)
     return None if handler(talk, read) is None else answer(frame)
-
-
-HANDLERS: dict[str, Handler] = {**_HANDLERS, UNKNOWN: unknown}
