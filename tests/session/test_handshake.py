@@ -225,7 +225,7 @@ def said_of(session: Session, peer: Peer) -> Iterator[bytes]:
 @pytest.mark.parametrize("offered", [b"PLAIN", b"PLAIN CRAM-MD5", b""])
 def test_a_password_does_not_go_over_an_open_wire_by_itself(offered: bytes) -> None:
     session = Session(Wishes("t", "b", WISHES.credentials), decoder, 0.0)
-    said: list[Frame] = []
+    said: list[bytes] = []
     with pytest.raises(AuthenticationError, match="sasl_mech_force=PLAIN"):
         said.extend(said_of(session, Peer({"sasl_list_mechs": offered})))
     assert [frame.name for frame in dcp.decode(b"".join(said))] == ["hello", "sasl_list_mechs"]
