@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from collections import Counter
@@ -50,7 +51,11 @@ class Schedule:
     # The consumer.
 
     def _connect(self, checkpoint: dcp.Checkpoint | None) -> None:
-        self.client = dcp.connect(self.cluster.url)
+        while True:
+            # Whatever starts the process starts it again.
+            with contextlib.suppress(dcp.TransportError):
+                self.client = dcp.connect(self.cluster.url)
+                break
         self.stream = self.client.stream(checkpoint or "beginning", batch_rows=5, linger=0.0)
 
     def _read(self, timeout: float) -> bool:
@@ -128,11 +133,18 @@ class Schedule:
         if self._failed:
             return
         self._failed += 1
-        self.cluster.failover(self.random.choice(self._nodes), self.random.choice((None, 1, 3)))
+        node, lose = self.random.choice(self._nodes), self.random.choice((None, 1, 3))
+        try:
+            self.cluster.failover(node, lose)
+        except dcp.LocalProtocolError:
+            # There are not so many writes that could be lost.
+            self.cluster.failover(node)
 
     def _move(self) -> None:
+        vbucket, node = self.random.randrange(4), self.random.choice(self._nodes)
         if not self._failed:
-            self.cluster.move(self.random.randrange(4), self.random.choice(self._nodes))
+            with contextlib.suppress(dcp.LocalProtocolError):  # It is there already.
+                self.cluster.move(vbucket, node)
 
     def _refuse(self) -> None:
         status = self.random.choice(("ETMPFAIL", "EBUSY", "ENOMEM", "NOT_MY_VBUCKET"))

@@ -142,11 +142,11 @@ class Client:
         problems: list[DcpError] = []
         for host, port in self._places():
             try:
-                caller = self._call(host, port)
-                self._take_map(self._fetch(caller))
-                self._caller = caller
+                self._caller = self._call(host, port)
+                self._take_map(self._fetch(self._caller))
                 return
             except TransportError as error:
+                self._hang_up()
                 problems.append(error)
                 log.info("%s", error)
         if len(problems) == 1:
