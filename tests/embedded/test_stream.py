@@ -94,14 +94,16 @@ def test_a_checkpoint_that_the_disk_has_shown_is_not_announced_again() -> None:
     assert named(consumer.hear())[0] == ("marker", 5, 5, MEMORY)
 
 
-def test_a_purge_beyond_a_stream_on_disk_ends_it_for_a_rollback() -> None:
+@pytest.mark.parametrize("disk", [False, True])
+def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool) -> None:
     made, vbucket = filled(2)
     consumer = Consumer(made)
     consumer.stream()
     put(vbucket, b"key1", event="deletion")
     put(vbucket, b"last")
     vbucket.purge()
-    vbucket.leave_memory()
+    if disk:
+        vbucket.leave_memory()
     assert named(consumer.hear()) == [("end", StreamEnd.ROLLBACK)]
 
 

@@ -103,7 +103,7 @@ class Stream:
     def _open_snapshot(self, out: Outbox) -> None:
         vbucket, rules = self.vbucket, self._rules
         disk = self.accepted.disk_only or self.cursor + 1 < vbucket.checkpoint_start
-        if disk and self._misses_tombstones:
+        if self._misses_tombstones:
             self.end(StreamEnd.ROLLBACK)
             return
         history = disk and rules.history and vbucket.history is not None
