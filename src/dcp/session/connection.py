@@ -67,6 +67,7 @@ class Session:
         self._seen = 0
         self._opaques = 0
         self._touched: set[Stream] = set()
+        self._leaving: dict[int, Stream] = {}
         self._owed = 0
         self._asked: dict[int, str] = {}
         self._failure: DcpError | None = None
@@ -146,19 +147,25 @@ class Session:
         batch = self._decoder.hand_out()
         self._seen = 0
         try:
-            for opaque, vbucket, sid, last in batch.lasts:
-                stream = self._stream_of(opaque, vbucket, sid or None)
-                if stream is None:
-                    raise RemoteProtocolError(
-                        f"vbucket {vbucket}: expected rows of open streams, found opaque {opaque}"
-                    )
-                stream.rows(last)
-                self._touched.add(stream)
+            for last in batch.lasts:
+                self._rows_came(*last)
+            for stream in self._leaving.values():
+                stream.happens("closed")
         except DcpError as error:
+            # No mark may say more than the rows that are lost with this.
+            self._touched.clear()
             self._fail(error, 0)
             raise
+        self._leaving.clear()
         touched, self._touched = self._touched, set()
         return Delivery(batch, {stream.key: stream.mark for stream in touched}, batch.counted)
+
+    def _rows_came(self, opaque: int, vbucket: int, sid: int, last: int) -> None:
+        stream = self._leaving.get(opaque) or self._stream_of(opaque, vbucket, sid or None)
+        if stream is None:
+            raise RemoteProtocolError(f"vbucket {vbucket}: expected rows of open streams, found opaque {opaque}")
+        stream.rows(last)
+        self._touched.add(stream)
 
     def processed(self, count: int) -> None:
         """The consumer is done with so many counted bytes."""
@@ -310,8 +317,8 @@ class Session:
         assert self.agreement is not None
         if not frame.status and _END_ON_CLOSE in self.agreement.controls:
             return ()
-        stream.happens("closed")
-        del self.streams[stream.opaque]
+        # It may have rows in the batch in work.
+        self._leaving[stream.opaque] = self.streams.pop(stream.opaque)
         self._touched.add(stream)
         return (Ended(stream, int(StreamEnd.CLOSED)),)
 
