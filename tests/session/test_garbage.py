@@ -1,0 +1,152 @@
+"""What a broken server may say: only documented errors come of it, and nothing grows without an end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dcp
+from dcp.errors import DcpError, RemoteProtocolError, ServerError
+from dcp.progress import Progress
+from dcp.session.connection import Session
+from dcp.session.stream import Stream
+from dcp.wire.frame import Frame, encode
+from dcp.wire.layout import Magic
+from tests.conformance import TRANSCRIPTS, cut, transcript
+from tests.session.replay import Replay, with_opaque
+from tests.session.shaking import MANY, WISHES, Peer, decoder
+from tests.session.test_replay import STREAMED
+
+SMALL = [path for path in STREAMED if path.stat().st_size < 12_000]
+
+
+class Damage(NamedTuple):
+    """What happens to the frames of a conversation; places are parts of 1000 of the whole."""
+
+    kind: str
+    frame: int
+    place: int
+    data: bytes
+
+
+KINDS = ["flip", "cut", "insert", "drop", "twice", "swap", "opaque", "vbucket"]
+DAMAGES = st.lists(
+    st.builds(
+        Damage, st.sampled_from(KINDS), st.integers(0, 999), st.integers(0, 999), st.binary(min_size=1, max_size=8)
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def damaged(frames: list[bytes], damages: list[Damage]) -> bytes:
+    frames = list(frames)
+    for kind, frame, place, data in damages:
+        n = frame * len(frames) // 1000
+        raw = frames[n]
+        at = place * len(raw) // 1000
+        frames[n] = {
+            "flip": raw[:at] + bytes([raw[at] ^ data[0]]) + raw[at + 1 :] if raw else raw,
+            "cut": raw[:at],
+            "insert": raw[:at] + data + raw[at:],
+            "drop": b"",
+            "twice": raw + raw,
+            "swap": frames[n - 1],
+            "opaque": with_opaque(raw, data[0] % 4) if len(raw) > 16 else raw,
+            "vbucket": raw[:6] + bytes([0, data[0] % 16]) + raw[8:],
+        }[kind]
+    return b"".join(frames)
+
+
+def survive(session: Session, data: bytes, chunk: int) -> DcpError | None:
+    """The error that it ends with, once and for all."""
+    try:
+        while data:
+            with session.buffer() as room:
+                count = min(len(room), len(data), chunk)
+                room[:count] = data[:count]
+            data = data[count:]
+            _, full = session.received(count, 0.0, 7, MANY)
+            while full:
+                delivery = session.take()
+                for mark in delivery.marks.values():
+                    assert mark.position.vbucket < 1 << 16
+                session.processed(delivery.counted)
+                _, full = session.advance(7, MANY)
+        for mark in session.take().marks.values():
+            assert mark.position.seqno >= 0
+    except DcpError as error:
+        return error
+    return None
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(SMALL), DAMAGES, st.sampled_from([1, 13, 1 << 20]))
+def test_damaged_conversations_end_in_documented_errors(path: object, damages: list[Damage], chunk: int) -> None:
+    replay = Replay(transcript(next(one for one in SMALL if one == path)))
+    session = Session.agreed(replay.agreement, decoder, 0.0)
+    opened: dict[object, Stream] = {}
+    frames = []
+    for step in replay.steps:
+        if step.request is not None and (step.request.frame.vbucket, step.request.sid) not in opened:
+            key = step.request.frame.vbucket, step.request.sid
+            chosen = step.request.frame.body() if step.request.frame.value else None
+            opened[key] = session.open(Progress(step.request.position), chosen=chosen)
+        stream = None
+        if step.whose is not None:
+            stream = opened[step.whose.frame.vbucket, step.whose.sid]
+        frames.append(step.raw if stream is None else with_opaque(step.raw, stream.opaque))
+    session.outgoing()
+    data = damaged(frames, damages)
+    error = survive(session, data, chunk)
+    assert error is None or isinstance(error, RemoteProtocolError)
+    assert len(session.streams) <= len(opened)
+    # Answers to noops, and what is given back.
+    assert len(session.outgoing()) <= 2 * len(data) + 100
+    if error is not None:
+        with pytest.raises(RemoteProtocolError):
+            session.take()
+
+
+@given(st.binary(max_size=200), st.integers(1, 50), st.integers(0, 20))
+def test_garbage_during_a_handshake_ends_in_documented_errors(garbage: bytes, chunk: int, after: int) -> None:
+    session, peer = Session(WISHES, decoder, 0.0), Peer()
+    for _ in range(after):
+        if session.agreement is None:
+            for asked in dcp.decode(session.outgoing()):
+                assert survive(session, peer.answer(asked), 1 << 20) is None
+    error = survive(session, garbage, chunk)
+    assert error is None or isinstance(error, RemoteProtocolError | ServerError)
+
+
+HELLOS = [raw for path in TRANSCRIPTS for raw in cut(transcript(path).main.server)[:8] if raw[0] == 0x81]
+
+
+@given(st.sampled_from(HELLOS), DAMAGES)
+def test_damaged_answers_of_a_handshake_end_in_documented_errors(raw: bytes, damages: list[Damage]) -> None:
+    session, peer = Session(WISHES, decoder, 0.0), Peer()
+    error = None
+    for _ in range(30):
+        asked = dcp.decode(session.outgoing())
+        if not asked or error is not None:
+            break
+        right = peer.answer(asked[0])
+        same = raw[1] == right[1]
+        error = survive(session, damaged([with_opaque(raw, 0) if same else right], damages if same else []), 1 << 20)
+    assert error is None or isinstance(error, DcpError)
+
+
+def test_a_flood_of_strangers_takes_no_room() -> None:
+    session, peer = Session(WISHES, decoder, 0.0), Peer()
+    while session.agreement is None:
+        for asked in dcp.decode(session.outgoing()):
+            survive(session, peer.answer(asked), 1 << 20)
+    session.outgoing()
+    one = encode(Frame("seqno_advanced", Magic.REQUEST, 99, vbucket=9, fields={"seqno": 5}))
+    for _ in range(300):
+        assert survive(session, one * 100, 1 << 20) is None
+    assert session.strays == 30_000
+    assert not session._decoder.controls
