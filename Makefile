@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= [arrow,cli,embedded]
-TEST_GROUPS ?= test consumers
+TEST_GROUPS ?= test consumers spark
 PYTEST ?=
 
 BIN := $(VENV)/bin

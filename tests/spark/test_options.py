@@ -1,0 +1,92 @@
+"""Options: what is taken, what is refused in which words, and where a password may be."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dcp.checkpoint import Checkpoint
+from dcp.errors import CheckpointError, LocalProtocolError
+from dcp.spark.options import OPTIONS, Options
+
+URL = "couchbase://host/bucket"
+
+
+def test_names_have_neither_case_nor_underscores() -> None:
+    given = {"URL": URL, "min_partitions": 3, "KEYFORMAT": "String", "vbuckets": "0-2, 9", "collections": "a, b.c"}
+    options = Options.of(given)
+    assert options == Options(
+        URL, min_partitions=3, key_format="string", vbuckets=(0, 1, 2, 9), collections=("a", "b.c")
+    )
+
+
+def test_values_may_be_those_of_python() -> None:
+    checkpoint = Checkpoint(num_vbuckets=4)
+    options = Options.of({"url": URL, "columns": ["key", "cas"], "vbuckets": {3, 1}, "start": checkpoint, "end": None})
+    assert options == Options(URL, columns=("key", "cas"), vbuckets=(1, 3), start=checkpoint)
+
+
+@pytest.mark.parametrize(("word", "meant"), [("earliest", "beginning"), ("beginning", "beginning"), ("LATEST", "now")])
+def test_the_ends_have_the_names_of_spark_and_of_the_client(word: str, meant: str) -> None:
+    assert Options.of({"url": URL, "startingOffsets": word}).start == meant
+    assert Options.of({"url": URL, "start": Checkpoint().to_json()}).start == Checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "option url: expected couchbase://host/bucket, found none"),
+        ({"url": "couchbase://host"}, "url: bucket: expected a name"),
+        (
+            {"url": URL, "partitions": 1},
+            "option 'partitions': there is none of this name (did you mean minPartitions?)",
+        ),
+        ({"url": URL, "start": "now", "startingOffsets": "now"}, "expected it once, found it again"),
+        ({"url": URL, "minPartitions": "0"}, "option minPartitions: expected a number of 1 or more, found '0'"),
+        ({"url": URL, "vbuckets": "a-b"}, "option vbuckets: expected numbers such as 0-511,600"),
+        ({"url": URL, "vbuckets": "0-99999999999"}, "option vbuckets: expected numbers below 65536"),
+        ({"url": URL, "columns": "key,key"}, "option columns: expected one name or more, each once"),
+        ({"url": URL, "columns": "kex"}, "columns: there is no column 'kex'"),
+        ({"url": URL, "valueFormat": "json"}, "option valueFormat: expected binary or string, found 'json'"),
+        ({"url": URL, "startingOffsets": "never"}, "option startingOffsets: expected earliest, or a checkpoint"),
+        ({"url": URL, "endingOffsets": "earliest"}, "option endingOffsets: expected latest, or a checkpoint"),
+        ({"url": URL, "scope": ""}, "option scope: expected text, found none"),
+        ({"url": URL, "username": "u", "password": "p", "passwordFile": "f"}, "option passwordFile: expected it or"),
+        ({"url": "couchbase://u:p@host/b", "username": "v"}, "option url: expected no user in it beside username"),
+        ({"url": "couchbase://u:secret@host/b?x=1"}, "url: option: expected one of"),
+    ],
+)
+def test_what_is_wrong_is_told(given: dict[str, object], message: str) -> None:
+    with pytest.raises(LocalProtocolError, match=re.escape(message)) as told:
+        Options.of(given)
+    assert "secret" not in str(told.value)
+
+
+def test_an_unknown_option_is_answered_with_all_that_there_are() -> None:
+    with pytest.raises(LocalProtocolError) as told:
+        Options.of({"url": URL, "zzz": 1})
+    assert all(name in str(told.value) for name in OPTIONS)
+
+
+def test_a_checkpoint_that_is_none_is_refused_as_one() -> None:
+    with pytest.raises(CheckpointError):
+        Options.of({"url": URL, "startingOffsets": '{"format": "other"}'})
+
+
+def test_credentials_leave_the_url_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DCP_USERNAME", "DCP_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    options = Options.of({"url": "couchbases://a%40b:p%2Fw@h1,h2:1/bucket?tls_verify=false"})
+    assert options.url == "couchbases://h1,h2:1/bucket?tls_verify=false"
+    assert options.login.into(options.url) == "couchbases://a%40b:p%2Fw@h1,h2:1/bucket?tls_verify=false"
+    assert "p/w" not in repr(options)
+    assert "p%2Fw" not in repr(options)
+    assert Options.of({"url": URL}).login.into(URL) == URL
+    assert Options.of({"url": URL, "username": "u", "password": "p"}).login.into(URL) == "couchbase://u:p@host/bucket"
+
+
+def test_a_password_file_that_is_not_there_is_told() -> None:
+    login = Options.of({"url": URL, "username": "u", "passwordFile": "/nowhere/at/all"}).login
+    with pytest.raises(LocalProtocolError, match="passwordFile: cannot read /nowhere/at/all: No such file"):
+        login.into(URL)
