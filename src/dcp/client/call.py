@@ -46,6 +46,12 @@ class Caller:
     def close(self) -> None:
         self._socket.close()
 
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _next(self) -> Event:
         while not self._events:
             self._socket.settimeout(self._timeout)

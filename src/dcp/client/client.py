@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,19 +23,20 @@ from dcp.client.stream import ChangeStream
 from dcp.client.transport import Security, connect
 from dcp.cluster import ClusterMap, Node
 from dcp.columns.decoder import Decoder
-from dcp.errors import DcpError, LocalProtocolError, ServerError, TransportError
-from dcp.position import StreamPosition
+from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, ServerError, TransportError
+from dcp.position import FailoverLog, StreamPosition
 from dcp.session.connection import Session
 from dcp.session.handshake import Wishes
 from dcp.session.sasl import Credentials
 from dcp.session.stream import ENDLESS
+from dcp.tree import Tree
 from dcp.wire.body import JSON
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 
 log = logging.getLogger("dcp.client")
 
-_DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "bootstrap_timeout": 10.0,
     "kv_connect_timeout": 10.0,
     "network": "auto",
@@ -52,9 +53,9 @@ class Client:
     def __init__(self, url: str, **options: Any) -> None:
         target = urls.parse(url)
         self._target = target
-        self._options = {**_DEFAULTS, **target.options, **urls.checked(options)}
+        self._options = {**DEFAULTS, **target.options, **urls.checked(options)}
         self._credentials = Credentials(target.username, target.password) if target.username else None
-        self._context = self._tls()
+        self._context = tls_context(self._options) if target.tls else None
         self._lock = threading.Lock()
         self._streams: list[ChangeStream] = []
         self._name = f"dcp-arrow {os.getpid()} {uuid.uuid4().hex[:12]}"
@@ -112,14 +113,6 @@ class Client:
 
     # Connections.
 
-    def _tls(self) -> ssl.SSLContext | None:
-        if not self._target.tls:
-            return None
-        options = self._options
-        return Security(
-            options.get("ca_cert_path"), options.get("cert_path"), options.get("key_path"), options["tls_verify"]
-        ).context()
-
     def _wishes(self, name: str, **more: Any) -> Wishes:
         return Wishes(
             name,
@@ -165,8 +158,8 @@ class Client:
             if (address.host, address.port) not in seen:
                 yield address.host, address.port
 
-    def _call(self, host: str, port: int) -> Caller:
-        wishes = self._wishes(f"{self._name} commands", stream=False)
+    def _call(self, host: str, port: int, *, stream: bool = False) -> Caller:
+        wishes = self._wishes(f"{self._name} commands", stream=stream)
         return Caller(self._connect(host, port), wishes, host, port, self._options["bootstrap_timeout"])
 
     def _fetch(self, caller: Caller) -> ClusterMap:
@@ -242,23 +235,51 @@ class Client:
         self._streams.append(stream)
         return stream
 
-    def high_seqnos(self) -> dict[int, int]:
-        """The last seqno of every vbucket, from the nodes that have them."""
+    # Questions.
+
+    def call(self, node: Node, *, stream: bool = False) -> Caller:
+        """A connection of its own to a node, to ask it commands; `stream`: opened for DCP."""
+        return self._call(node.address.host, self._port(node), stream=stream)
+
+    def high_seqnos(self, collection_id: int | None = None) -> dict[int, int]:
+        """The last seqno of every vbucket, or of a collection in it, from the nodes that have them.
+
+        Vbuckets that never had anything of the collection may be missing.
+        """
+        fields = {"state": int(VbucketState.ACTIVE)}
+        fields |= {} if collection_id is None else {"collection_id": collection_id}
         found: dict[int, int] = {}
         for node in self._map.nodes:
-            address = node.address
-            port = address.tls_port if self._target.tls else address.port
-            if port is None:
-                continue
-            caller = self._call(address.host, port)
-            try:
-                answer = caller.ask("get_all_vb_seqnos", fields={"state": int(VbucketState.ACTIVE)})
-            finally:
-                caller.close()
+            with self.call(node) as caller:
+                answer = caller.ask("get_all_vb_seqnos", fields=fields)
             if answer.status:
                 raise ServerError(f"{node}: no seqnos", answer.status)
             found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {})}
+        return dict(sorted(found.items()))
+
+    def failover_logs(self, vbuckets: Iterable[int] | None = None) -> dict[int, FailoverLog]:
+        """The histories of each vbucket, or of these. Those that no node has now are missing."""
+        wanted = set(self._wanted(vbuckets))
+        found: dict[int, FailoverLog] = {}
+        for node in self._map.nodes:
+            mine = sorted(wanted.intersection(self._map.vbuckets_of(node)))
+            if not mine:
+                continue
+            with self.call(node) as caller:
+                for number in mine:
+                    answer = caller.ask("kv_get_failover_log", vbucket=number)
+                    if not answer.status:
+                        found[number] = FailoverLog.of(answer.body())
         return found
+
+    def collections(self) -> dict[int, str]:
+        """The paths of all collections, by their ids; none from a server that has no collections."""
+        answer = self._ask("get_collections_manifest")
+        if answer.status in (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.NO_COLLECTIONS_MANIFEST):
+            return {}
+        if answer.status:
+            raise ServerError("the server does not tell its collections", answer.status)
+        return dict(_paths(Tree.parse(answer.value, "collections manifest", RemoteProtocolError)))
 
     def _wanted(self, vbuckets: Iterable[int] | None) -> list[int]:
         count = self._map.num_vbuckets
@@ -301,28 +322,9 @@ class Client:
             return {number: StreamPosition(number) for number in wanted}
         if start == "now":
             highs = self.high_seqnos()
-            logs = self._failover_logs(wanted)
-            return {n: _complete(n, highs.get(n, 0), logs.get(n, 0)) for n in wanted}
+            logs = self.failover_logs(wanted)
+            return {n: _complete(n, highs.get(n, 0), logs.get(n)) for n in wanted}
         raise LocalProtocolError(f"start: expected beginning, now or a Checkpoint, found {start!r}")
-
-    def _failover_logs(self, wanted: list[int]) -> dict[int, int]:
-        """The uuid of the newest history of each vbucket."""
-        found: dict[int, int] = {}
-        for node in self._map.nodes:
-            address = node.address
-            port = address.tls_port if self._target.tls else address.port
-            mine = set(self._map.vbuckets_of(node)) & set(wanted)
-            if port is None or not mine:
-                continue
-            caller = self._call(address.host, port)
-            try:
-                for number in mine:
-                    answer = caller.ask("kv_get_failover_log", vbucket=number)
-                    if not answer.status:
-                        found[number] = answer.body()[0].vbuuid
-            finally:
-                caller.close()
-        return found
 
     def _ends(self, end: str | Checkpoint | None, wanted: list[int]) -> dict[int, int]:
         if end is None:
@@ -338,20 +340,30 @@ class Client:
             return {number: highs[number] for number in wanted}
         raise LocalProtocolError(f"end: expected None, now or a Checkpoint, found {end!r}")
 
-    def _open_link(self, node: Node, owner: Follower, opener: _Opener) -> Link:
-        address = node.address
-        port = address.tls_port if self._target.tls else address.port
+    def _port(self, node: Node) -> int:
+        port = node.address.tls_port if self._target.tls else node.address.port
         if port is None:
             raise TransportError(f"{node}: no port {'with' if self._target.tls else 'without'} TLS in the map")
+        return port
+
+    def _open_link(self, node: Node, owner: Follower, opener: _Opener) -> Link:
+        host, port = node.address.host, self._port(node)
         self._links += 1
         wishes = self._wishes(f"{self._name} {self._links}", xattrs=opener.xattrs)
         return Link(
-            str(address),
-            lambda: self._connect(address.host, port),
+            str(node),
+            lambda: self._connect(host, port),
             lambda now: Session(wishes, opener.decoder, now),
             owner,
             opener.limits,
         )
+
+
+def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
+    """How TLS is to be done, by the options of a connection string."""
+    return Security(
+        options.get("ca_cert_path"), options.get("cert_path"), options.get("key_path"), options["tls_verify"]
+    ).context()
 
 
 class _Opener:
@@ -375,5 +387,16 @@ class _Opener:
         return self._client._open_link(node, owner, self)
 
 
-def _complete(vbucket: int, seqno: int, vbuuid: int) -> StreamPosition:
-    return StreamPosition(vbucket, vbuuid if seqno else 0, seqno, seqno, seqno)
+def _complete(vbucket: int, seqno: int, log: FailoverLog | None) -> StreamPosition:
+    vbuuid = log.newest.vbuuid if log and seqno else 0
+    return StreamPosition(vbucket, vbuuid, seqno, seqno, seqno)
+
+
+def _paths(manifest: Tree) -> Iterator[tuple[int, str]]:
+    for scope in manifest["scopes"]:
+        for collection in scope["collections"]:
+            path = f"{scope['name'].text()}.{collection['name'].text()}"
+            try:
+                yield int(collection["uid"].text(), 16), path
+            except ValueError:
+                collection["uid"].refuse("hexadecimal digits")
