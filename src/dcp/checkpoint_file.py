@@ -32,10 +32,10 @@ class CheckpointFile:
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.path)
-        _sync_directory(self.path.parent)
+        sync_directory(self.path.parent)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     """Make the new name last. Windows has no such call, and no need of one."""
     if os.name == "nt":
         return

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import click
 
 from dcp import __version__
+from dcp.cli.checkpoint import checkpoint
+from dcp.cli.copy import copy
+from dcp.cli.count import count
+from dcp.cli.doctor import doctor
 from dcp.cli.inspect import inspect
+from dcp.cli.replay import replay
 from dcp.cli.serve import serve
+from dcp.cli.tail import tail
 from dcp.errors import DcpError
+
+# What shells say of a program that SIGINT ended.
+INTERRUPTED = 130
 
 
 class _Group(click.Group):
@@ -18,13 +28,30 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except DcpError as error:
             raise click.ClickException(str(error)) from None
+        except ModuleNotFoundError as missing:
+            raise click.ClickException(
+                f"this command needs {missing.name}: pip install 'dcp-arrow[cli,arrow,embedded]'"
+            ) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
+            raise click.ClickException(f"{error.filename or 'system'}: {error.strerror or error}") from None
+        except KeyboardInterrupt:
+            click.echo("\ninterrupted", err=True)
+            ctx.exit(INTERRUPTED)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dcp")
 def dcp() -> None:
-    """Couchbase's change protocol: look at it, follow it, copy it."""
+    """Couchbase's change protocol: look at it, follow it, copy it.
+
+    \b
+    A URL is couchbase://user:password@host1,host2/bucket?option=value, and couchbases:// for TLS.
+    Exit codes: 0 done, 1 it went wrong, 2 wrong usage, 3 the answer is no (checkpoint diff and verify),
+    130 interrupted.
+    """
 
 
-dcp.add_command(inspect)
-dcp.add_command(serve)
+for command in (checkpoint, copy, count, doctor, inspect, replay, serve, tail):
+    dcp.add_command(command)

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from dcp._codec import Splitter
 from dcp.cli.capture import Flow, is_capture, streams
-from dcp.errors import FrameError
+from dcp.cli.conversation import Conversation
+from dcp.cli.terminal import console, counted
+from dcp.columns.batch import Batch
+from dcp.columns.decoder import Decoder
+from dcp.errors import DcpError, FrameError
 from dcp.wire import DIALECTS
 from dcp.wire.describe import describe
-from dcp.wire.frame import Frame, read_frame, read_opaque
+from dcp.wire.frame import UNKNOWN, Frame, read_frame, read_opaque
 from dcp.wire.layout import Dialect
-from dcp.wire.memcached import MAX_FRAME
+from dcp.wire.memcached import MAX_FRAME, Feature
 
+# A dialect shows in so many frames.
+_ENOUGH = 2000
+_BATCH_ROWS = 65_536
 _HEX = frozenset(b"0123456789abcdefABCDEF \t\r\n")
 
 
@@ -35,42 +44,108 @@ class Sighting(NamedTuple):
 
 @click.command()
 @click.argument("file", type=click.File("rb"))
-@click.option("--dialect", type=click.Choice(list(DIALECTS)), default="dcp", show_default=True)
-def inspect(file: BinaryIO, dialect: str) -> None:
+@click.option("--dialect", type=click.Choice(list(DIALECTS)), help="Without, the one that fits best.")
+@click.option("--arrow", type=click.Path(path_type=Path, dir_okay=False), help="Write the changes as Arrow IPC, too.")
+@click.option("--collections", is_flag=True, help="For --arrow: keys have collection ids, though no HELLO is seen.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object a frame.")
+def inspect(file: BinaryIO, dialect: str | None, arrow: Path | None, collections: bool, as_json: bool) -> None:
     """Print the frames in FILE: a pcap or pcapng capture, raw bytes, or hex text; `-` is standard input.
+
+    Both directions of every TCP connection are followed. What breaks a rule is shown with it. No password is shown.
 
     \b
     Example:
       dcp inspect capture.pcapng
+      dcp inspect capture.pcapng --arrow changes.arrow
       echo 805c00000000000000000000009896810000000000000000 | dcp inspect -
     """
     data = file.read()
-    seen = list(sightings(data, DIALECTS[dialect]))
+    table = DIALECTS[dialect] if dialect else guess(data)
+    seen = list(sightings(data, table))
     if not seen:
-        raise click.ClickException(f"{file.name}: no frames of {dialect} in {len(data)} bytes")
-    console = Console() if sys.stdout.isatty() else Console(width=200)
-    console.print(_table(seen, dialect))
+        raise click.ClickException(f"{file.name}: no frames of {table.name} in {len(data)} bytes")
+    if as_json:
+        click.echo("".join(f"{json.dumps(_object(sighting, table.name))}\n" for sighting in seen), nl=False)
+    else:
+        _print(seen, table.name)
+    if arrow is not None:
+        rows = write_rows(list(chunks(data)), table, arrow, collections=collections)
+        click.echo(f"{counted(rows, 'row')}: {arrow}", err=as_json)
+
+
+def _print(seen: list[Sighting], dialect: str) -> None:
+    shown = console()
+    shown.print(_table(seen, dialect))
     names = Counter(sighting.frame.name for sighting in seen if sighting.frame)
     counts = ", ".join(f"{count} {name}" for name, count in names.most_common())
-    console.print(f"{sum(names.values())} frames: {counts}")
+    shown.print(f"{sum(names.values())} frames of {dialect}: {counts}")
+    if wrong := sum(bool(sighting.violation) for sighting in seen):
+        shown.print(Text(f"{counted(wrong, 'violation')} of the protocol", style="bold red"))
+
+
+def guess(data: bytes) -> Dialect:
+    """The dialect in which the least is wrong or unknown; the newest where several fit."""
+    return min(reversed(DIALECTS.values()), key=lambda dialect: _strangeness(data, dialect))
+
+
+def _strangeness(data: bytes, dialect: Dialect) -> int:
+    """Of the first frames."""
+    seen = islice(sightings(data, dialect), _ENOUGH)
+    return sum(bool(violation) or frame is None or frame.name == UNKNOWN for _, _, frame, violation in seen)
 
 
 def sightings(data: bytes, dialect: Dialect) -> Iterator[Sighting]:
     """Every frame in a file. A frame that breaks a rule is shown with it; bytes that are none end their stream."""
     splitters: dict[Flow, Splitter | None] = {}
-    for time, flow, chunk in _chunks(data):
+    talks: dict[frozenset[str], Conversation] = {}
+    for time, flow, chunk in chunks(data):
         splitter = splitters.setdefault(flow, Splitter(MAX_FRAME))
         if splitter is None:
             continue
         splitter.feed(chunk)
+        talk = talks.setdefault(flow.connection, Conversation())
         try:
-            yield from _frames(splitter, time, flow, dialect)
+            for seen in _frames(splitter, time, flow, dialect):
+                broken = "" if seen.violation or seen.frame is None else talk.broken_rule(seen.frame, flow.source)
+                yield seen._replace(violation=broken) if broken else seen
         except FrameError as error:
             splitters[flow] = None
             yield Sighting(time, flow, None, f"{error}; the rest of this direction is not read")
     for flow, splitter in splitters.items():
         if splitter is not None and splitter.pending:
             yield Sighting(0.0, flow, None, f"frame at byte {splitter.offset}: the input ends inside it")
+
+
+def write_rows(chunks: list[tuple[float, Flow, bytes]], dialect: Dialect, path: Path, *, collections: bool) -> int:
+    """The changes of each direction that has any, as one file; how many there are."""
+    import pyarrow
+
+    schema = pyarrow.schema(Decoder(dialect).schema)
+    rows = 0
+    with path.open("wb") as file, pyarrow.ipc.new_file(file, schema) as out:
+        for flow in dict.fromkeys(flow for _, flow, _ in chunks):
+            data = b"".join(chunk for _, of, chunk in chunks if of == flow)
+            decoder = Decoder(dialect, collections=collections or _agreed_on_collections(data, dialect))
+            decoder.feed(data)
+            for batch in _batches(decoder):
+                out.write_batch(batch.to_arrow())
+                rows += len(batch)
+    return rows
+
+
+def _batches(decoder: Decoder) -> Iterator[Batch]:
+    """Until something is wrong, which is shown with the frames."""
+    with suppress(DcpError):
+        while len(batch := decoder.take(_BATCH_ROWS)):
+            yield batch
+
+
+def _agreed_on_collections(data: bytes, dialect: Dialect) -> bool:
+    """Whether an answer to a HELLO says that keys have collection ids."""
+    for _, _, frame, violation in sightings(data, dialect):
+        if frame is not None and not violation and frame.name == "hello" and frame.kind.answers:
+            return Feature.COLLECTIONS in frame.body(dialect.name)
+    return False
 
 
 def _frames(splitter: Splitter, time: float, flow: Flow, dialect: Dialect) -> Iterator[Sighting]:
@@ -83,7 +158,8 @@ def _frames(splitter: Splitter, time: float, flow: Flow, dialect: Dialect) -> It
         offset = splitter.offset
 
 
-def _chunks(data: bytes) -> Iterator[tuple[float, Flow, bytes]]:
+def chunks(data: bytes) -> Iterator[tuple[float, Flow, bytes]]:
+    """What a file holds, as (time, direction, bytes)."""
     if is_capture(data):
         yield from streams(data)
     elif data and _HEX.issuperset(data):
@@ -118,3 +194,13 @@ def _cells(frame: Frame | None, violation: str, dialect: str) -> tuple[str | Tex
     name = frame.name + (" response" if frame.kind.answers else "")
     vbucket = "" if frame.kind.answers else str(frame.vbucket)
     return name, vbucket, f"0x{frame.opaque:08x}", wrong if violation else Text(describe(frame, dialect))
+
+
+def _object(sighting: Sighting, dialect: str) -> dict[str, Any]:
+    time, flow, frame, violation = sighting
+    found: dict[str, Any] = {"time": time, "from": flow.source, "to": flow.target} if flow.source else {}
+    if frame is not None:
+        found |= {"frame": frame.name, "answers": frame.kind.answers, "opaque": frame.opaque}
+        found |= {} if frame.kind.answers else {"vbucket": frame.vbucket}
+        found |= {} if violation else {"says": describe(frame, dialect)}
+    return found | ({"violation": violation} if violation else {})

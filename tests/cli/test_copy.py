@@ -1,0 +1,215 @@
+"""`dcp copy`: every change is in the files once, whatever happened in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import dcp
+from dcp.cli.parts import Output
+from dcp.cli.positions import load, of_copy
+from dcp.embedded import Cluster
+from tests.cli.running import hotel, run, until
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=2, vbuckets=8, password="s3cret") as cluster:
+        yield cluster
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """What the files of a copy have, in their order."""
+    found: list[dict[str, Any]] = []
+    for path in sorted(out.rglob("part-*"), key=lambda path: path.name):
+        if path.suffix == ".ndjson":
+            found += [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        elif path.suffix == ".arrow":
+            found += pa.ipc.open_file(path).read_all().to_pylist()
+        else:
+            found += parquet.ParquetFile(path).read().to_pylist()
+    return found
+
+
+def places(out: Path) -> list[tuple[int, int]]:
+    return sorted((row["vbucket"], int(row["seqno"])) for row in rows(out))
+
+
+def everything(cluster: Cluster) -> list[tuple[int, int]]:
+    return sorted((found.vbucket, found.seqno) for found in cluster.truth().values())
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".ndjson", ""])
+def test_every_change_is_there_once(cluster: Cluster, tmp_path: Path, suffix: str) -> None:
+    cluster.load(500)
+    cluster.upsert("with", b'{"a":1}', xattrs={"_sync": '{"rev":1}'})
+    out = tmp_path / f"out{suffix}"
+    result = run("copy", cluster.url, out)
+    assert result.exit_code == 0
+    assert places(out) == everything(cluster)
+    (row,) = (row for row in rows(out) if row["key"] in ("with", b"with"))
+    assert dict(row["xattrs"]) == {"_sync": '{"rev":1}'}
+    assert row["value"] in (b'{"a":1}', {"a": 1})
+    assert "501 changes (501 mutations)" in result.output
+    assert "s3cret" not in result.output
+
+
+def test_the_next_run_brings_what_is_new(cluster: Cluster, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    cluster.load(100)
+    assert run("copy", cluster.url, out).exit_code == 0
+    first = {path: path.stat().st_mtime_ns for path in out.rglob("part-*")}
+    cluster.delete("key-0000000003")
+    cluster.upsert("more", b"1")
+    found = json.loads(run("copy", cluster.url, out, "--json").output)
+    assert (found["rows"], found["events"]) == (2, {"mutation": 1, "deletion": 1})
+    assert {path: path.stat().st_mtime_ns for path in first} == first
+    assert [row["key"] for row in rows(out)[100:]] != []
+    assert load(out) == load(found["checkpoint"])
+    assert len(of_copy(out)) == 1
+
+
+def test_each_of_several_collections_has_a_directory(cluster: Cluster, tmp_path: Path) -> None:
+    hotel(cluster)
+    assert run("copy", cluster.url, tmp_path / "out.parquet").exit_code == 0
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert set(zip(*(table.column(name).to_pylist() for name in ("collection", "collection_id")), strict=True)) == {
+        ("_default._default", 0),
+        ("inventory.hotel", 9),
+    }
+    assert table.num_rows == 32
+    assert run("copy", cluster.url, tmp_path / "one", "--collection", "inventory.hotel").exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == [
+        "_checkpoint-00000001.json",
+        "part-00000001.parquet",
+    ]
+
+
+def test_a_file_has_no_more_rows_than_asked_for(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(100)
+    assert run("copy", cluster.url, tmp_path / "out", "--max-rows-per-file", "7").exit_code == 0
+    sizes = [parquet.ParquetFile(path).metadata.num_rows for path in (tmp_path / "out").glob("part-*")]
+    assert sum(sizes) == 100
+    assert max(sizes) <= 7
+
+
+@pytest.mark.parametrize("collections", [False, True])
+def test_what_a_crash_left_without_a_checkpoint_is_brought_again_and_not_twice(
+    cluster: Cluster, tmp_path: Path, collections: bool
+) -> None:
+    out, before = tmp_path / "out", tmp_path / "before"
+    cluster.load(50)
+    if collections:
+        cluster.create_collection("_default", "other")
+        cluster.upsert("there", b"1", collection="_default.other")
+    assert run("copy", cluster.url, out).exit_code == 0
+    shutil.copytree(out, before)
+    cluster.load(20, prefix="later-")
+    assert run("copy", cluster.url, out, "--max-rows-per-file", "7").exit_code == 0
+    whole = places(out)
+    # As if the power had gone before the last checkpoint: new files, the old checkpoint, a file in work.
+    of_copy(out)[-1].unlink()
+    shutil.copy(of_copy(before)[-1], out)
+    (next(out.rglob("part-*")).parent / ".part-00000002.parquet.new").write_bytes(b"PAR1")
+    assert run("copy", cluster.url, out).exit_code == 0
+    assert places(out) == whole
+    assert [path for path in out.rglob(".*") if path.is_file()] == []
+
+
+def test_two_checkpoints_are_the_last_one(cluster: Cluster, tmp_path: Path) -> None:
+    """As if the power had gone before the older one was removed."""
+    out, before = tmp_path / "out", tmp_path / "before"
+    cluster.load(50)
+    assert run("copy", cluster.url, out).exit_code == 0
+    shutil.copytree(out, before)
+    cluster.load(20, prefix="later-")
+    assert run("copy", cluster.url, out).exit_code == 0
+    shutil.copy(of_copy(before)[-1], out)
+    assert run("copy", cluster.url, out).exit_code == 0
+    assert places(out) == everything(cluster)
+    assert len(of_copy(out)) == 1
+
+
+def test_a_rollback_is_a_row_before_what_comes_again(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(40)
+    lost = dcp.Checkpoint((dcp.StreamPosition(3, 4711, 2, 2, 2),), bucket="default")
+    (tmp_path / "lost.json").write_text(lost.to_json())
+    result = run("copy", cluster.url, tmp_path / "out", "--from", tmp_path / "lost.json")
+    assert result.exit_code == 0
+    firsts = [parquet.ParquetFile(path).read().to_pylist()[0] for path in (tmp_path / "out").glob("part-*")]
+    assert [row["event"] for row in firsts].count("rollback") == 1
+    found = [row for row in rows(tmp_path / "out") if row["vbucket"] == 3]
+    assert [row["event"] for row in found].index("rollback") == 0
+    assert (found[0]["seqno"], found[0]["snapshot_end"]) == (0, 2)
+    assert [row["seqno"] for row in found[1:]] == [seqno for vbucket, seqno in everything(cluster) if vbucket == 3]
+    assert "1 rollback" in result.output
+
+
+def test_it_follows_until_it_is_asked_to_stop(cluster: Cluster, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    cluster.load(50)
+
+    def trouble() -> None:
+        until(lambda: list(out.glob("part-*")))
+        cluster.upsert("late", b"1")
+        until(lambda: list(out.glob("part-00000002*")))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    other = threading.Thread(target=trouble)
+    other.start()
+    result = run("copy", cluster.url, out, "--follow", "--commit-every", "0.1")
+    other.join()
+    assert result.exit_code == 0
+    assert places(out) == everything(cluster)
+
+
+@pytest.mark.parametrize(
+    ("out", "options", "problem"),
+    [
+        ("out.csv", (), "expected a suffix of .parquet, .pq, .arrow"),
+        ("full", (), "expected a new directory, or one that a copy wrote, found files and no checkpoint"),
+        ("copied", ("--from", "now"), "has a checkpoint of its own; leave out --from"),
+        ("copied", ("--format", "ndjson"), "has .parquet files, not ndjson"),
+        ("new", ("--from", "nothing.json"), "nothing.json: expected a checkpoint, found no such file"),
+    ],
+)
+def test_a_mistake_moves_nothing(
+    cluster: Cluster, tmp_path: Path, out: str, options: tuple[str, ...], problem: str
+) -> None:
+    cluster.load(5)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").write_text("mine")
+    assert run("copy", cluster.url, tmp_path / "copied").exit_code == 0
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    result = run("copy", cluster.url, tmp_path / out, *options)
+    assert result.exit_code == 1
+    assert problem in result.output
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
+
+
+def test_two_copies_do_not_write_to_one_directory(cluster: Cluster, tmp_path: Path) -> None:
+    with closing(Output(tmp_path / "out", "parquet")):
+        result = run("copy", cluster.url, tmp_path / "out")
+    # Windows has no such lock.
+    assert ("out: another copy is writing to it" in result.output) == (result.exit_code == 1) == (os.name != "nt")
+    assert run("copy", cluster.url, tmp_path / "out").exit_code == 0
+
+
+def test_another_bucket_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(5)
+    assert run("copy", cluster.url, tmp_path / "out").exit_code == 0
+    with Cluster(vbuckets=8, bucket="other") as other:
+        result = run("copy", other.url, tmp_path / "out")
+    assert result.exit_code == 1
+    assert "checkpoint: bucket: expected 'other', found 'default'" in result.output

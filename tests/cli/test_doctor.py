@@ -1,0 +1,84 @@
+"""`dcp doctor`: the first step that fails is named, with what to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from dcp.cli.diagnosis import Failed, judge_clock
+from dcp.embedded import Cluster
+from dcp.embedded.users import Privilege, User
+from tests.cli.running import run
+
+STEPS = ["url", "dns", "tcp", "tls", "user, bucket", "cluster map", "addresses", "nodes", "privileges", "features"]
+STEPS += ["control", "clock"]
+
+
+def failing(url: str) -> tuple[str, str, str]:
+    """The step that fails, what it says, and what to do."""
+    result = run("doctor", url, "--json")
+    assert result.exit_code == 1
+    steps = json.loads(result.output)
+    assert [step["ok"] for step in steps] == [True] * (len(steps) - 1) + [False]
+    assert "s3cret" not in result.output
+    return steps[-1]["name"], steps[-1]["says"], steps[-1]["remedy"]
+
+
+def test_a_healthy_cluster_passes_every_step() -> None:
+    with Cluster(nodes=2, vbuckets=8, replicas=1, password="s3cret") as cluster:
+        cluster.load(100)
+        steps = json.loads(run("doctor", cluster.url, "--json").output)
+        assert [(step["name"], step["ok"]) for step in steps] == [(name, True) for name in STEPS]
+        says = {step["name"]: step["says"] for step in steps}
+        assert says["cluster map"] == "8 vbuckets on 2 nodes, 1 replica, revision 1.1"
+        assert says["clock"].startswith("the newest change is of 20")
+        result = run("doctor", cluster.url)
+        assert result.exit_code == 0
+        assert result.output.count("✓") == len(STEPS)
+        assert "s3cret" not in result.output
+
+
+def test_tls_is_tried_by_itself() -> None:
+    with Cluster(vbuckets=4, password="s3cret", tls=True) as cluster:
+        joint = "&" if "?" in cluster.tls_url else "?"
+        trusting = run("doctor", f"{cluster.tls_url}{joint}tls_verify=false")
+        assert trusting.exit_code == 0
+        assert "TLSv1.3" in trusting.output
+        step, says, remedy = failing(cluster.tls_url.partition("?")[0])
+    assert step == "tls"
+    assert "certificate is not trusted" in says
+    assert "ca_cert_path" in remedy
+
+
+def test_every_kind_of_trouble_has_its_step() -> None:
+    nobody = User("nobody", "s3cret", frozenset({Privilege.READ}))
+    with Cluster(nodes=2, vbuckets=4, password="s3cret", users=[nobody]) as cluster:
+        host = cluster.addresses[0]
+        assert failing("somewhere")[0] == "url"
+        assert failing("couchbase://u:s3cret@nowhere.invalid/default")[0] == "dns"
+        assert failing(cluster.url.replace("couchbase://", "couchbases://"))[0] == "tls"
+        assert failing(f"couchbase://dcp:s3cret2@{host}/default")[:2] == (
+            "user, bucket",
+            "SCRAM-SHA512: the server refuses user 'dcp': wrong name or password (status 0x20)",
+        )
+        assert failing(f"couchbase://dcp:s3cret@{host}/nothing")[0] == "user, bucket"
+        step, _, remedy = failing(f"couchbase://nobody:s3cret@{host}/default")
+        assert (step, remedy) == ("privileges", "give nobody the role data_dcp_reader on default")
+
+
+def test_a_door_that_nobody_opens_is_named() -> None:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        port = door.getsockname()[1]
+    step, says, _ = failing(f"couchbase://u:s3cret@127.0.0.1:{port}/default")
+    assert (step, says) == ("tcp", f"127.0.0.1:{port}: nobody answers")
+
+
+def test_a_clock_far_ahead_is_no_good_sign() -> None:
+    assert judge_clock(1_700_000_000 * 10**9, 1_700_000_000.0) == "the newest change is of 2023-11-14 22:13:20+00:00"
+    with pytest.raises(Failed, match="3,600 s in the future"):
+        judge_clock(1_700_003_600 * 10**9, 1_700_000_000.0)
+    with pytest.raises(Failed, match=f"CAS {2**64 - 1}|in the future"):
+        judge_clock(2**64 - 1, 1_700_000_000.0)

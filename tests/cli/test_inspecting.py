@@ -1,0 +1,92 @@
+"""`dcp inspect`, beyond single frames: dialects, conversations, rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import dcp
+from dcp.cli.conversation import Conversation
+from dcp.cli.inspect import guess, sightings
+from tests.cli.running import run
+from tests.conformance import TRANSCRIPTS, transcript
+from tests.test_transcripts import MALFORMED
+
+CAPTURE = Path(__file__).parents[1] / "captures" / "couchbase-xattr.pcapng"
+ACCEPTED = dcp.Frame("stream_request", 0x81, opaque=5, value=bytes(16))
+
+
+def marker(start: int, end: int) -> dcp.Frame:
+    fields = {"snapshot_start": start, "snapshot_end": end, "flags": 1}
+    return dcp.Frame("snapshot_marker", 0x80, opaque=5, fields=fields)
+
+
+def mutation(seqno: int) -> dcp.Frame:
+    fields = {"seqno": seqno, "rev_seqno": 1, "flags": 0, "expiry": 0, "lock_time": 0, "nru": 0}
+    return dcp.Frame("mutation", 0x80, opaque=5, fields=fields, key=b"k")
+
+
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_dialect_of_every_recording_is_found_and_no_rule_is_broken(path: Path) -> None:
+    talk = transcript(path)
+    for _, data in talk.streams:
+        if data:
+            found = guess(data)
+            assert found.name == talk.dialect
+            broken = {seen.violation for seen in sightings(data, found) if seen.violation}
+            assert broken <= {MALFORMED[path.stem][1] if path.stem in MALFORMED else ""}
+
+
+@pytest.mark.parametrize(
+    ("frames", "rule"),
+    [
+        ((ACCEPTED, marker(0, 5), mutation(3), mutation(3)), "mutation: seqno: expected more than 3, found 3"),
+        ((ACCEPTED, marker(0, 5), mutation(6)), "mutation: seqno: expected 0 to 5 of its snapshot, found 6"),
+        ((ACCEPTED, mutation(1)), "mutation: expected a snapshot marker before it, found none"),
+        ((ACCEPTED, marker(0, 5), mutation(3), mutation(5), marker(6, 7), mutation(7)), None),
+        ((mutation(4), mutation(2)), None),
+    ],
+)
+def test_a_rule_between_frames_is_named(tmp_path: Path, frames: tuple[dcp.Frame, ...], rule: str | None) -> None:
+    (tmp_path / "raw").write_bytes(b"".join(dcp.encode(frame) for frame in frames))
+    lines = run("inspect", tmp_path / "raw", "--json", "--dialect", "dcp").output.splitlines()
+    violations = [found["violation"] for found in map(json.loads, lines) if "violation" in found]
+    assert len(violations) == (rule is not None)
+    if rule is not None:
+        assert violations[0].startswith(rule)
+
+
+def test_an_answer_needs_a_question_of_the_other_side() -> None:
+    question, answer, other = (
+        dcp.Frame("dcp_noop", magic, opaque) for magic, opaque in ((0x80, 1), (0x81, 1), (0x81, 2))
+    )
+    assert Conversation().broken_rule(answer, "client") == ""
+    talk = Conversation()
+    assert [talk.broken_rule(question, "server"), talk.broken_rule(answer, "client")] == ["", ""]
+    assert talk.broken_rule(other, "client") == "dcp_noop response: expected the opaque of a request, found 0x00000002"
+
+
+def test_a_capture_has_both_directions_and_its_changes_as_rows(tmp_path: Path) -> None:
+    out = tmp_path / "out.arrow"
+    result = run("inspect", CAPTURE, "--json", "--arrow", out)
+    assert result.exit_code == 0
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len({frame["from"] for frame in found}) >= 2
+    assert [frame for frame in found if "violation" in frame] == []
+    rows = pa.ipc.open_file(out).read_all()
+    changes = [frame for frame in found if frame["frame"] in ("mutation", "deletion", "expiration")]
+    assert rows.num_rows == len(changes) > 0
+    assert rows.column("event").to_pylist() == [frame["frame"] for frame in changes]
+
+
+def test_collection_ids_are_taken_off_where_a_hello_agreed_on_them(tmp_path: Path) -> None:
+    path = next(path for path in TRANSCRIPTS if path.stem == "collections_all")
+    recorded = json.loads(path.read_text())["server_hex"]
+    (tmp_path / "hex").write_text(recorded)
+    assert run("inspect", tmp_path / "hex", "--arrow", tmp_path / "out").exit_code == 0
+    rows = pa.ipc.open_file(tmp_path / "out").read_all()
+    assert rows.num_rows
+    assert None not in rows.column("collection_id").to_pylist()

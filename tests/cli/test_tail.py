@@ -1,0 +1,138 @@
+"""`dcp tail`: what changes, in the form that was asked for."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dcp
+from dcp.embedded import Cluster
+from tests.cli.running import PATIENCE, hotel, run, start
+
+WHOLE = ("--from", "beginning", "--to", "now")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=2, vbuckets=8, password="s3cret") as cluster:
+        hotel(cluster)
+        cluster.delete("key-0000000007")
+        cluster.upsert("big", b'{"n": 12345678901234567890.10,\n "ok": [true]}')
+        cluster.upsert(b"\x1b[2J\xff", b"\x00\xfe")
+        cluster.upsert("cls\x1b[2J", b"\x1b]0;title\x07")
+        yield cluster
+
+
+def rows(cluster: Cluster, *options: str) -> list[dict[str, object]]:
+    result = run("tail", cluster.url, *WHOLE, "--json", *options)
+    assert result.exit_code == 0
+    return [json.loads(line) for line in result.output.splitlines()]
+
+
+def test_every_change_is_an_object_with_64_bit_numbers_as_text(cluster: Cluster) -> None:
+    found = {str(row.get("key")): row for row in rows(cluster) if row["collection"] == "_default._default"}
+    truth = cluster.truth()
+    assert {key.encode() for key in found if key != "None"} - {b"key-0000000007"} == {
+        key for key in truth if key.isascii() and b"\xff" not in key
+    }
+    for key in (b"key-0000000003", b"big"):
+        row = found[key.decode()]
+        assert (row["seqno"], row["cas"]) == (str(truth[key].seqno), str(truth[key].cas))
+        assert row["value"] == json.loads(truth[key].value)
+
+
+def test_a_document_stays_as_it_is_to_the_last_digit_on_one_line(cluster: Cluster) -> None:
+    output = run("tail", cluster.url, *WHOLE, "--json", "--key", "big").output
+    assert '"value": {"n": 12345678901234567890.10,  "ok": [true]}}' in output
+    assert output.count("\n") == 1
+
+
+def test_bytes_that_are_no_text_are_hexadecimal(cluster: Cluster) -> None:
+    (row,) = rows(cluster, "--key", "*2J?")
+    assert (row["key_hex"], row["value_hex"]) == ("1b5b324aff", "00fe")
+
+
+def test_nothing_commands_the_terminal(cluster: Cluster) -> None:
+    output = run("tail", cluster.url, *WHOLE).output
+    assert "\x1b" not in output
+    assert "0x1b5b324aff" in output
+    assert "cls\\x1b[2J  \\x1b]0;title\\x07" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        (("--event", "deletion"), {"key-0000000007"}),
+        (("--key", "key-000000001[02]"), {"key-0000000010", "key-0000000012"}),
+        (("--collection", "inventory.hotel"), {"ritz", "bed"}),
+        (("--scope", "inventory"), {"ritz", "bed"}),
+        (("--collection", "hotel", "--scope", "inventory", "--key", "r*"), {"ritz"}),
+        (("--event", "expiration"), set()),
+    ],
+)
+def test_only_what_was_asked_for_comes(cluster: Cluster, options: tuple[str, ...], keys: set[str]) -> None:
+    assert {row["key"] for row in rows(cluster, *options)} == keys
+
+
+def test_values_may_be_hexadecimal_or_none(cluster: Cluster) -> None:
+    chosen = ("--collection", "inventory.hotel", "--key", "bed")
+    assert [row["value"] for row in rows(cluster, *chosen, "--hex")] == [b'{"stars":1}'.hex()]
+    assert "value" not in rows(cluster, *chosen, "--no-values")[0]
+
+
+def test_it_ends_after_so_many(cluster: Cluster) -> None:
+    result = run("tail", cluster.url, "--from", "beginning", "--max", "3")
+    assert result.exit_code == 0
+    assert len(result.output.splitlines()) == 1 + 3
+
+
+def test_it_goes_on_from_a_checkpoint_and_shows_a_rollback(cluster: Cluster, tmp_path: Path) -> None:
+    lost = dcp.Checkpoint((dcp.StreamPosition(0, 4711, 2, 2, 2),), bucket="default")
+    saved = tmp_path / "saved.json"
+    saved.write_text(lost.to_json())
+    options = ("--from", str(saved), "--to", "now")
+    assert "rollback" in run("tail", cluster.url, *options, "--event", "rollback").output
+    found = [
+        json.loads(line)
+        for line in run("tail", cluster.url, *options, "--json", "--key", "no such").output.splitlines()
+    ]
+    assert [(row["event"], row["vbucket"], row["seqno"]) for row in found] == [("rollback", 0, "0")]
+
+
+def test_changes_come_as_they_happen_and_ctrl_c_ends_it() -> None:
+    with Cluster(vbuckets=4, password="s3cret") as cluster:
+        cluster.upsert("first", b"1")
+        with start("tail", cluster.url, "--from", "beginning", "--json") as tail:
+            assert tail.stdout is not None
+            assert json.loads(tail.stdout.readline())["key"] == "first"
+            cluster.upsert("second", b"2")
+            assert json.loads(tail.stdout.readline())["key"] == "second"
+            tail.send_signal(signal.SIGINT)
+            output, errors = tail.communicate(timeout=PATIENCE)
+        assert (tail.returncode, output, errors.strip()) == (130, "", "interrupted")
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "code", "problem"),
+    [
+        (("s3cret", "wr0ng"), (), 1, "the server refuses user 'dcp': wrong name or password"),
+        (("/default", "/nothing"), (), 1, "bucket 'nothing': there is none of this name"),
+        (("couchbase", "http"), (), 1, r"url: scheme: expected couchbase:// or couchbases://, found http://"),
+        (("", ""), ("--from", "yesterday"), 1, "yesterday: expected a checkpoint, found no such file"),
+        (("", ""), ("--collection", "a.b"), 1, "collection: there is no 'a.b' in 'default'"),
+        (("", ""), ("--event", "mutations"), 2, "'mutations' is not one of 'mutation', 'deletion'"),
+        (("", ""), ("--hex", "--no-values"), 2, "--hex and --no-values: expected one of them, found both"),
+    ],
+)
+def test_a_mistake_is_a_line_that_says_what_is_accepted(
+    cluster: Cluster, change: tuple[str, str], options: tuple[str, ...], code: int, problem: str
+) -> None:
+    result = run("tail", cluster.url.replace(*change), *options)
+    assert result.exit_code == code
+    assert problem in result.output
+    assert "s3cret" not in result.output
+    assert "wr0ng" not in result.output
