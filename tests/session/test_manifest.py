@@ -68,6 +68,15 @@ def test_in_whatever_order_vbuckets_tell_it_is_what_the_cluster_has(
             assert told.path(collection.id) == f"{scope.name}.{collection.name}"
 
 
+def test_what_one_vbucket_saw_dropped_does_not_come_back_with_the_news_of_a_slower_one() -> None:
+    begins, ends = SystemItem(1, 0, b"hotel", 1, 0, 8), SystemItem(2, 1, b"", 2, 0, 8)
+    told = Manifest()
+    for item in (begins, ends, begins):
+        told.take(frame(item, False))
+    assert told.collections.keys() == {0}
+    assert told.uid == 2
+
+
 def test_the_drawn_events_tell_of_inventory() -> None:
     """The frames of the reference: a scope, a collection, one with a time to live that goes, a modified one."""
     drawn = [dcp.decode(one.sound)[0] for one in vectors() if one.file == "examples" and one.sound[1] == 0x5F]

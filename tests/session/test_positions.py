@@ -6,7 +6,7 @@ from collections import Counter
 
 from tests.session.world import World
 
-SCHEDULES = 250
+SCHEDULES = 150
 STEPS = 60
 
 
