@@ -257,6 +257,11 @@ class Cluster(Operations):
             item = self._bucket.get(_key(key), self._collection(collection))
         return None if item is None else item.value
 
+    def owner(self, key: str | bytes) -> int:
+        """The number of the node that takes the writes of a key."""
+        with self._lock:
+            return self._bucket.owners[self._bucket.vbucket_of(_key(key))][0]
+
     def load(
         self,
         count: int,
