@@ -20,7 +20,7 @@ import dcp
 from dcp.cli.parts import Output
 from dcp.cli.positions import load, of_copy
 from dcp.embedded import Cluster
-from tests.cli.running import hotel, run, until
+from tests.cli.running import hotel, run, start, until
 
 
 @pytest.fixture
@@ -213,3 +213,41 @@ def test_another_bucket_is_refused(cluster: Cluster, tmp_path: Path) -> None:
         result = run("copy", other.url, tmp_path / "out")
     assert result.exit_code == 1
     assert "checkpoint: bucket: expected 'other', found 'default'" in result.output
+
+
+def state(out: Path) -> dict[bytes, tuple[int, bytes]]:
+    """The documents that a reader has who does what rollbacks say."""
+    logs: dict[int, list[dict[str, Any]]] = {}
+    for row in rows(out):
+        log = logs.setdefault(row["vbucket"], [])
+        if row["event"] == "rollback":
+            log[:] = [kept for kept in log if kept["seqno"] <= row["seqno"]]
+        else:
+            log.append(row)
+    latest = {row["key"]: row for log in logs.values() for row in sorted(log, key=lambda row: int(row["seqno"]))}
+    return {key: (row["seqno"], row["value"]) for key, row in latest.items() if row["event"] == "mutation"}
+
+
+def test_after_a_failover_that_loses_changes_the_files_lead_to_what_is_left(tmp_path: Path) -> None:
+    with Cluster(nodes=2, vbuckets=8, replicas=1, password="s3cret") as cluster:
+        cluster.load(200)
+        assert run("copy", cluster.url, tmp_path / "out").exit_code == 0
+        cluster.failover(0, lose=3)
+        cluster.upsert("after", b"1")
+        found = json.loads(run("copy", cluster.url, tmp_path / "out", "--json").output)
+        assert found["rollbacks"] > 0
+        assert state(tmp_path / "out") == {key: (one.seqno, one.value) for key, one in cluster.truth().items()}
+        verified = run("checkpoint", "verify", tmp_path / "out", cluster.url)
+    assert verified.exit_code == 0
+
+
+def test_a_copy_that_is_killed_at_any_moment_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with Cluster(nodes=2, vbuckets=8, password="s3cret") as cluster:
+        cluster.load(3000)
+        for part in (2, 5):
+            with start("copy", cluster.url, out, "--max-rows-per-file", "100") as copy:
+                until(lambda part=part: list(out.glob(f"part-{part:08d}*")))  # type: ignore[misc]
+                copy.kill()
+        assert run("copy", cluster.url, out).exit_code == 0
+        assert places(out) == everything(cluster)

@@ -1,0 +1,55 @@
+"""The guide and the help: what they say can be typed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from dcp.cli.group import dcp
+from tests.cli.running import run
+
+GUIDE = Path(__file__).parents[2] / "docs" / "command-line.md"
+
+
+def commands(group: click.Group, *path: str) -> dict[tuple[str, ...], click.Command]:
+    found: dict[tuple[str, ...], click.Command] = {}
+    for name, command in group.commands.items():
+        found[(*path, name)] = command
+        if isinstance(command, click.Group):
+            found |= commands(command, *path, name)
+    return found
+
+
+COMMANDS = commands(dcp)
+TYPED = re.findall(r"^(?:\$ | *)(dcp [^|\n`]*)", GUIDE.read_text("utf-8"), re.MULTILINE)
+
+
+def understood(line: str) -> None:
+    """Take the options of a command apart, and do nothing."""
+    words = shlex.split(line)[1:]
+    path = max((path for path in COMMANDS if tuple(words[: len(path)]) == path), key=len)
+    COMMANDS[path].make_context(path[-1], words[len(path) :]).close()
+
+
+@pytest.mark.parametrize("line", TYPED)
+def test_what_the_guide_types_is_understood(line: str) -> None:
+    assert "secret" in line or "sesame" in line or "@" not in line
+    understood(line.replace("before.json", str(GUIDE)))
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path != ("serve",)], ids=" ".join)
+def test_every_help_has_an_example_that_is_understood(path: tuple[str, ...]) -> None:
+    output = run(*path, "--help").output
+    examples = re.findall(r"^ +(dcp [^|\n]*)", output.partition("Example:")[2], re.MULTILINE)
+    assert examples
+    for line in examples:
+        understood(re.sub(r"\S+\.pcapng", str(GUIDE), line))
+
+
+def test_the_guide_has_every_command() -> None:
+    text = GUIDE.read_text("utf-8")
+    assert [name for name in dcp.commands if f"`dcp {name}" not in text] == []
