@@ -61,8 +61,8 @@ types: $(VENV)/.installed $(VENV)/.lint ## mypy, and the extension's stub agains
 	echo '$(CYTHON_ADDS)' | MYPYPATH=src $(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml \
 		--ignore-disjoint-bases --allowlist /dev/stdin --ignore-unused-allowlist dcp._codec
 
-demo: $(VENV)/.installed ## decode a capture of a real server
-	$(BIN)/dcp inspect tests/captures/couchbase-xattr.pcapng
+demo: $(VENV)/.installed ## follow a cluster in memory through a failover
+	$(BIN)/dcp demo
 
 # BENCH=--quick is a look; BENCH='--only decode' takes one of them.
 BENCH ?=

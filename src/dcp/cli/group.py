@@ -11,6 +11,7 @@ from dcp import __version__
 from dcp.cli.checkpoint import checkpoint
 from dcp.cli.copy import copy
 from dcp.cli.count import count
+from dcp.cli.demo import demo
 from dcp.cli.doctor import doctor
 from dcp.cli.inspect import inspect
 from dcp.cli.replay import replay
@@ -53,5 +54,5 @@ def dcp() -> None:
     """
 
 
-for command in (checkpoint, copy, count, doctor, inspect, replay, serve, tail):
+for command in (checkpoint, copy, count, demo, doctor, inspect, replay, serve, tail):
     dcp.add_command(command)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from dcp.client.client import Client
 from dcp.client.stream import ChangeStream
+
+# Who wants to read what happens says where it goes to.
+logging.getLogger("dcp").addHandler(logging.NullHandler())
 
 __all__ = ["ChangeStream", "Client", "connect"]
 

@@ -317,6 +317,15 @@ class Cluster(Operations):
         with self._changing():
             self._bucket.change_manifest(*self._bucket.manifest.drop_collection(scope, name))
 
+    def collection_ids(self) -> dict[str, int]:
+        """The id of every collection, by its path."""
+        with self._lock:
+            return {
+                f"{scope.name}.{collection.name}": collection.id
+                for scope in self._bucket.manifest.scopes
+                for collection in scope.collections
+            }
+
     def drop_scope(self, name: str) -> None:
         with self._changing():
             self._bucket.change_manifest(*self._bucket.manifest.drop_scope(name))
