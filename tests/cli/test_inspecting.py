@@ -82,6 +82,14 @@ def test_a_capture_has_both_directions_and_its_changes_as_rows(tmp_path: Path) -
     assert rows.column("event").to_pylist() == [frame["frame"] for frame in changes]
 
 
+@pytest.mark.parametrize(("status", "value"), [("0004", "6e6f"), ("0000", "6f6464")])
+def test_a_hello_that_agreed_on_nothing_is_no_mistake_of_ours(tmp_path: Path, status: str, value: str) -> None:
+    (tmp_path / "raw").write_text(f"811f00000000{status}{len(value) // 2:08x}{'00' * 12}{value}")
+    result = run("inspect", tmp_path / "raw", "--arrow", tmp_path / "out")
+    assert result.exit_code == 0
+    assert "0 rows" in result.output
+
+
 def test_collection_ids_are_taken_off_where_a_hello_agreed_on_them(tmp_path: Path) -> None:
     path = next(path for path in TRANSCRIPTS if path.stem == "collections_all")
     recorded = json.loads(path.read_text())["server_hex"]

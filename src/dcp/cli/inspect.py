@@ -143,7 +143,9 @@ def _batches(decoder: Decoder) -> Iterator[Batch]:
 def _agreed_on_collections(data: bytes, dialect: Dialect) -> bool:
     """Whether an answer to a HELLO says that keys have collection ids."""
     for _, _, frame, violation in sightings(data, dialect):
-        if frame is not None and not violation and frame.name == "hello" and frame.kind.answers:
+        if frame is None or violation or frame.name != "hello" or not frame.kind.answers or frame.status:
+            continue
+        with suppress(DcpError):
             return Feature.COLLECTIONS in frame.body(dialect.name)
     return False
 

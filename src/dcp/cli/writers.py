@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+# So many rows are objects at a time.
+_LINES = 8192
+
+
 class Writer(Protocol):
     """What puts tables into an open file."""
 
@@ -36,7 +40,8 @@ class _Lines:
         self._file, self._names = file, names
 
     def write_table(self, table: pa.Table) -> None:
-        self._file.write(lines(objects(table, self._names)).encode())
+        for batch in table.to_batches(_LINES):
+            self._file.write(lines(objects(batch, self._names)).encode())
 
     def close(self) -> None:
         pass
