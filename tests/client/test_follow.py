@@ -106,6 +106,42 @@ def test_some_vbuckets_are_a_share_of_the_work() -> None:
         assert shares[0].state() | shares[1].state() == truth(cluster)
 
 
+def test_writes_that_a_failover_lost_are_taken_back() -> None:
+    with Cluster(nodes=3, vbuckets=8, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(300)
+        consumer = Consumer()
+        with client.stream() as stream:
+            catch_up(stream, consumer, cluster)
+            cluster.failover(0, lose=5)
+            catch_up(stream, consumer, cluster)
+        assert consumer.rollbacks
+
+
+def test_a_rollback_is_an_error_for_who_wants_it_to_be() -> None:
+    with Cluster(nodes=2, vbuckets=4, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(100)
+        consumer = Consumer()
+        with client.stream(on_rollback="fail") as stream:
+            catch_up(stream, consumer, cluster)
+            before = stream.checkpoint
+            cluster.failover(0, lose=3)
+            with pytest.raises(dcp.RollbackError, match="go back from seqno") as found:
+                while True:
+                    stream.next(PATIENCE)
+            assert stream.checkpoint.by_vbucket()[found.value.vbucket] == before.by_vbucket()[found.value.vbucket]
+
+
+def test_a_producer_that_is_never_satisfied_is_an_error() -> None:
+    with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(10)
+        with (
+            cluster.fault("rollback", to=0, forever=True),
+            client.stream() as stream,
+            pytest.raises(dcp.RemoteProtocolError, match="asked to go back although it begins at 0"),
+        ):
+            stream.next(PATIENCE)
+
+
 def test_a_wrong_password_is_said_and_not_shown() -> None:
     with Cluster(vbuckets=4, username="me", password="right") as cluster:
         with pytest.raises(dcp.AuthenticationError, match="the server refuses user 'me'") as found:

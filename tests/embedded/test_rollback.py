@@ -60,6 +60,30 @@ def test_servers_up_to_5_1_roll_back_where_the_start_equals_the_purge_seqno() ->
     assert rollback_point(resume(180, C, 150, 200, {}), LOG, HIGH, 180, Rules(purge_window=True)) == 0
 
 
+@pytest.mark.parametrize(
+    ("window", "vbuuid", "point"),
+    [
+        ((100, 100, 100), A, None),
+        ((120, 120, 120), A, 100),
+        ((120, 110, 120), A, 100),
+        ((320, 310, 330), B, 300),
+        ((320, 250, 320), B, 250),
+        ((250, 250, 330), B, None),
+        ((340, 340, 400), C, None),
+        ((345, 340, 400), C, 340),
+        ((360, 360, 360), C, 350),
+        ((200, 150, 250), C, None),
+    ],
+)
+def test_servers_of_3_0_compare_a_snapshot_as_it_was_announced(
+    window: tuple[int, int, int], vbuuid: int, point: int | None
+) -> None:
+    # As protocol documents of that time say: at the end of a branch it is fine; a snapshot beyond it goes back to
+    # that end; one of which nothing came is fine; any other goes back to its own start.
+    start, first, last = window
+    assert rollback_point(resume(start, vbuuid, first, last, {}), LOG, HIGH, 0, Rules(collapse=False)) == point
+
+
 def test_servers_of_3_0_know_no_purge() -> None:
     assert rollback_point(resume(150, C, 150, 150, {}), LOG, HIGH, 180, Rules(purge=False)) is None
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from dcp.client.link import Link
 from dcp.cluster import ClusterMap, Node
 from dcp.columns.batch import Batch
-from dcp.errors import DcpError, RollbackError, ServerError, TransportError
+from dcp.errors import DcpError, RemoteProtocolError, RollbackError, ServerError, TransportError
 from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.connection import Delivery, Session
@@ -253,6 +253,9 @@ class Follower:
         vbucket = self._vbuckets[stream.vbucket]
         before = stream.position
         self._release(vbucket)
+        if before.seqno == 0:
+            self._fail(RemoteProtocolError(f"vbucket {vbucket.number}: asked to go back although it begins at 0"))
+            return
         older = before.under_older_uuid() if seqno == 0 else None
         if older is not None:
             vbucket.position = older

@@ -148,7 +148,7 @@ class Generation:
     @property
     def rollback(self) -> Rules:
         """How it decides whether a consumer has to go back."""
-        return Rules(purge=self.release >= (4, 0), purge_window=self.release < (5, 5))
+        return Rules(purge=self.release >= (4, 0), purge_window=self.release < (5, 5), collapse=self.release >= (4, 0))
 
     @property
     def seqno_advanced(self) -> bool:

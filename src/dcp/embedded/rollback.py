@@ -29,11 +29,13 @@ class Rules:
     """What a generation of servers tests.
 
     `purge`: whether tombstones that were purged matter at all. `purge_window`: whether it is the
-    collapsed start of the snapshot that is compared, as up to 5.1, and not the start seqno.
+    collapsed start of the snapshot that is compared, as up to 5.1, and not the start seqno. `collapse`:
+    whether a snapshot counts as what was received of it; 3.x compares it as it was announced.
     """
 
     purge: bool = True
     purge_window: bool = False
+    collapse: bool = True
 
 
 def rollback_point(
@@ -48,6 +50,9 @@ def rollback_point(
     if upper is None:
         return 0
     window_start, window_end = request.snapshot_start, request.snapshot_end
+    if not rules.collapse:
+        fits = window_end <= upper or (request.start == window_start < upper)
+        return None if fits else min(upper, window_start)
     if request.start == window_start:
         # Nothing of the snapshot was received.
         window_end = request.start
