@@ -126,8 +126,7 @@ def test_a_rollback_is_an_error_for_who_wants_it_to_be() -> None:
             before = stream.checkpoint
             cluster.failover(0, lose=3)
             with pytest.raises(dcp.RollbackError, match="go back from seqno") as found:
-                while True:
-                    stream.next(PATIENCE)
+                list(stream)
             assert stream.checkpoint.by_vbucket()[found.value.vbucket] == before.by_vbucket()[found.value.vbucket]
 
 
