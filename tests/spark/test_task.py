@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dcp
 from dcp.columns.schema import columns_of
-from dcp.spark import task
+from dcp.embedded import Cluster
+from dcp.spark import Plan, plan, task
 from dcp.spark.options import Options
 from dcp.spark.schema import Schema
 from dcp.wire.dcp import DCP
@@ -53,6 +56,7 @@ SIZES = st.lists(
 )
 
 
+@settings(max_examples=30)
 @given(SIZES)
 def test_batches_are_neither_small_nor_large(sizes: list[list[int]]) -> None:
     values = {size: bytes(size) for row in sizes for size in row}
@@ -63,3 +67,77 @@ def test_batches_are_neither_small_nor_large(sizes: list[list[int]]) -> None:
     assert all(batch.nbytes <= 4 << 20 or batch.num_rows == 1 for batch in made)
     if all(batch.nbytes < 1 << 20 for batch in given):
         assert all(batch.nbytes >= 1 << 20 for batch in made[:-1])
+
+
+class Reader:
+    """Keeps each row under its vbucket and seqno, and undoes what it is told to."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, int], dict[str, Any]] = {}
+        self.rollbacks = 0
+
+    def read(self, plan: Plan) -> None:
+        for partition in plan.partitions:
+            for batch in task.rows(partition, plan.options):
+                for row in batch.to_pylist():
+                    self.take(row)
+
+    def take(self, row: dict[str, Any]) -> None:
+        if row["event"] == "rollback":
+            self.rollbacks += 1
+            kept = self.rows.items()
+            self.rows = {at: row_ for at, row_ in kept if at[0] != row["vbucket"] or at[1] <= row["seqno"]}
+        else:
+            self.rows[row["vbucket"], row["seqno"]] = row
+
+    @property
+    def documents(self) -> dict[bytes, tuple[bytes, int]]:
+        newest = {row["key"]: row for _, row in sorted(self.rows.items(), key=lambda item: item[0])}
+        return {key: (row["value"], row["cas"]) for key, row in newest.items() if row["event"] == "mutation"}
+
+
+def truth(cluster: Cluster) -> dict[bytes, tuple[bytes, int]]:
+    return {key: (document.value, document.cas) for key, document in cluster.truth().items()}
+
+
+@pytest.mark.parametrize("written", ["before the plan", "between plan and read", "after the read"])
+def test_changes_that_a_failover_loses_are_undone_by_the_next_read(written: str) -> None:
+    with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
+        reader = Reader()
+        for number in range(200):
+            cluster.upsert(f"key {number}", b"1")
+        first = plan(cluster.url)
+        reader.read(first)
+        assert reader.documents == truth(cluster)
+        for number in range(200, 210):
+            cluster.upsert(f"key {number}", b"1")
+        write(cluster, written == "before the plan")
+        second = plan(cluster.url, start=first.end)
+        write(cluster, written == "between plan and read")
+        reader.read(second)
+        write(cluster, written == "after the read")
+        cluster.failover(0, lose=20)
+        for number in range(30, 40):
+            cluster.upsert(f"key {number}", b"3")
+        third = plan(cluster.url, start=second.end)
+        reader.read(third)
+        assert reader.documents == truth(cluster)
+        assert reader.rollbacks > 0
+
+
+def write(cluster: Cluster, really: bool) -> None:
+    """Some documents again, and some no more."""
+    for number in range(60 if really else 0):
+        cluster.upsert(f"key {number}", b"2")
+        cluster.delete(f"key {number + 100}")
+
+
+def test_an_end_that_got_lost_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "_SILENCE", 0.0)
+    with Cluster(nodes=2, vbuckets=2, replicas=1) as cluster:
+        for number in range(50):
+            cluster.upsert(f"key {number}", b"1")
+        planned = plan(cluster.url)
+        cluster.failover(0, lose=10)
+        with pytest.raises(dcp.ServerError, match=r"planned up to seqno \d+, but the cluster lost changes since"):
+            Reader().read(planned)

@@ -31,7 +31,6 @@ class Options:
     min_partitions: int | None = None
     on_rollback: str = "replay"
     max_offsets: int | None = None
-    state: str | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -174,7 +173,6 @@ OPTIONS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "minPartitions": ("min_partitions", _count),
     "onRollback": ("on_rollback", _one_of("replay", "fail")),
     "maxOffsetsPerTrigger": ("max_offsets", _count),
-    "stateDirectory": ("state", _text),
 }
 # Other names of the same: those of the client, and of Couchbase's own connector.
 _ALIASES = {"start": "startingOffsets", "end": "endingOffsets", "numPartitions": "minPartitions"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import time
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.options import Options
 
 # A vbucket on the move is with no node for a moment.
-_TRIES, _PAUSE = 20, 0.25
+_PATIENCE, _PAUSE = 10.0, 0.25
 # How many ends of earlier reads a position remembers.
 _MOST_MARKS = 32
 
@@ -90,18 +91,15 @@ def plan_for(options: Options, parallelism: int = 1) -> Plan:
 
 def ranges_of(client: Client, options: Options) -> tuple[list[Range], Checkpoint]:
     """What there is to read of each vbucket, and where to go on behind all of it."""
-    # The order matters: a uuid that is seen after a seqno is that of the seqno's history, or of a newer one.
-    highs = high_seqnos(client, options)
-    now = positions(client, "now", options)
-    begin = now if options.start == "now" else positions(client, options.start or "beginning", options)
+    begin = positions(client, options.start or "beginning", options)
+    highs, uuids = newest(client, options)
     ends = _ends(options, highs)
     ranges, after = [], begin.by_vbucket()
     for vbucket, start in sorted(begin.by_vbucket().items()):
         if vbucket not in highs:
             continue
-        uuid = now.by_vbucket()[vbucket].vbuuid
-        part = range_of(start, ends.get(vbucket, 0), highs[vbucket], uuid, options)
-        after[vbucket] = position_after(part, uuid)
+        part = range_of(start, ends.get(vbucket, 0), highs[vbucket], uuids[vbucket], options)
+        after[vbucket] = position_after(part, uuids[vbucket])
         if part.size > 0 or part.undone_from is not None:
             ranges.append(part)
     return ranges, replace(begin, positions=tuple(after[vbucket] for vbucket in sorted(after)))
@@ -156,18 +154,32 @@ def positions(client: Client, start: str | Checkpoint, options: Options) -> Chec
     return replace(found, positions=tuple(kept[vbucket] for vbucket in sorted(kept)))
 
 
-def high_seqnos(client: Client, options: Options) -> dict[int, int]:
-    """The last seqno of each vbucket that is asked for."""
-    for turn in range(_TRIES):
-        found = client.high_seqnos()
-        wanted = range(client.map.num_vbuckets) if options.vbuckets is None else options.vbuckets
-        missing = [vbucket for vbucket in wanted if vbucket not in found]
-        if not missing or missing[-1] >= client.map.num_vbuckets:
-            return {vbucket: seqno for vbucket, seqno in found.items() if vbucket in wanted}
-        if turn < _TRIES - 1:
-            time.sleep(_PAUSE)
+def newest(client: Client, options: Options) -> tuple[dict[int, int], dict[int, int]]:
+    """The last seqno of each vbucket that is asked for, and the uuid of its history.
+
+    The order matters: a uuid that is seen after a seqno is that of the seqno's history, or of a newer one.
+    """
+    give_up_at = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            highs = high_seqnos(client, options)
+            return highs, {here.vbucket: here.vbuuid for here in positions(client, "now", options)}
+        except TransportError:
+            if time.monotonic() > give_up_at:
+                raise
+        time.sleep(_PAUSE)
+        with contextlib.suppress(TransportError):
             client.refresh()
-    raise TransportError(f"no node has vbuckets {missing[:5]} now: try again when the cluster is whole")
+
+
+def high_seqnos(client: Client, options: Options) -> dict[int, int]:
+    found = client.high_seqnos()
+    count = client.map.num_vbuckets
+    wanted = range(count) if options.vbuckets is None else options.vbuckets
+    missing = [vbucket for vbucket in wanted if vbucket not in found and vbucket < count]
+    if missing:
+        raise TransportError(f"no node has vbuckets {missing[:5]} now: try again when the cluster is whole")
+    return {vbucket: seqno for vbucket, seqno in found.items() if vbucket in wanted}
 
 
 def _ends(options: Options, highs: Mapping[int, int]) -> Mapping[int, int]:

@@ -1,4 +1,4 @@
-"""The Data Source: `spark.read.format("dcp")`, with the planner, the tasks and the schema of `read`."""
+"""The Data Source: `format("dcp")` of `spark.read` and `spark.readStream`, planned and read as by `read`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from dcp.spark.micro_batch import StreamReader
 from dcp.spark.options import Options
-from dcp.spark.planner import Partition, plan_for
+from dcp.spark.planner import plan_for
 from dcp.spark.schema import Schema, chosen_by
+from dcp.spark.share import Share
 from dcp.spark.task import rows
 
 
@@ -35,13 +37,8 @@ class DcpDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> DataSourceReader:
         return Reader(replace(self._chosen, columns=chosen_by(schema, self._chosen)))
 
-
-class Share(InputPartition):  # type: ignore[misc]
-    """What one task reads."""
-
-    def __init__(self, partition: Partition) -> None:
-        super().__init__(None)
-        self.partition = partition
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(replace(self._chosen, columns=chosen_by(schema, self._chosen)))
 
 
 class Reader(DataSourceReader):  # type: ignore[misc]

@@ -27,11 +27,9 @@ _NAP = 0.2
 # After so many silent seconds a task looks whether its end can still be reached, and how long it does without nodes.
 _SILENCE, _PATIENCE = 5.0, 60.0
 
-Finish = Callable[[Checkpoint], None]
 
-
-def rows(partition: Partition, options: Options, finish: Finish | None = None) -> Iterator[pa.RecordBatch]:
-    """The changes of a partition. finish: gets the positions behind them when all are handed out."""
+def rows(partition: Partition, options: Options) -> Iterator[pa.RecordBatch]:
+    """The changes of a partition."""
     schema = Schema(options)
     gone = gone_of()
     for batch in _undone(partition, schema):
@@ -40,8 +38,6 @@ def rows(partition: Partition, options: Options, finish: Finish | None = None) -
         stream = _stream(client, partition, options, schema)
         watch = _Watch(client, stream, partition)
         yield from sized(schema.plain(batch) for batch in _batches(stream, watch, gone))
-        if finish is not None and not gone():
-            finish(stream.checkpoint)
 
 
 def _stream(client: Client, partition: Partition, options: Options, schema: Schema) -> ChangeStream:
