@@ -79,7 +79,8 @@ class Query:
 
 @pytest.mark.parametrize("when", ["before", "between", "after"])
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_failover_between_batches_is_undone(when: str, restarts: bool) -> None:
+@pytest.mark.parametrize("logged", [False, True])
+def test_a_failover_between_batches_is_undone(when: str, restarts: bool, logged: bool) -> None:
     with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
         for number in range(200):
             cluster.upsert(f"key {number}", b"1")
@@ -94,12 +95,28 @@ def test_a_failover_between_batches_is_undone(when: str, restarts: bool) -> None
             if restarts:
                 query.restart()
             write(cluster, when == "after")
-            query.log()
+            if logged:
+                # The batch may end at what is no more when it is read.
+                query.log()
             cluster.failover(0, lose=20)
-            # The batch was logged before: it may end at what is no more.
             query.batch()
             cluster.upsert("b", b"2")
             query.batch()
+            query.batch()
+            assert query.reader.documents == truth(cluster)
+
+
+def test_a_rollback_that_was_logged_is_delivered_whatever_is_written_since() -> None:
+    with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
+        for number in range(200):
+            cluster.upsert(f"key {number}", b"1")
+        with Query(cluster.url) as query:
+            query.batch()
+            cluster.failover(0, lose=20)
+            query.log()
+            write(cluster, True)
+            query.batch()
+            assert query.reader.rollbacks > 0
             query.batch()
             assert query.reader.documents == truth(cluster)
 

@@ -142,16 +142,12 @@ def position_after(part: Range, uuid: int) -> StreamPosition:
 
 def positions(client: Client, start: str | Checkpoint, options: Options) -> Checkpoint:
     """Where a stream that starts there stands, for each vbucket; nothing is streamed."""
-    everything = client.stream(
-        start, Checkpoint(), scope=options.scope, collections=options.collections, vbuckets=options.vbuckets
-    )
-    with everything:
-        found = everything.checkpoint
-    if not isinstance(start, Checkpoint):
-        return found
+    wanted = client._wanted(options.vbuckets)
+    _, empty = client._filter(options.scope, options.collections)
     # Vbuckets that are not read stay where they are.
-    kept = start.by_vbucket() | found.by_vbucket()
-    return replace(found, positions=tuple(kept[vbucket] for vbucket in sorted(kept)))
+    found = start.by_vbucket() if isinstance(start, Checkpoint) else {}
+    found |= client._begin(start, wanted, empty)
+    return replace(empty, positions=tuple(found[vbucket] for vbucket in sorted(found)))
 
 
 def newest(client: Client, options: Options) -> tuple[dict[int, int], dict[int, int]]:
