@@ -21,7 +21,7 @@ from dcp.wire.layout import HEADER_STRUCT, Magic
 from dcp.wire.memcached import MAX_FRAME
 
 PRODUCER, SENDALL = "producer", "sendall"
-CASES = (Case(value=KIB, key=14, vbuckets=64, total=320 * MIB),)
+CASES = (Case(value=KIB, key=14, vbuckets=64, total=320 * MIB, in_cache=False),)
 # As many bytes of a bucket for each that is asked for: connecting takes a part of short runs.
 _SCALE = 5
 _PIECE = MIB

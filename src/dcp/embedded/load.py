@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import zlib
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,25 +26,35 @@ def documents(bucket: Bucket, count: int, value_size: int, seed: int, prefix: st
     if count < 0 or value_size < 0:
         raise LocalProtocolError(f"load: expected a count and a size of at least 0, found {count} and {value_size}")
     text = random.Random(seed).randbytes((value_size + _PERIOD) // 2 + 1).hex().encode()
-    vbuckets = len(bucket.owners)
-    highs = [bucket.active(number).high_seqno for number in range(vbuckets)]
-    batches: list[list[Item]] = [[] for _ in range(vbuckets)]
-    cas = bucket.next_cas(count)
+    first = bucket.next_cas(count)
     head, datatype, name = prefix.encode() + b"%010d", int(Datatype.JSON), "mutation"
-    make, crc = tuple.__new__, zlib.crc32
+    make = tuple.__new__
     with _no_garbage_collection():
-        for n in range(count):
-            key = head % n
-            value = _HEAD % n
-            start = n * _STEP % _PERIOD
-            value += text[start : start + max(0, value_size - len(value) - 2)] + _TAIL
-            # As `vbucket_of`, without a call for every document.
-            number = ((crc(key) >> 16) & 0x7FFF) % vbuckets
-            seqno = highs[number] = highs[number] + 1
-            batches[number].append(make(Item, (name, seqno, key, value, 1, cas + n, 0, 0, 0, datatype, collection_id)))
-    for number, batch in enumerate(batches):
-        if batch:
-            bucket.load(number, batch)
+        for vbucket, numbers in enumerate(_numbers(head, count, len(bucket.owners))):
+            seqno = bucket.active(vbucket).high_seqno
+            items = []
+            for n in numbers:
+                seqno += 1
+                value = _HEAD % n
+                start = n * _STEP % _PERIOD
+                value += text[start : start + max(0, value_size - len(value) - 2)] + _TAIL
+                items.append(make(Item, (name, seqno, head % n, value, 1, first + n, 0, 0, 0, datatype, collection_id)))
+            if items:
+                bucket.load(vbucket, items)
+
+
+def _numbers(head: bytes, count: int, vbuckets: int) -> list[array[int]]:
+    """Which documents each vbucket has.
+
+    The items of a vbucket are made one after the other, so that they are neighbours in memory: a stream
+    reads them several times as fast as when they lie between those of all others.
+    """
+    numbers = [array("Q") for _ in range(vbuckets)]
+    crc = zlib.crc32
+    for n in range(count):
+        # As `vbucket_of`, without a call for every document.
+        numbers[((crc(head % n) >> 16) & 0x7FFF) % vbuckets].append(n)
+    return numbers
 
 
 @contextmanager
