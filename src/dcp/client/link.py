@@ -16,6 +16,7 @@ from typing import Protocol
 from dcp.errors import DcpError, TransportError
 from dcp.session.connection import Delivery, Session
 from dcp.session.events import Ended, Event, RolledBack
+from dcp.wire.dcp import StreamEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Link:
         self._closing = False
         self._waiting = memoryview(b"")
         self._first_news = 0.0
+        # Streams that came to their end, and whose rows may not have been delivered yet.
+        self._finished: list[Ended] = []
         self._thread = threading.Thread(target=self._run, name=f"dcp {name}", daemon=True)
 
     def __repr__(self) -> str:
@@ -162,7 +165,7 @@ class Link:
                 return
             if count == 0:
                 raise TransportError(f"{self.name}: the node closed the connection")
-            if not session.news:
+            if not session.news and not self._finished:
                 self._first_news = time.monotonic()
             events, full = session.received(count, time.monotonic(), self._limits.rows, self._limits.bytes)
             self._tell(session, events)
@@ -181,10 +184,14 @@ class Link:
             self._deliver(session)
 
     def _linger_ends(self, session: Session) -> float | None:
-        return self._first_news + self._limits.linger if session.news else None
+        return self._first_news + self._limits.linger if session.news or self._finished else None
 
     def _tell(self, session: Session, events: list[Event]) -> None:
         for event in events:
+            if isinstance(event, Ended) and event.reason == StreamEnd.OK:
+                # Not before its rows, but there is no hurry: many streams end one after the other.
+                self._finished.append(event)
+                continue
             if isinstance(event, RolledBack | Ended):
                 # Its rows belong before it.
                 self._deliver(session)
@@ -193,3 +200,6 @@ class Link:
     def _deliver(self, session: Session) -> None:
         delivery = session.take()
         self._owner.delivered(self, delivery)
+        finished, self._finished = self._finished, []
+        for event in finished:
+            self._owner.happened(self, event)
