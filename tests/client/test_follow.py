@@ -141,6 +141,14 @@ def test_a_producer_that_is_never_satisfied_is_an_error() -> None:
             stream.next(PATIENCE)
 
 
+def test_a_closed_client_says_so() -> None:
+    with Cluster(vbuckets=2) as cluster:
+        client = dcp.connect(cluster.url)
+        client.close()
+        with pytest.raises(dcp.LocalProtocolError, match="the client is closed"):
+            client.stream(end="now")
+
+
 def test_a_wrong_password_is_said_and_not_shown() -> None:
     with Cluster(vbuckets=4, username="me", password="right") as cluster:
         with pytest.raises(dcp.AuthenticationError, match="the server refuses user 'me'") as found:

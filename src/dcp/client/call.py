@@ -25,6 +25,7 @@ class Caller:
         self._socket, self._timeout = sock, timeout
         self._session = Session(wishes, lambda collections: Decoder(collections=collections), time.monotonic())
         self._events: deque[Event] = deque()
+        self._deadline = time.monotonic() + timeout
         self.agreement: Agreement
         try:
             while True:
@@ -38,6 +39,7 @@ class Caller:
 
     def ask(self, name: str, **parts: Any) -> Frame:
         opaque = self._session.ask(name, **parts)
+        self._deadline = time.monotonic() + self._timeout
         while True:
             event = self._next()
             if isinstance(event, Answered) and event.frame.opaque == opaque:
@@ -54,8 +56,12 @@ class Caller:
 
     def _next(self) -> Event:
         while not self._events:
-            self._socket.settimeout(self._timeout)
             try:
+                # Bytes that trickle in do not make it longer.
+                left = self._deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError
+                self._socket.settimeout(left)
                 self._socket.sendall(self._session.outgoing())
                 with self._session.buffer() as room:
                     count = self._socket.recv_into(room)

@@ -57,6 +57,7 @@ class Client:
         self._credentials = Credentials(target.username, target.password) if target.username else None
         self._context = tls_context(self._options) if target.tls else None
         self._lock = threading.Lock()
+        self._closed = False
         self._streams: list[ChangeStream] = []
         self._name = f"dcp-arrow {os.getpid()} {uuid.uuid4().hex[:12]}"
         self._links = 0
@@ -77,6 +78,7 @@ class Client:
 
     def close(self) -> None:
         """End all streams, and close all connections."""
+        self._closed = True
         for stream in self._streams:
             stream.close()
         with self._lock:
@@ -127,6 +129,8 @@ class Client:
         )
 
     def _connect(self, host: str, port: int) -> socket.socket:
+        if self._closed:
+            raise LocalProtocolError("the client is closed: connect again")
         return connect(host, port, self._options["kv_connect_timeout"], self._context)
 
     def _bootstrap(self) -> None:

@@ -132,7 +132,7 @@ class Follower:
                     return None
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise TimeoutError
+                    raise TimeoutError(f"nothing came for {timeout:g} s")
                 # Ctrl-C does not end a wait without a time limit everywhere.
                 self._changed.wait(min(1.0, 1.0 if left is None else left))
             item = self._items.popleft()

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from dcp.embedded.bucket import Bucket, Node
 from dcp.embedded.conversation import Conversation
+from dcp.embedded.document import body_of, check_document
 from dcp.embedded.faults import Faults
 from dcp.embedded.generation import Generation
 from dcp.embedded.handlers import HANDLERS_OF
@@ -171,7 +172,8 @@ class Cluster(Operations):
     @property
     def url(self) -> str:
         """What a client connects to, with the credentials in it."""
-        return self._url("couchbase", self.addresses)
+        option = "" if self._bucket.generation.has_users else "?sasl_mech_force=PLAIN"
+        return self._url("couchbase", self.addresses) + option
 
     @property
     def tls_url(self) -> str:
@@ -227,11 +229,12 @@ class Cluster(Operations):
         xattrs: dict[str, str] | None = None,
     ) -> int:
         """Write a document; its seqno. `expiry` is in Unix seconds."""
-        body = value.encode() if isinstance(value, str) else value
+        body = value.encode() if isinstance(value, str) else bytes(value)
         kind = int(Datatype.JSON if body[:1] in (b"{", b"[", b'"') else 0) if datatype is None else datatype
         if xattrs:
             body = join_xattrs(((name.encode(), text.encode()) for name, text in xattrs.items()), body)
             kind |= Datatype.XATTR
+        check_document(_key(key), body, flags, expiry, kind)
         with self._changing():
             item = self._bucket.store(
                 _key(key),
@@ -360,7 +363,7 @@ class _Change:
 
 
 def _truth(item: Item, vbucket: int) -> Truth:
-    return Truth(item.value, item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry, vbucket)
+    return Truth(body_of(item), item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry, vbucket)
 
 
 def _version(item: Item, vbucket: int, vbuuid: int) -> Version:

@@ -98,7 +98,8 @@ class Server:
 
     def wake(self) -> None:
         """Something has changed: let every conversation look whether it has something to say."""
-        with suppress(BlockingIOError):  # It rings already.
+        # It rings already, or nobody is there to hear it.
+        with suppress(BlockingIOError, OSError):
             self._bell.send(b"\0")
 
     def stop(self) -> None:
@@ -107,14 +108,19 @@ class Server:
         self.wake()
         if self._thread.is_alive():
             self._thread.join()
+        self._close_all()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _close_all(self) -> None:
+        """What was closed before stays closed."""
         for link in self.links:
             self._drop(link)
-        for key in list(self._selector.get_map().values()):
+        for key in list((self._selector.get_map() or {}).values()):
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
         self._bell.close()
-        if self._failure is not None:
-            raise self._failure
 
     def close_door(self, node: Node, *, cut: bool) -> None:
         """Nobody new reaches a node; `cut` says whether who is connected is cut off. For whoever holds the lock."""
@@ -133,7 +139,9 @@ class Server:
             while not self._stopping:
                 self._turn()
         except BaseException as failure:
+            # Clients see closed connections instead of waiting for ever; `stop` says why.
             self._failure = failure
+            self._close_all()
 
     def _turn(self) -> None:
         busy = False
