@@ -11,12 +11,11 @@ from dcp._codec import Splitter
 from dcp.embedded import Cluster
 from dcp.wire import DIALECTS
 from dcp.wire.body import JSON
-from dcp.wire.dcp import OpenFlag
+from dcp.wire.dcp import ENDLESS, OpenFlag
 from dcp.wire.frame import Frame, encode, read_frame
 from dcp.wire.layout import Kind, Magic
 from dcp.wire.memcached import MAX_FRAME, Status
 
-ENDLESS = (1 << 64) - 1
 # Longer than anything takes that goes right.
 PATIENCE = 20.0
 

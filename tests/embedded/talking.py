@@ -12,12 +12,11 @@ from dcp.embedded.bucket import Bucket
 from dcp.embedded.conversation import Conversation, Session
 from dcp.embedded.generation import Generation
 from dcp.embedded.store import Item, Vbucket
-from dcp.wire.dcp import OpenFlag
+from dcp.wire.dcp import ENDLESS, OpenFlag
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
 
-ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
 ALL = frozenset(Feature) - {Feature.UNORDERED_EXECUTION}
 
 
@@ -57,7 +56,7 @@ class Consumer:
         name: bytes = b"consumer",
         now: float = 0.0,
     ) -> None:
-        session = Session("tests", frozenset(features))
+        session = Session(frozenset(features))
         self.talk = Conversation(made, made.nodes[0], producer.HANDLERS, session=session)
         self.now = now
         self.said = b""

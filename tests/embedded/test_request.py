@@ -9,17 +9,17 @@ import pytest
 
 from dcp.embedded.generation import Generation
 from dcp.embedded.manifest import Manifest
-from dcp.embedded.request import ENDLESS, Accepted, Connection, Refused, Request, decide
+from dcp.embedded.request import Accepted, Agreed, Refused, Request, decide
 from dcp.embedded.store import Item, Vbucket
 from dcp.errors import LocalProtocolError
 from dcp.position import FailoverLog
-from dcp.wire.dcp import StreamFlag
+from dcp.wire.dcp import ENDLESS, StreamFlag
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import Status, VbucketState
 
 UUID = 0xDD7A
-PLAIN = Connection()
-COLLECTIONS = Connection(collections=True, noop=True)
+PLAIN = Agreed()
+COLLECTIONS = Agreed(collections=True, noop=True)
 
 
 def vbucket(high: int = 12, collection_id: int = 0) -> Vbucket:
@@ -58,7 +58,7 @@ def test_checks_come_in_the_order_of_servers() -> None:
     """Everything is wrong at once; putting one thing right after the other shows the next."""
     manifest, _ = Manifest().create_scope("s")
     asked = request(5, end=3, vbuuid=1, flags=StreamFlag(0x8000), filter=StreamFilter(collections=(99,), sid=0))
-    connection = Connection(collections=True)
+    connection = Agreed(collections=True)
     answers = [decide(asked, connection, None, manifest)]
     asked = replace(asked, flags=StreamFlag(0))
     answers.append(decide(asked, connection, None, manifest))

@@ -28,9 +28,9 @@ from dcp.position import FailoverLog, StreamPosition
 from dcp.session.connection import Session
 from dcp.session.handshake import Wishes
 from dcp.session.sasl import Credentials
-from dcp.session.stream import ENDLESS
 from dcp.tree import Tree
 from dcp.wire.body import JSON
+from dcp.wire.dcp import ENDLESS
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 

@@ -19,8 +19,8 @@ from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.connection import Delivery, Session
 from dcp.session.events import Accepted, Ended, Event, MapChanged, Ready, Refused, RolledBack
-from dcp.session.stream import ENDLESS, Mark, Stream
-from dcp.wire.dcp import StreamEnd
+from dcp.session.stream import Mark, Stream
+from dcp.wire.dcp import ENDLESS, StreamEnd
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import Status
 
@@ -56,8 +56,6 @@ class Vbucket:
     stream: Stream | None = None
     pause: float = 0.0
     retry_at: float = 0.0
-    # Where a rollback led that no row has followed yet.
-    rolled_back_to: int | None = None
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dcp.errors import LocalProtocolError
+from dcp.wire.mechanisms import MECHANISMS
 
 # Schemes: whether they mean TLS.
 SCHEMES = {"couchbase": False, "couchbases": True}
@@ -246,6 +247,6 @@ OPTIONS: dict[str, Callable[[str, str], Any]] = {
     "kv_connect_timeout": _seconds,
     "network": _one_of("auto", "default", "external"),
     "noop_interval": _seconds,
-    "sasl_mech_force": _one_of("PLAIN", "SCRAM-SHA1", "SCRAM-SHA256", "SCRAM-SHA512"),
+    "sasl_mech_force": _one_of(*sorted(MECHANISMS)),
     "tls_verify": _flag,
 }

@@ -25,6 +25,7 @@ from dcp.embedded.users import User
 from dcp.errors import LocalProtocolError
 from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.frame import dialect_of
+from dcp.wire.mechanisms import PLAIN
 
 # What is like a server that did not speak DCP yet.
 _BEFORE_DCP = "3.0"
@@ -172,7 +173,7 @@ class Cluster(Operations):
     @property
     def url(self) -> str:
         """What a client connects to, with the credentials in it."""
-        option = "" if self._bucket.generation.has_users else "?sasl_mech_force=PLAIN"
+        option = "" if self._bucket.generation.has_users else f"?sasl_mech_force={PLAIN}"
         return self._url("couchbase", self.addresses) + option
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from dcp.embedded.controls import Controls
 from dcp.embedded.conversation import Conversation
-from dcp.embedded.request import Connection as Agreed
+from dcp.embedded.request import Agreed
 from dcp.embedded.stream import Rules, Stream
 from dcp.embedded.view import View
 from dcp.wire.dcp import OpenFlag

@@ -17,7 +17,7 @@ _NEVER: Release = (99, 0)
 
 @dataclass
 class Controls:
-    """The settings of a connection, as it opens. `None` for the interval is the release's own."""
+    """The settings of a connection, as it opens."""
 
     window: int = 0
     noop: bool = False

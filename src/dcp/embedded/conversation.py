@@ -62,7 +62,6 @@ class Hangup(Exception):
 class Session:
     """What a client has made of its connection so far."""
 
-    agent: str = ""
     features: frozenset[Feature] = frozenset()
     user: User | None = None
     bucket: str | None = None

@@ -12,11 +12,9 @@ from dcp.wire.dcp import StreamFlag
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import Status, VbucketState
 
-ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
-
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class Agreed:
     """What a connection agreed on before it asks for a stream."""
 
     collections: bool = False
@@ -65,7 +63,7 @@ class Refused:
 
 def decide(
     request: Request,
-    connection: Connection,
+    connection: Agreed,
     vbucket: Vbucket | None,
     manifest: Manifest,
     *,
@@ -134,7 +132,7 @@ def _window(request: Request, vbucket: Vbucket) -> tuple[int, int, int, int]:
 
 
 def _collections(
-    request: Request, connection: Connection, manifest: Manifest, generation: Generation
+    request: Request, connection: Agreed, manifest: Manifest, generation: Generation
 ) -> frozenset[int] | Refused | None:
     """The ids that the request is for; None for all."""
     wanted = request.filter

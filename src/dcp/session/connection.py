@@ -15,9 +15,9 @@ from dcp.session.events import Accepted, Answered, Ended, Event, MapChanged, Rea
 from dcp.session.handshake import Agreement, Dialogue, Wishes, agree, greet
 from dcp.session.manifest import Manifest
 from dcp.session.states import READY, REQUESTED, SESSION, follow
-from dcp.session.stream import ENDLESS, Mark, Stream
+from dcp.session.stream import Mark, Stream
 from dcp.wire.body import FAILOVER_LOG
-from dcp.wire.dcp import StreamEnd, StreamFlag
+from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
 from dcp.wire.dcp_body import STREAM_FILTER, StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id

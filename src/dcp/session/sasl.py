@@ -7,11 +7,7 @@ from dataclasses import dataclass, field
 
 from dcp.errors import AuthenticationError, LocalProtocolError
 from dcp.session.scram import Refused, Scram
-
-PLAIN = "PLAIN"
-# As servers call them, the strongest first, and as hashlib calls their hashes.
-SCRAM = {"SCRAM-SHA512": "sha512", "SCRAM-SHA256": "sha256", "SCRAM-SHA1": "sha1"}
-MECHANISMS = (*SCRAM, PLAIN)
+from dcp.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 
 # Sent is what goes out; what comes back is whether that was all, and the server's words.
 Exchange = Generator[bytes, tuple[bool, bytes], None]

@@ -10,10 +10,8 @@ from dcp.position import FailoverLog, StreamPosition
 from dcp.progress import Progress
 from dcp.session.manifest import FLATBUFFERS
 from dcp.session.states import OVER, REQUESTED, STREAM, follow, knows
-from dcp.wire.dcp import OsoSnapshot
+from dcp.wire.dcp import ENDLESS, OsoSnapshot
 from dcp.wire.frame import Frame
-
-ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)

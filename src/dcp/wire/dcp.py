@@ -44,6 +44,10 @@ class StreamFlag(IntFlag):
     CACHE_TRANSFER = 0x100
 
 
+# The end of a stream that goes on for ever.
+ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
+
+
 class MarkerFlag(IntFlag):
     """Where a snapshot comes from and how it may be read."""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dcp.embedded.store import Vbucket
 from dcp.position import FailoverLog
-from dcp.wire.dcp import StreamFlag
+from dcp.wire.dcp import ENDLESS, StreamFlag
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status, VbucketState
@@ -19,7 +19,6 @@ from tests.embedded.legacy.peer import NOW, Peer, bucket, fill, keys, names, row
 from tests.strategies import CUTS, chunks
 
 DRAFTS = ["upr1", "upr2"]
-ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
 both = pytest.mark.parametrize("draft", DRAFTS)
 
 

@@ -17,7 +17,6 @@ _NO_BUCKET = b"@no bucket@"
 def hello(talk: Conversation, frame: Frame) -> Frame:
     talk.session.features = frozenset()
     features = granted(FEATURES.decode(frame.value, {}), talk.bucket.generation.release)
-    talk.session.agent = frame.key.decode(errors="replace")
     talk.session.features = frozenset(features)
     follow_map(talk)
     return answer(frame, value=FEATURES.encode(features))

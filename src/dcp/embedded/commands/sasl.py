@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from hmac import compare_digest
 
-from dcp.embedded.commands.scram import MECHANISMS, Exchange, Failed
+from dcp.embedded.commands.scram import Exchange, Failed
 from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
 from dcp.embedded.users import User
 from dcp.wire.frame import Frame
+from dcp.wire.mechanisms import MECHANISMS, PLAIN
 from dcp.wire.memcached import Status
-
-_PLAIN = "PLAIN"
 
 
 def list_mechs(talk: Conversation, frame: Frame) -> Frame:
@@ -25,7 +24,7 @@ def auth(talk: Conversation, frame: Frame) -> Frame:
     mechanism = frame.key.decode(errors="replace")
     if mechanism not in _mechanisms(talk):
         raise Refusal(Status.AUTH_ERROR, f"Expected one of {', '.join(_mechanisms(talk))}")
-    if mechanism == _PLAIN:
+    if mechanism == PLAIN:
         return _enter(talk, frame, _plain_user(talk, frame.value))
     exchange = Exchange(mechanism, lambda name: _password(_user(talk, name)), talk.chance)
     challenge = _judged(exchange.challenge, frame.value)
@@ -50,7 +49,7 @@ def _judged(say: Callable[[bytes], bytes], message: bytes) -> bytes:
 
 
 def _mechanisms(talk: Conversation) -> list[str]:
-    return [*MECHANISMS, _PLAIN] if talk.bucket.generation.has_users else [_PLAIN]
+    return list(MECHANISMS) if talk.bucket.generation.has_users else [PLAIN]
 
 
 def _user(talk: Conversation, name: str) -> User | None:

@@ -16,12 +16,8 @@ from dataclasses import dataclass, field
 
 from scramp import ScramException, ScramMechanism
 
-# Names on the wire, strongest first, those of the standard, and those of the hashes.
-MECHANISMS = {
-    "SCRAM-SHA512": ("SCRAM-SHA-512", "sha512"),
-    "SCRAM-SHA256": ("SCRAM-SHA-256", "sha256"),
-    "SCRAM-SHA1": ("SCRAM-SHA-1", "sha1"),
-}
+from dcp.wire.mechanisms import SCRAM, standard_name
+
 _SALT_BYTES, _NONCE_BYTES = 16, 8
 # No channel binding: `n,,`, and what its base64 is.
 _FIRST = re.compile(r"n,,(n=([^,]+),r=([^,]+))", re.DOTALL)
@@ -72,7 +68,7 @@ class Exchange:
 
     def _secrets(self, password: str) -> tuple[bytes, bytes, bytes, int]:
         try:
-            made: tuple[bytes, bytes, bytes, int] = ScramMechanism(MECHANISMS[self.mechanism][0]).make_auth_info(
+            made: tuple[bytes, bytes, bytes, int] = ScramMechanism(standard_name(self.mechanism)).make_auth_info(
                 password, salt=self.chance(_SALT_BYTES)
             )
         except ScramException:  # A password that the standard does not allow.
@@ -80,10 +76,10 @@ class Exchange:
         return made
 
     def _hash(self, data: bytes) -> bytes:
-        return hashlib.new(MECHANISMS[self.mechanism][1], data).digest()
+        return hashlib.new(SCRAM[self.mechanism], data).digest()
 
     def _hmac(self, key: bytes, data: bytes) -> bytes:
-        return hmac.digest(key, data, MECHANISMS[self.mechanism][1])
+        return hmac.digest(key, data, SCRAM[self.mechanism])
 
 
 def _text(message: bytes) -> str:
