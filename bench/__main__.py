@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench import bench_decode, bench_encode, bench_producer, report
+from bench import bench_decode, bench_encode, bench_producer, bench_socket, report
 from bench.budgets import verdicts
 from bench.frames import MIB
 from bench.plot import plot
 from bench.timing import Measurement
 
-BENCHES = (bench_decode, bench_encode, bench_producer)
+BENCHES = (bench_decode, bench_encode, bench_producer, bench_socket)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -37,13 +37,13 @@ def producer_case(case: Case, repetitions: int) -> Measurement:
     rows = max(1, case.total // (case.value + case.key + 64))
     with ExitStack() as stack:
         directory = stack.enter_context(TemporaryDirectory())
-        address = stack.enter_context(_process("serve", rows, case.value, case.vbuckets))
+        address = stack.enter_context(process("serve", rows, case.value, case.vbuckets))
         path = Path(directory, "bytes")
-        size = path.write_bytes(_capture(address, case.vbuckets))
-        plain = stack.enter_context(_process("send", path))
+        size = path.write_bytes(b"".join(sent(address, case.vbuckets)))
+        plain = stack.enter_context(process("send", path))
         contenders = {
-            PRODUCER: lambda: _sink(_ask(address, case.vbuckets), size),
-            SENDALL: lambda: _sink(_connect(plain), size),
+            PRODUCER: lambda: receive(ask(address, case.vbuckets), size),
+            SENDALL: lambda: receive(_connect(plain), size),
         }
         times = take_turns(contenders, repetitions)
     return Measurement("producer", case, {name: Sample(times[name], rows, size) for name in contenders})
@@ -52,7 +52,7 @@ def producer_case(case: Case, repetitions: int) -> Measurement:
 # The sink.
 
 
-def _sink(sock: socket.socket, size: int) -> None:
+def receive(sock: socket.socket, size: int) -> None:
     """Receive so many bytes and throw them away."""
     buffer = memoryview(bytearray(_PIECE))
     with sock:
@@ -61,7 +61,7 @@ def _sink(sock: socket.socket, size: int) -> None:
     assert size <= 0
 
 
-def _ask(address: str, vbuckets: int) -> socket.socket:
+def ask(address: str, vbuckets: int) -> socket.socket:
     """A connection on which a node sends all it has."""
     where, user, password = address.split()
     sock = _connect(where)
@@ -81,20 +81,19 @@ def _ask(address: str, vbuckets: int) -> socket.socket:
     return sock
 
 
-def _capture(address: str, vbuckets: int) -> bytes:
+def sent(address: str, vbuckets: int) -> Iterator[bytes]:
     """What a node sends, up to the end of its last stream."""
-    received, splitter, ends = bytearray(), Splitter(MAX_FRAME), 0
+    splitter, ends = Splitter(MAX_FRAME), 0
     end = DCP.by_name["stream_end"].opcode
-    with _ask(address, vbuckets) as sock:
+    with ask(address, vbuckets) as sock:
         while ends < vbuckets:
             data = sock.recv(_PIECE)
             assert data
-            received += data
+            yield data
             splitter.feed(data)
             for raw in splitter:
                 magic, opcode, *_ = HEADER_STRUCT.unpack_from(raw)
                 ends += magic == Magic.REQUEST and opcode == end
-    return bytes(received)
 
 
 def _connect(where: str) -> socket.socket:
@@ -106,7 +105,7 @@ def _connect(where: str) -> socket.socket:
 
 
 @contextmanager
-def _process(*arguments: object) -> Iterator[str]:
+def process(*arguments: object) -> Iterator[str]:
     command = [sys.executable, "-m", "bench.bench_producer", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

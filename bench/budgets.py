@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from bench import bench_producer
+from bench import bench_producer, bench_socket
 from bench.bench_decode import COPY, MEMCPY, ONE_HASH, ONE_THREAD, STRUCT, TWO_HASHES, TWO_THREADS, VIEWS
 from bench.bench_encode import DECODE, ENCODE
 from bench.bench_producer import PRODUCER, SENDALL
+from bench.bench_socket import BARE, CLIENT
 from bench.frames import Case
 from bench.timing import Measurement
 
 (_BUCKET,) = bench_producer.CASES
+_FOLLOWED = bench_socket.CASES[0]
 _Figure = Callable[[Measurement], "float | None"]
 
 
@@ -112,6 +114,7 @@ BUDGETS = (
     *_encode_budgets(in_cache=True),
     *_encode_budgets(in_cache=False),
     Budget("producer, value 1024: times half a sendall, or GB/s", "producer", _BUCKET, _fast_enough, 1),
+    Budget("socket to batches, value 1024: times a recv_into loop", "socket", _FOLLOWED, _speed(CLIENT, BARE), 0.8),
 )
 
 

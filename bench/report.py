@@ -19,6 +19,7 @@ from typing import Any
 from bench.bench_decode import COPY, MEMCPY, ONE_HASH, ONE_THREAD, STRUCT, TWO_HASHES, TWO_THREADS
 from bench.bench_encode import DECODE, ENCODE
 from bench.bench_producer import PRODUCER, SENDALL
+from bench.bench_socket import BARE, CLIENT
 from bench.budgets import Verdict
 from bench.timing import Measurement
 from dcp import _codec
@@ -31,6 +32,7 @@ RATIOS = {
     "threads": ((TWO_THREADS, ONE_THREAD), (TWO_HASHES, ONE_HASH)),
     "encode": ((ENCODE, DECODE), (ENCODE, STRUCT)),
     "producer": ((PRODUCER, SENDALL),),
+    "socket": ((CLIENT, BARE),),
 }
 
 # ------------------------------------------------------------------------------------------ table

@@ -55,6 +55,7 @@ class Session:
         self.agreement: Agreement | None = None
         self.manifest = Manifest()
         self.streams: dict[int, Stream] = {}
+        self._keys: set[tuple[int, int | None]] = set()
         self.last_heard = now
         # Messages of streams that are over, or that nobody asked for, and answers to nothing.
         self.strays = 0
@@ -194,6 +195,7 @@ class Session:
         stream = Stream(self._opaque(), Progress(position), end, sid)
         self._check_open(stream)
         self.streams[stream.opaque] = stream
+        self._keys.add(stream.key)
         fields = {"flags": int(self._known(flags)), "end_seqno": end} | position.resume_point()._asdict()
         value = b"" if (wanted := self._filter(position, chosen)) is None else STREAM_FILTER.encode(wanted)
         self._say(
@@ -212,7 +214,7 @@ class Session:
             raise LocalProtocolError(f"{whose}: expected a session that is ready before a stream is asked for")
         if (stream.stream_id is not None) != ("enable_stream_id" in self.agreement.controls):
             raise LocalProtocolError(f"{whose}: expected a stream id exactly where enable_stream_id is agreed on")
-        if any(other.key == stream.key for other in self.streams.values()):
+        if stream.key in self._keys:
             raise LocalProtocolError(f"{whose}: expected one stream at a time, found one that is not over")
 
     def _filter(self, position: StreamPosition, chosen: StreamFilter | None) -> StreamFilter | None:
@@ -273,7 +275,7 @@ class Session:
         stream.control(frame)
         self._touched.add(stream)
         if frame.name == "stream_end":
-            del self.streams[stream.opaque]
+            self._is_over(stream)
             return (Ended(stream, int(frame.fields["reason"])),)
         if frame.name == "system_event":
             self.manifest.take(frame)
@@ -301,7 +303,7 @@ class Session:
             stream.accept(FailoverLog.of(FAILOVER_LOG.decode(frame.value, {})))
             self._touched.add(stream)
             return (Accepted(stream),)
-        del self.streams[stream.opaque]
+        self._is_over(stream)
         if frame.status == Status.ROLLBACK:
             stream.happens("rolled_back")
             return (RolledBack(stream, int(frame.fields["rollback_seqno"])),)
@@ -318,9 +320,14 @@ class Session:
         if not frame.status and _END_ON_CLOSE in self.agreement.controls:
             return ()
         # It may have rows in the batch in work.
-        self._leaving[stream.opaque] = self.streams.pop(stream.opaque)
+        self._leaving[stream.opaque] = stream
+        self._is_over(stream)
         self._touched.add(stream)
         return (Ended(stream, int(StreamEnd.CLOSED)),)
+
+    def _is_over(self, stream: Stream) -> None:
+        del self.streams[stream.opaque]
+        self._keys.remove(stream.key)
 
     def _server_request(self, frame: Frame) -> Iterable[Event]:
         if frame.name != "clustermap_change_notification":
