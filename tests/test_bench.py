@@ -20,6 +20,7 @@ from bench import (  # noqa: E402
     bench_decode,
     bench_encode,
     bench_producer,
+    bench_socket,
     budgets,
     callgrind,
     conventional,
@@ -100,9 +101,8 @@ def test_a_run_leaves_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr().out
     assert (tmp_path / "bench.txt").read_text("utf-8") in printed
     found = json.loads((tmp_path / "bench.json").read_text("utf-8"))
-    assert len(found["measurements"]) == len(bench_decode.CASES) + 1 + len(bench_encode.CASES) + len(
-        bench_producer.CASES
-    )
+    tables = (bench_decode.CASES, "1", bench_encode.CASES, bench_producer.CASES, bench_socket.CASES)
+    assert len(found["measurements"]) == sum(map(len, tables))
     assert len(found["budgets"]) == len(budgets.BUDGETS)
     assert found["machine"]["cores"]
     assert found["versions"]["cython"]
