@@ -25,12 +25,14 @@ from bench import (  # noqa: E402
     callgrind,
     conventional,
     frames,
+    memory,
     plot,
     report,
     timing,
 )
 from bench.__main__ import main  # noqa: E402
 from bench.frames import KIB, Case  # noqa: E402
+from bench.producer import producing  # noqa: E402
 
 TINY = 16 * KIB
 CASES = list({replace(case, total=64 * KIB, in_cache=True) for case in (*bench_decode.CASES, *bench_encode.CASES)})
@@ -109,6 +111,13 @@ def test_a_run_leaves_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFix
     for measurement in found["measurements"]:
         for sample in measurement["samples"].values():
             assert sample["ns_a_row"] == pytest.approx(min(sample["nanoseconds"]) / sample["rows"])
+
+
+def test_memory_is_reported_for_every_tenth_of_the_changes() -> None:
+    with producing(2000, 100) as url:
+        found = list(memory.passing(url, 2000))
+    assert [came for came, _ in found][-1] == 2000
+    assert all(most > 0 for _, most in found)
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
