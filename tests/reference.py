@@ -40,6 +40,7 @@ class Options:
     xattrs: Literal["split", "map", "inline"] = "split"
     keys: Literal["binary", "utf8"] = "binary"
     errors: Literal["raise", "quarantine"] = "raise"
+    types: Literal["wire", "plain"] = "wire"
     max_frame: int = MAX_FRAME
     max_value: int = MAX_FRAME
 
@@ -151,12 +152,13 @@ class Reader:
         }
         numbers = self._numbers(frame)
         missing = {column.name: None if column.nullable else 0 for column in self.columns}
-        return {
+        row = {
             column.name: numbers.get(column.name, missing[column.name])
             if column.source is Source.FIELD
             else special[column.source]
             for column in self.columns
         }
+        return row if self.options.types == "wire" else {name: _signed(cell) for name, cell in row.items()}
 
     def _numbers(self, frame: dcp.Frame) -> dict[str, Any]:
         layout = layout_of(frame, self.dialect)[1]
@@ -226,6 +228,11 @@ def _announced(value: bytes) -> int | None:
         if byte < 0x80:
             return number if number < 1 << 32 else None
     return None
+
+
+def _signed(cell: Any) -> Any:
+    """Of 64 bits, with the same bits."""
+    return cell - (1 << 64) if isinstance(cell, int) and cell >> 63 else cell
 
 
 def _stream_id(frame: dcp.Frame) -> int | None:

@@ -321,6 +321,7 @@ def options(draw: st.DrawFn, dialect: Dialect, collections: bool = False) -> Opt
         xattrs=draw(st.sampled_from(["split", "map", "inline"])),
         keys=draw(st.sampled_from(["binary", "utf8"])),
         errors=draw(st.sampled_from(["raise", "quarantine"])),
+        types=draw(st.sampled_from(["wire", "plain"])),
         max_frame=draw(st.sampled_from([MAX_FRAME, MAX_FRAME, 300])),
         max_value=draw(st.sampled_from([MAX_FRAME, 100])),
     )

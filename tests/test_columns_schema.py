@@ -86,6 +86,24 @@ def test_options_decide_over_the_types_of_three_columns(keys: str, views: bool, 
     }
 
 
+@pytest.mark.parametrize("name", dcp.DIALECTS)
+def test_plain_types_are_those_of_spark(name: str) -> None:
+    pa = pytest.importorskip("pyarrow", reason="the types are those of pyarrow")
+    names = list(columns_of(dcp.DIALECTS[name]))
+    wire, plain = (pa.schema(dcp.Decoder(name, names, types=types).schema) for types in ("wire", "plain"))
+    kept = {pa.binary(), pa.utf8(), pa.timestamp("us", "UTC")}
+    others = {
+        pa.dictionary(pa.int8(), pa.utf8()): pa.utf8(),
+        pa.uint8(): pa.int32(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.int64(),
+    }
+    assert plain.types == [others.get(type_, type_) for type_ in wire.types]
+    assert set(wire.types) == kept | others.keys()
+    assert all(field.nullable for field in plain)
+
+
 def test_schemas_of_equal_columns_are_equal() -> None:
     one, same, other = dcp.Decoder().schema, dcp.Decoder().schema, dcp.Decoder(keys="utf8").schema
     assert one == same
@@ -123,12 +141,12 @@ def test_a_plan_is_of_the_columns_and_events_that_it_was_compiled_for(dialect: D
     ("columns", "problem"),
     [
         ([], "columns: expected 1 to 64, found 0"),
-        ([("c", "C", Source.FIELD, False)] * 65, "columns: expected 1 to 64, found 65"),
-        ([("c", "e", Source.FIELD, False)], "no column can have the Arrow type 'e'"),
+        ([("c", "C", Source.FIELD, False, False)] * 65, "columns: expected 1 to 64, found 65"),
+        ([("c", "e", Source.FIELD, False, False)], "no column can have the Arrow type 'e'"),
     ],
 )
 def test_a_plan_that_the_loop_has_no_room_for_is_refused(
-    columns: list[tuple[str, str, Source, bool]], problem: str
+    columns: list[tuple[str, str, Source, bool, bool]], problem: str
 ) -> None:
     with pytest.raises(ValueError, match=problem):
         _codec.Plan(columns, [], [])

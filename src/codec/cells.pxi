@@ -38,13 +38,19 @@ cdef inline void move_fields(Columns* columns, const Shape* shape, const uint8_t
 cdef void widen_fields(Columns* columns, const Shape* shape, const uint8_t* const* bases, int64_t n) noexcept nogil:
     """Fields whose column is wider than they are."""
     cdef const Op* op = shape.ends[<int>ZERO1]
-    while op < shape.ends[<int>WIDEN4]:
+    while op < shape.ends[<int>WIDEN4_TO_8]:
         (<uint64_t*>columns.fixed[op.column])[n] = load32(bases[op.behind_infos] + op.offset)
         op += 1
-    while op < shape.ends[<int>WIDEN2]:
+    while op < shape.ends[<int>WIDEN2_TO_8]:
+        (<uint64_t*>columns.fixed[op.column])[n] = load16(bases[op.behind_infos] + op.offset)
+        op += 1
+    while op < shape.ends[<int>WIDEN1_TO_8]:
+        (<uint64_t*>columns.fixed[op.column])[n] = (bases[op.behind_infos] + op.offset)[0]
+        op += 1
+    while op < shape.ends[<int>WIDEN2_TO_4]:
         (<uint32_t*>columns.fixed[op.column])[n] = load16(bases[op.behind_infos] + op.offset)
         op += 1
-    while op < shape.ends[<int>WIDEN1]:
+    while op < shape.ends[<int>WIDEN1_TO_4]:
         (<uint32_t*>columns.fixed[op.column])[n] = (bases[op.behind_infos] + op.offset)[0]
         op += 1
 

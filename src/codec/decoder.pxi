@@ -330,6 +330,9 @@ cdef class Decoder:
                 self._finish_sources(rows)
             if w.map_xattrs:
                 self._finish_pairs(rows)
+            i = w.at[<int>EVENT]
+            if i != NOWHERE and is_spelled(&w.specs[i]) and not self._spell(i):
+                raise MemoryError
             for i in range(w.n_columns):
                 if not finish_column(&w.columns, i, &w.specs[i], w.rows, w.room, &rows.built[i]):
                     raise MemoryError
@@ -338,6 +341,10 @@ cdef class Decoder:
             return rows
         finally:
             atomic_give(&self._busy)
+
+    cdef bint _spell(self, int i) noexcept:
+        cdef const int32_t* ends = <const int32_t*>self.plan.event_offsets.data
+        return spell_events(&self._work.columns, i, self._work.rows, ends, self.plan.event_data.data)
 
     cdef int _finish_sources(self, Rows rows) except -1:
         """The buffers that the views point into; what was inflated comes last."""

@@ -31,15 +31,19 @@ cdef enum Move:
     ZERO4
     ZERO2
     ZERO1
-    WIDEN4
-    WIDEN2
-    WIDEN1
+    WIDEN4_TO_8
+    WIDEN2_TO_8
+    WIDEN1_TO_8
+    WIDEN2_TO_4
+    WIDEN1_TO_4
     MOVES
 
 cdef enum:
     MAX_COLUMNS = 64
     NOWHERE = -1
     ANY_LENGTH = -2
+    # No longer than the smallest frame: so the names in a batch are no more bytes than its frames.
+    LONGEST_EVENT = HEADER_SIZE
 
 cdef struct Op:
     uint16_t offset
@@ -86,6 +90,7 @@ cdef struct Shape:
 
 cdef struct Spec:
     int source
+    # What a row takes in the batch in work: an event is a number there, whatever it becomes.
     int width
     bint binary
     bint mapped
@@ -112,7 +117,9 @@ cdef int stored_width(str format) except -1:
 cdef Move move_of(int wire, int stored) except? MOVES:
     if wire == stored:
         return {8: COPY8, 4: COPY4, 2: COPY2, 1: COPY1}[wire]
-    return {(4, 8): WIDEN4, (2, 4): WIDEN2, (1, 4): WIDEN1}[wire, stored]
+    return {
+        (4, 8): WIDEN4_TO_8, (2, 8): WIDEN2_TO_8, (1, 8): WIDEN1_TO_8, (2, 4): WIDEN2_TO_4, (1, 4): WIDEN1_TO_4,
+    }[wire, stored]
 
 
 cdef Move zero_of(int stored) except? MOVES:
@@ -133,7 +140,7 @@ cdef class Plan:
     cdef Memory* event_data
 
     def __cinit__(self, columns, events, shapes):
-        """`columns`: (name, format, source, nullable). `events`: names of the rows.
+        """`columns`: (name, format, source, nullable, whether Arrow is told that it is). `events`: names of the rows.
 
         `shapes`: one mapping a form, siblings in the order in which they are tried.
         """
@@ -146,9 +153,10 @@ cdef class Plan:
         self.n_columns = len(columns)
         memset(self.at, 0xFF, sizeof(self.at))
         memset(self.routes, 0xFF, sizeof(self.routes))
-        for i, (_, format, source, nullable) in enumerate(columns):
+        for i, (_, format, source, nullable, _) in enumerate(columns):
             binary = format in ("z", "u", "vz", "vu")
-            self.specs[i] = Spec(source, stored_width(format), binary, format == "+m", nullable)
+            width = 1 if source == EVENT else stored_width(format)
+            self.specs[i] = Spec(source, width, binary, format == "+m", nullable)
             if source != FIELD:
                 self.at[<int>source] = i
         self._name_events()
@@ -177,6 +185,8 @@ cdef class Plan:
     cdef int _name_events(self) except -1:
         """The dictionary of the events: utf8 names."""
         text = "".join(self.events).encode()
+        if any(len(name.encode()) > LONGEST_EVENT for name in self.events):
+            raise ValueError(f"events: expected names of at most {LONGEST_EVENT} bytes, found {self.events}")
         self.event_offsets = memory_new(4 * (len(self.events) + 1))
         self.event_data = memory_new(len(text))
         if self.event_offsets == NULL or self.event_data == NULL:
@@ -193,7 +203,7 @@ cdef class Plan:
         cdef ArrowSchema* child
         if start_schema(&self.schema, "+s", "", 0, self.n_columns) == NULL:
             raise MemoryError
-        for i, (name, format, source, nullable) in enumerate(columns):
+        for i, (name, format, source, _, nullable) in enumerate(columns):
             child = <ArrowSchema*>room_for(sizeof(ArrowSchema))
             self.schema.children[i] = child
             wire_name, wire_format = name.encode(), format.encode()
@@ -243,7 +253,7 @@ cdef class Plan:
         shape.varied = shape.type != NOWHERE or shape.engine_at != NOWHERE or shape.n_whens > 0
         self._compile(shape, row["places"])
         shape.plain = shape.event != NOWHERE and not shape.varied and row["kind"] == 0 and shape.key_must \
-            and not shape.value_must and shape.value_may and shape.seqno_at != NOWHERE and not shape.widens
+            and not shape.value_must and shape.value_may and shape.seqno_at != NOWHERE
         while route[0] != NOWHERE:
             sibling = &self.shapes[route[0]]
             # A form without conditions of its own is for what its siblings leave, and so depends on theirs.
@@ -281,5 +291,5 @@ cdef class Plan:
                 op[0] = Op(offset, column, offset >= HEADER_SIZE)
                 op += 1
             shape.ends[kind] = op
-            shape.widens |= kind >= WIDEN4 and len(moves[kind]) > 0
+            shape.widens |= kind >= WIDEN4_TO_8 and len(moves[kind]) > 0
         return 0

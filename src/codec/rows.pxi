@@ -129,7 +129,7 @@ cdef class Rows:
         cdef Py_ssize_t total = 0
         cdef int i
         for i in range(self.plan.n_columns):
-            total += self.num_rows * (self.plan.specs[i].width or 4) + self.built[i].used
+            total += fixed_size(&self.plan.specs[i], self.num_rows) + self.built[i].used
             if self.built[i].valid != NULL:
                 total += (self.num_rows + 7) // 8
         for i in range(4):
@@ -141,8 +141,7 @@ cdef class Rows:
         if not 0 <= column < self.plan.n_columns:
             raise IndexError(column)
         cdef Built* built = &self.built[column]
-        cdef Spec* spec = &self.plan.specs[column]
-        fixed = self.num_rows * spec.width if spec.width else 4 * (self.num_rows + 1)
+        fixed = fixed_size(&self.plan.specs[column], self.num_rows)
         return (
             None if built.valid == NULL else View.of(built.valid, built.valid.data, (self.num_rows + 7) // 8, False),
             View.of(built.data, built.data.data, fixed, False),
@@ -298,19 +297,52 @@ cdef void fill_offsets(Columns* columns, int i, int64_t n) noexcept nogil:
     bytes.filled = n + 1
 
 
+cdef inline bint is_spelled(const Spec* spec) noexcept nogil:
+    """Whether the numbers of events become their names."""
+    return spec.source == EVENT and spec.binary
+
+
+cdef inline int64_t fixed_size(const Spec* spec, int64_t rows) noexcept nogil:
+    """The bytes of the fixed part of a column that is finished."""
+    return rows * spec.width if spec.width and not is_spelled(spec) else 4 * (rows + 1)
+
+
+cdef bint spell_events(Columns* columns, int i, int64_t rows, const int32_t* ends, const uint8_t* names) noexcept nogil:
+    """The names of events in the place of their numbers. `ends` is where each name ends, behind a 0."""
+    cdef const uint8_t* numbers = columns.fixed[i]
+    cdef Bytes* text = &columns.bytes[i]
+    cdef int32_t* offsets = <int32_t*>malloc(4 * (rows + 1) + SLACK)
+    cdef int64_t n, size
+    if offsets == NULL:
+        return False
+    for n in range(rows):
+        offsets[n] = <int32_t>text.used
+        size = ends[numbers[n] + 1] - ends[numbers[n]]
+        if text.room - text.used < size and not reserve_bytes(text, size):
+            free(offsets)
+            return False
+        # Of fixed size, as in `copy_bytes`; behind the names there is SLACK too.
+        memcpy(text.data + text.used, names + ends[numbers[n]], LONGEST_EVENT)
+        text.used += size
+    offsets[rows] = <int32_t>text.used
+    free(columns.fixed[i])
+    columns.fixed[i] = <uint8_t*>offsets
+    return True
+
+
 cdef bint finish_column(Columns* columns, int i, const Spec* spec, int64_t rows, int64_t room,
                         Built* out) noexcept nogil:
     """Hands the memory of a column over. False if there is no room even to say whose it is."""
     cdef Bytes* bytes = &columns.bytes[i]
-    cdef int64_t size = rows * spec.width if spec.width else 4 * (rows + 1)
+    cdef int64_t size = fixed_size(spec, rows)
     if spec.nullable:
         out.nulls = count_nulls(columns.valid[i], rows)
     if spec.width == 0:
         if spec.nullable:
             fill_offsets(columns, i, rows)
         (<int32_t*>columns.fixed[i])[rows] = <int32_t>bytes.used
-        if bytes.data == NULL and not grow(&bytes.data, 0):
-            return False
+    if (spec.width == 0 or is_spelled(spec)) and bytes.data == NULL and not grow(&bytes.data, 0):
+        return False
     if 2 * rows < room:
         if not grow(&columns.fixed[i], size) or (bytes.data != NULL and not grow(&bytes.data, bytes.used)):
             return False

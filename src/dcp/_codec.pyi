@@ -52,7 +52,7 @@ class View:
 class Plan:
     def __new__(
         cls,
-        columns: Sequence[tuple[str, str, Source, bool]],
+        columns: Sequence[tuple[str, str, Source, bool, bool]],
         events: Sequence[str],
         shapes: Sequence[Mapping[str, Any]],
     ) -> Plan: ...

@@ -31,6 +31,7 @@ class Options:
     xattrs: str
     keys: str
     errors: str
+    types: str
     columns: tuple[str, ...] | None
     events: tuple[str, ...] | None
     max_rows: int | None
@@ -52,6 +53,7 @@ class Options:
             "xattrs": self.xattrs,
             "keys": self.keys,
             "errors": self.errors,
+            "types": self.types,
         }
         return dcp.Decoder(**(asked | other))
 
@@ -73,6 +75,7 @@ def options_of(source: Source) -> Options:
         xattrs="inline" if flags & 128 else "map" if more & 16 else "split",
         keys="utf8" if more & 1 else "binary",
         errors="quarantine" if more & 2 else "raise",
+        types="plain" if more & 32 else "wire",
         columns=_some(sorted(columns_of(dialect_of(dialect))), shown) if more & 4 else None,
         events=_some([m.name for m in dialect_of(dialect).messages if m.role is Role.ROW], shown) if more & 8 else None,
         max_rows=1 + (rows & 63) if rows else None,
@@ -131,7 +134,7 @@ def _buffers(batch: dcp.Batch, index: int) -> tuple[Any, Any, Any]:
     return batch._rows.buffers(index)
 
 
-_CODES: dict[str, Any] = {"c": "b", "C": "B", "S": "H", "I": "I", "L": "Q", "tsu:UTC": "q"}
+_CODES: dict[str, Any] = {"c": "b", "C": "B", "S": "H", "i": "i", "I": "I", "l": "q", "L": "Q", "tsu:UTC": "q"}
 
 
 def _cells(batch: dcp.Batch, index: int, column: Column) -> list[Any]:
@@ -243,9 +246,7 @@ class Expected:
         if stream:
             stream.last = int(seqno or 0)
         special = {
-            "event": sorted(self._events, key=[m.name for m in dialect_of(options.dialect).messages].index).index(
-                message.name
-            ),
+            "event": self._event(message),
             "timestamp": _signed((frame.cas & ~0xFFFF) // 1000),
             "collection_id": collection,
             "key": key.decode() if options.keys == "utf8" and "key" in names else key,
@@ -263,10 +264,17 @@ class Expected:
         for column in self.columns:
             missing = None if column.nullable else 0
             name = column.name
-            self.decoded.cells[name].append(special[name] if name in special else fields.get(name, missing))
+            cell: Any = special[name] if name in special else fields.get(name, missing)
+            self.decoded.cells[name].append(_signed(cell) if column.format == "l" and cell is not None else cell)
         self.decoded.rows += 1
         if raw[0] in (0x80, 0x08):
             self.decoded.counted += len(raw)
+
+    def _event(self, message: Message) -> int | str:
+        if self.options.types == "plain":
+            return message.name
+        order = [other.name for other in dialect_of(self.options.dialect).messages]
+        return sorted(self._events, key=order.index).index(message.name)
 
 
 def _must(holds: bool, problem: str) -> None:

@@ -25,7 +25,7 @@ SEQNO = (1 << 64) - 1
 
 def mutation(columns: tuple[str, ...]) -> pa.RecordBatch:
     fields = {"seqno": SEQNO, "rev_seqno": 2, "flags": 0xFFFF_FFFF, "expiry": 0, "lock_time": 0, "nru": 0}
-    decoder = dcp.Decoder(columns=columns)
+    decoder = dcp.Decoder(columns=columns, types="plain")
     decoder.feed(dcp.encode(Frame("mutation", Magic.REQUEST, vbucket=0xFFFF, fields=fields, key=b"k", value=b"v")))
     return decoder.take().to_arrow()
 
@@ -34,7 +34,9 @@ def test_every_column_has_a_type_that_spark_has() -> None:
     names = tuple(columns_of(DCP))
     schema = Schema(Options("", columns=names))
     assert set(schema.arrow.types) <= PLAIN
-    (row,) = schema.plain(mutation(names)).to_pylist()
+    batch = schema.checked(mutation(names))
+    assert batch.schema == schema.arrow
+    (row,) = batch.to_pylist()
     assert row["event"] == "mutation"
     assert (row["vbucket"], row["flags"], row["key"], row["delete_time"]) == (0xFFFF, 0xFFFF_FFFF, b"k", None)
     # By its bits, since Spark has no number so large.
@@ -45,10 +47,10 @@ def test_text_is_checked() -> None:
     columns = ("key", "value")
     batch = mutation(columns)
     schema = Schema(Options("", columns=columns, key_format="string"))
-    assert schema.plain(batch).to_pylist() == [{"key": "k", "value": b"v"}]
+    assert schema.checked(batch).to_pylist() == [{"key": "k", "value": b"v"}]
     broken = pa.record_batch([pa.array([b"\xff"]), pa.array([b""])], names=columns)
     with pytest.raises(dcp.LocalProtocolError, match="keyFormat: expected binary"):
-        schema.plain(broken)
+        schema.checked(broken)
 
 
 SIZES = st.lists(

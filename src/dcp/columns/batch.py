@@ -86,8 +86,8 @@ class Batch:
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any] | Bytes]:
         """The columns as numpy arrays that look at the same memory.
 
-        A column with nulls is a masked array, a column of bytes `Bytes`, `event` a number into
-        `events`. Xattrs as a map have no such form and are left out.
+        A column with nulls is a masked array, a column of bytes or text `Bytes`, `event` a number into
+        `events` unless it is text. Xattrs as a map have no such form and are left out.
         """
         import numpy
 

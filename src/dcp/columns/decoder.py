@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from dcp import _codec
 from dcp.columns.batch import Batch
 from dcp.columns.plan import compile_plan, events_of
-from dcp.columns.schema import COLUMNS, Column, Schema, choose
+from dcp.columns.schema import COLUMNS, Column, Schema, choose, plain
 from dcp.errors import DcpError, FrameError, LocalProtocolError
 from dcp.wire.frame import Frame, dialect_of, read_frame, split
 from dcp.wire.layout import HEADER_STRUCT, Dialect
@@ -38,6 +38,9 @@ class Decoder(_codec.Decoder):
     are those of what is stored, not of what is sent.
     xattrs: "split" their section off the value, make a "map" of it, or leave them "inline".
     keys: "binary", or "utf8": checked.
+    types: "wire", numbers unsigned and as wide as they are sent, events a dictionary; or "plain", as Spark has
+    them: events text, numbers signed and of 32 bits or, where that is too small, of 64, of which those of the
+    wire keep their bits.
     errors: "raise", or "quarantine": a value that cannot be read is delivered as it came, and the
     column `error` says why.
     max_frame, max_value: the largest frame, and the largest value after inflating, in bytes.
@@ -64,16 +67,20 @@ class Decoder(_codec.Decoder):
         xattrs: Literal["split", "map", "inline"] = "split",
         keys: Literal["binary", "utf8"] = "binary",
         errors: Literal["raise", "quarantine"] = "raise",
+        types: Literal["wire", "plain"] = "wire",
     ) -> Self:
         for name, value, accepted in (
             ("xattrs", xattrs, ("split", "map", "inline")),
             ("keys", keys, ("binary", "utf8")),
             ("errors", errors, ("raise", "quarantine")),
+            ("types", types, ("wire", "plain")),
         ):
             if value not in accepted:
                 raise LocalProtocolError(f"{name}: expected one of {', '.join(accepted)}, found {value!r}")
         table = dialect_of(dialect)
         chosen = _typed(choose(table, columns), views, keys, xattrs, quarantine=errors == "quarantine")
+        if types == "plain":
+            chosen = tuple(map(plain, chosen))
         plan = compile_plan(table, chosen, (*events_of(table, events), *also))
         self = super().__new__(
             cls,

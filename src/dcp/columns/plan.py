@@ -38,7 +38,10 @@ def events_of(dialect: Dialect, names: Collection[str] | None) -> tuple[str, ...
 
 def compile_plan(dialect: Dialect, columns: Sequence[Column], events: Sequence[str]) -> _codec.Plan:
     """The plan for these columns of these rows."""
-    described = [(column.name, column.format, column.source, column.nullable) for column in columns]
+    described = [
+        (column.name, column.format, column.source, column.nullable, column.nullable or column.declared_nullable)
+        for column in columns
+    ]
     shapes = [shape for message in dialect.messages for shape in _shapes(message, events)]
     return _codec.Plan(described, events, shapes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from dcp import _codec
@@ -16,7 +16,8 @@ from dcp.wire.layout import HEADER, Dialect, Role
 class Column:
     """One column. `format` is its type in the words of the Arrow C data interface.
 
-    What a message lacks is null where `nullable`, and 0 otherwise.
+    What a message lacks is null where `nullable`, and 0 otherwise; where `declared_nullable` Arrow is told that it
+    may be null all the same.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Column:
     source: Source = Source.FIELD
     nullable: bool = False
     default: bool = True
+    declared_nullable: bool = False
 
 
 _UNSIGNED = {1: "C", 2: "S", 4: "I", 8: "L"}
@@ -52,6 +54,8 @@ COLUMNS = (
     Column("stream_id", "S", "the stream, where several share a vbucket", Source.STREAM_ID, nullable=True),
     Column("error", "u", "why the value could not be read", Source.ERROR, nullable=True, default=False),
 )
+# For consumers without unsigned numbers and dictionaries; those of 64 bits keep their bits.
+_PLAIN = {DICTIONARY: "u", "C": "i", "S": "i", "I": "l", "L": "l"}
 _BY_NAME = {column.name: column for column in COLUMNS}
 
 
@@ -67,6 +71,11 @@ def columns_of(dialect: Dialect) -> dict[str, Column]:
         if field.visible
     }
     return _BY_NAME | {name: column for name, column in fields.items() if name not in _BY_NAME}
+
+
+def plain(column: Column) -> Column:
+    """The column with a type that Spark has, whose columns are all nullable."""
+    return replace(column, format=_PLAIN.get(column.format, column.format), declared_nullable=True)
 
 
 def choose(dialect: Dialect, names: Iterable[str] | None) -> tuple[Column, ...]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcp.columns.schema import Column, choose
+from dcp.columns.schema import Column, choose, plain
 from dcp.errors import LocalProtocolError
 from dcp.spark.options import Options
 from dcp.wire.dcp import DCP
@@ -18,31 +17,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def _same(column: Any) -> Any:
-    return column
-
-
-def _bits(column: Any) -> Any:
-    """Spark has no unsigned numbers: those of 64 bits keep their bits."""
-    return column.view(pa.int64())
-
-
-def _to(type_: Any) -> Callable[[Any], Any]:
-    return lambda column: pc.cast(column, type_)
-
-
-# By the types of a batch: the type in Spark, in Arrow, and how to get there.
-_PLAIN: dict[str, tuple[str, Any, Callable[[Any], Any]]] = {
-    "c": ("string", pa.string(), _to(pa.string())),
-    "C": ("int", pa.int32(), _to(pa.int32())),
-    "S": ("int", pa.int32(), _to(pa.int32())),
-    "I": ("bigint", pa.int64(), _to(pa.int64())),
-    "L": ("bigint", pa.int64(), _bits),
-    "tsu:UTC": ("timestamp", pa.timestamp("us", "UTC"), _same),
-    "z": ("binary", pa.binary(), _same),
-    "u": ("string", pa.string(), _same),
+# By the plain types of a batch: the types in Spark and in Arrow.
+_KINDS: dict[str, tuple[str, Any]] = {
+    "i": ("int", pa.int32()),
+    "l": ("bigint", pa.int64()),
+    "tsu:UTC": ("timestamp", pa.timestamp("us", "UTC")),
+    "z": ("binary", pa.binary()),
+    "u": ("string", pa.string()),
 }
-_TEXT = ("string", pa.string(), _to(pa.string()))
 
 
 class Schema:
@@ -51,22 +33,21 @@ class Schema:
     def __init__(self, options: Options) -> None:
         columns = choose(DCP, options.columns)
         texts = {"key": options.key_format == "string", "value": options.value_format == "string"}
-        kinds = [_TEXT if texts.get(column.name) else _PLAIN[column.format] for column in columns]
+        kinds = [_KINDS["u" if texts.get(column.name) else plain(column).format] for column in columns]
         self.names = tuple(column.name for column in columns)
         self.ddl = ", ".join(f"{_quoted(column)} {kind[0]}" for column, kind in zip(columns, kinds, strict=True))
         self.arrow = pa.schema([pa.field(name, kind[1]) for name, kind in zip(self.names, kinds, strict=True)])
         self._kinds = [kind[0] for kind in kinds]
-        self._casts = [kind[2] for kind in kinds]
+        self._texts = [name for name in self.names if texts.get(name)]
 
-    def plain(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of the client with the types of Spark."""
-        columns = []
-        for name, cast, column in zip(self.names, self._casts, batch.columns, strict=True):
+    def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of plain types, with text where that is asked for."""
+        for name in self._texts:
             try:
-                columns.append(cast(column))
+                batch = batch.set_column(self.names.index(name), name, pc.cast(batch[name], pa.string()))
             except pa.ArrowInvalid as error:
                 raise LocalProtocolError(f"{name}Format: expected binary, since not all are UTF-8: {error}") from None
-        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+        return batch
 
     def struct(self) -> StructType:
         from pyspark.sql import types

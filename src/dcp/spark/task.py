@@ -33,11 +33,11 @@ def rows(partition: Partition, options: Options) -> Iterator[pa.RecordBatch]:
     schema = Schema(options)
     gone = gone_of()
     for batch in _undone(partition, schema):
-        yield schema.plain(batch)
+        yield schema.checked(batch)
     with dcp.connect(options.login.into(options.url)) as client:
         stream = _stream(client, partition, options, schema)
         watch = _Watch(client, stream, partition)
-        yield from sized(schema.plain(batch) for batch in _batches(stream, watch, gone))
+        yield from sized(schema.checked(batch) for batch in _batches(stream, watch, gone))
 
 
 def _stream(client: Client, partition: Partition, options: Options, schema: Schema) -> ChangeStream:
@@ -49,6 +49,7 @@ def _stream(client: Client, partition: Partition, options: Options, schema: Sche
         collections=options.collections,
         vbuckets=partition.vbuckets,
         columns=schema.names,
+        types="plain",
         batch_bytes=_LEAST,
         linger=_LINGER,
         on_rollback=options.on_rollback,
@@ -57,7 +58,7 @@ def _stream(client: Client, partition: Partition, options: Options, schema: Sche
 
 def _undone(partition: Partition, schema: Schema) -> Iterator[pa.RecordBatch]:
     """A row for each vbucket that the plan found to have lost what the reader had."""
-    make = rollback_rows(Decoder(WITH_ROLLBACK, schema.names, events=(EVENT,)))
+    make = rollback_rows(Decoder(WITH_ROLLBACK, schema.names, events=(EVENT,), types="plain"))
     for part in partition.ranges:
         if part.undone_from is not None:
             yield make(part.vbucket, part.undone_from, part.start.seqno).to_arrow()
