@@ -3,20 +3,56 @@
 from __future__ import annotations
 
 import doctest
+import io
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from dcp.wire.coverage import rewrite
+from tests.pages import PAGES, README, ROOT, examples
 
-ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+pytest_plugins = ["pytester"]
+
+EXAMPLES = examples(README)
 
 
-def test_the_examples_print_what_the_readme_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def output(code: str) -> str:
+    """What a program prints that is run here."""
+    with redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+    return printed.getvalue()
+
+
+def test_the_readme_has_five_examples() -> None:
+    assert list(EXAMPLES) == [
+        "Python",
+        "Polars and DuckDB",
+        "Spark: read a bucket",
+        "Spark: follow a bucket",
+        "A test of your own",
+    ]
+
+
+@pytest.mark.parametrize(("name", "needs"), [("Python", ["pyarrow"]), ("Polars and DuckDB", ["polars", "duckdb"])])
+def test_an_example_prints_what_stands_below_it(name: str, needs: list[str]) -> None:
+    for library in needs:
+        pytest.importorskip(library, reason="the example shows how it reads batches")
+    assert output(EXAMPLES[name].code) == EXAMPLES[name].prints
+
+
+def test_the_test_that_the_readme_shows_passes(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("pyarrow", reason="the example uses Arrow's own library")
+    pytester.makepyfile(EXAMPLES["A test of your own"].code)
+    result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:cacheprovider")
+    result.stdout.fnmatch_lines([f"*{EXAMPLES['A test of your own'].prints.strip()}*"])
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if ">>> " in page.read_text("utf-8")], ids=lambda p: p.name)
+def test_a_page_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch, page: Path) -> None:
     pytest.importorskip("pyarrow", reason="the examples use Arrow's own library")
     monkeypatch.chdir(ROOT)
-    failed, tried = doctest.testfile(str(README), module_relative=False, optionflags=doctest.ELLIPSIS)
+    failed, tried = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert tried > 5
     assert not failed
 
@@ -26,13 +62,19 @@ def test_the_coverage_tables_are_those_of_the_code() -> None:
     assert rewrite(text) == text, "run: python -m dcp.wire.coverage README.md"
 
 
-def test_the_demo_prints_the_lines_that_the_readme_shows() -> None:
+def test_a_capture_is_shown_as_the_guide_says() -> None:
     pytest.importorskip("click", reason="the command line is an extra")
     from click.testing import CliRunner
 
     from dcp.cli.group import dcp as command
 
-    shown = README.read_text(encoding="utf-8").partition("seconds   from")[2].partition("```")[0].splitlines()[1:]
+    shown = (
+        (ROOT / "docs/command-line.md")
+        .read_text("utf-8")
+        .partition("seconds   from")[2]
+        .partition("\n$ ")[0]
+        .splitlines()[1:]
+    )
     printed = CliRunner().invoke(command, ["inspect", str(ROOT / "tests/captures/couchbase-xattr.pcapng")]).output
     assert len(shown) == 5
     assert {line.rstrip() for line in printed.splitlines()} >= set(shown)
