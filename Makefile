@@ -41,17 +41,20 @@ $(VENV)/.lint $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/activate pyprojec
 test: $(VENV)/.installed ## build the extension and run the tests
 	$(BIN)/python -m pytest $(PYTEST)
 
+comma := ,
+# Named here as an extra, since only what is asked for directly is taken at its lowest.
 lowest: ## run the tests with the oldest libraries the project says it works with
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --upgrade uv
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct \
-		--editable '.$(EXTRAS)' --group test
+		--editable '.$(EXTRAS:]=$(comma)spark])' --group test --group spark
 	.venv-lowest/bin/python -m pytest $(PYTEST)
 
-lint: $(VENV)/.lint ## ruff and cython-lint
+lint: $(VENV)/.lint ## ruff, cython-lint, and a spell-checker
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint src
+	$(BIN)/codespell $(CODE) docs .ci .github Makefile $(wildcard *.md *.toml)
 
 # What Cython itself adds to a class and to a module, besides what the stub promises.
 CYTHON_ADDS := .*\.__(reduce|setstate)_cython__|dcp\._codec\.__test__

@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / ".github").glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    README,
+    ROOT / "CHANGELOG.md",
+    ROOT / "tests/fuzz/README.md",
+    *(page for folder in (".github", "docs") for page in sorted((ROOT / folder).glob("*.md"))),
+]
 
 
 class Example(NamedTuple):

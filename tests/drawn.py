@@ -1,0 +1,162 @@
+"""What pages show of the tables: `python -m tests.drawn` writes it where it belongs, and a test compares.
+
+Each drawing stands between two markers, `<!-- NAME: from the tables -->` and `<!-- NAME: end -->`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from dcp.columns.schema import COLUMNS, DICTIONARY
+from dcp.embedded.faults import FAULTS
+from dcp.wire import DIALECTS
+from dcp.wire.field import Field
+from dcp.wire.layout import Dialect, Effect, Layout, Message
+from tests.pages import ROOT
+from tests.test_architecture import EVERYTHING, MAY_IMPORT, ORDER, SOURCE
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    cells = [list(head), *map(list, rows)]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([lines[0], len(cells[0]) * "|---" + "|", *lines[1:]])
+
+
+def first_line(text: str | None) -> str:
+    return (text or "").strip().splitlines()[0].rstrip(".:")
+
+
+# The rooms, and who may import whom.
+
+
+def rooms() -> str:
+    rows = ((f"`{room}`", first_line(docstring(room))) for room in MAY_IMPORT if not room.startswith("__"))
+    return table(("room", "what it is"), rows)
+
+
+def docstring(room: str) -> str | None:
+    if room == "_codec":
+        return (SOURCE / "_codec.pyx").read_text("utf-8").removeprefix('"""')
+    at = SOURCE / "dcp" / room
+    path = at / "__init__.py" if at.is_dir() else at.with_suffix(".py")
+    return ast.get_docstring(ast.parse(path.read_text("utf-8")))
+
+
+def imports() -> str:
+    """Solid: whatever stands before it. Dotted: only these."""
+    lines = ["flowchart TB", *(f"    {one} --> {next_}" for one, next_ in pairwise(ORDER))]
+    for room, allowed in MAY_IMPORT.items():
+        if room in ORDER or room.startswith("__"):
+            continue
+        if allowed == EVERYTHING:
+            lines += [f"    {other} --> {room}" for other in (ORDER[-1], "embedded")]
+        else:
+            lines += [f"    {other} -.-> {room}" for other in ORDER if other in allowed]
+    return "\n".join(["```mermaid", *lines, "```"])
+
+
+# The tables themselves.
+
+
+def words() -> str:
+    kinds: list[type] = [Field, Layout, Message, Dialect]
+    rows = [(f"`{kind.__name__}`", first_line(kind.__doc__)) for kind in kinds]
+    rows += [(f"`Effect.{effect.name}`", effect.value) for effect in Effect]
+    return table(("word", "what it is"), rows)
+
+
+ARROW = {
+    DICTIONARY: "dictionary of text",
+    "C": "uint8",
+    "S": "uint16",
+    "I": "uint32",
+    "L": "uint64",
+    "tsu:UTC": "timestamp (µs, UTC)",
+    "z": "binary",
+    "u": "text",
+}
+
+
+def columns() -> str:
+    rows = (
+        (
+            f"`{column.name}`",
+            ARROW[column.format],
+            "yes" if column.nullable else "",
+            "yes" if column.default else "",
+            column.about,
+        )
+        for column in COLUMNS
+    )
+    return table(("column", "Arrow type", "may be null", "default", "what it is"), rows)
+
+
+# What of a stream moved from one dialect to the next.
+MOVED = (
+    "stream_request",
+    "stream_start",
+    "snapshot_start",
+    "snapshot_end",
+    "snapshot_marker",
+    "mutation",
+    "deletion",
+    "expiration",
+    "stream_flush",
+    "set_vbucket_state",
+    "stream_end",
+    "stream_end_ok",
+)
+
+
+def dialects() -> str:
+    rows = ((f"`{name}`", *(cell(dialect, name) for dialect in DIALECTS.values())) for name in MOVED)
+    return table(("message", *(dialect.title for dialect in DIALECTS.values())), rows)
+
+
+def cell(dialect: Dialect, name: str) -> str:
+    message = dialect.by_name.get(name)
+    if message is None:
+        return ""
+    opcode = f"0x{message.opcode:02x}" + ("" if message.type is None else f" type {message.type}")
+    lengths = dict.fromkeys(str(form.extras_length) for form in message.sent)
+    return f"{opcode}: {', '.join(lengths)}"
+
+
+def faults() -> str:
+    return table(
+        ("fault", "what it does"), ((f"`{name}`", first_line(fault.__doc__)) for name, fault in FAULTS.items())
+    )
+
+
+DRAWN: dict[Path, tuple[Callable[[], str], ...]] = {
+    ROOT / "docs/architecture.md": (rooms, imports, words, faults),
+    ROOT / "docs/decoding.md": (columns,),
+    ROOT / "docs/protocol.md": (dialects,),
+}
+
+
+def redrawn(text: str, draw: Callable[[], str]) -> str:
+    """The page with what stands between the markers of a drawing as the tables have it."""
+    start, end = f"<!-- {draw.__name__}: from the tables -->", f"<!-- {draw.__name__}: end -->"
+    before, found, rest = text.partition(start)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"expected the markers {start} and {end}")
+    return f"{before}{start}\n\n{draw()}\n\n{end}{after}"
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page with its drawings, as it should be."""
+    for page, drawings in DRAWN.items():
+        text = page.read_text("utf-8")
+        for draw in drawings:
+            text = redrawn(text, draw)
+        yield page, text
+
+
+if __name__ == "__main__":
+    for page, text in pages():
+        page.write_text(text, "utf-8")
