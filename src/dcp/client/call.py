@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dcp.columns.decoder import Decoder
@@ -15,6 +16,8 @@ from dcp.session.handshake import Agreement, Wishes
 from dcp.wire.frame import Frame
 
 _MANY = 1 << 30
+# So many questions fit into the buffers of any connection, and so do their answers.
+_AT_ONCE = 512
 
 
 class Caller:
@@ -38,12 +41,23 @@ class Caller:
             raise
 
     def ask(self, name: str, **parts: Any) -> Frame:
-        opaque = self._session.ask(name, **parts)
-        self._deadline = time.monotonic() + self._timeout
-        while True:
-            event = self._next()
-            if isinstance(event, Answered) and event.frame.opaque == opaque:
-                return event.frame
+        return self.ask_all(name, [parts])[0]
+
+    def ask_all(self, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
+        """Many questions of a kind, without waiting for one answer before the next question."""
+        answers: list[Frame] = []
+        for first in range(0, len(questions), _AT_ONCE):
+            opaques = [self._session.ask(name, **parts) for parts in questions[first : first + _AT_ONCE]]
+            missing = set(opaques)
+            found: dict[int, Frame] = {}
+            self._deadline = time.monotonic() + self._timeout
+            while missing:
+                event = self._next()
+                if isinstance(event, Answered) and event.frame.opaque in missing:
+                    missing.remove(event.frame.opaque)
+                    found[event.frame.opaque] = event.frame
+            answers += map(found.__getitem__, opaques)
+        return answers
 
     def close(self) -> None:
         self._socket.close()

@@ -203,6 +203,8 @@ class Client:
         batch_bytes: int = 4 << 20,
         linger: float = 0.02,
         on_rollback: str = "replay",
+        persisted_only: bool = False,
+        persisted_within: float = 60.0,
         **decoding: Any,
     ) -> ChangeStream:
         """Follow the changes.
@@ -213,6 +215,9 @@ class Client:
         handed out at so many rows or bytes, or when its first row is so many seconds old.
         on_rollback: "replay", where a row with the event `rollback` comes before what is sent again, or
         "fail" with a RollbackError.
+        persisted_only: hand out only what every copy of its vbucket has on disk, so that no failover takes it
+        back. What has to wait for longer than `persisted_within` seconds is a TransportError that names the
+        copies which lag.
         """
         if on_rollback not in ("replay", "fail"):
             raise LocalProtocolError(f"on_rollback: expected replay or fail, found {on_rollback!r}")
@@ -234,6 +239,7 @@ class Client:
             chosen=chosen,
             rollback_row=rollbacks,
             fail_on_rollback=on_rollback == "fail",
+            persisted_within=persisted_within if persisted_only else None,
         )
         stream = ChangeStream(follower, empty)
         self._streams.append(stream)
@@ -386,6 +392,9 @@ class _Opener:
 
     def learn(self, config: Any, host: str) -> None:
         self._client.learn(config, host)
+
+    def call(self, node: Node) -> Caller:
+        return self._client.call(node)
 
     def open_link(self, node: Node, owner: Follower) -> Link:
         return self._client._open_link(node, owner, self)

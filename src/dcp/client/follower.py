@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dcp.client.call import Caller
 from dcp.client.link import Link
+from dcp.client.persistence import History, Persistence, needs_of
 from dcp.cluster import ClusterMap, Node
 from dcp.columns.batch import Batch
 from dcp.errors import DcpError, RemoteProtocolError, RollbackError, ServerError, TransportError
@@ -41,6 +43,8 @@ class Cluster(Protocol):
 
     def learn(self, config: Any, host: str) -> None: ...
 
+    def call(self, node: Node) -> Caller: ...
+
     def open_link(self, node: Node, owner: Follower) -> Link: ...
 
 
@@ -58,7 +62,7 @@ class Vbucket:
     retry_at: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Item:
     """What the consumer gets next, and where streams stand then."""
 
@@ -66,6 +70,8 @@ class Item:
     marks: dict[int, Mark]
     link: Link | None = None
     counted: int = 0
+    # What has to be on disk before.
+    needs: dict[History, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -94,6 +100,7 @@ class Follower:
         chosen: StreamFilter | None,
         rollback_row: Callable[[int, int, int], Batch],
         fail_on_rollback: bool,
+        persisted_within: float | None = None,
     ) -> None:
         self.counters = Counters()
         self.marks: dict[int, Mark] = {}
@@ -114,8 +121,11 @@ class Follower:
         self._error: Exception | None = None
         self._closed = False
         self._map_due: float | None = None
+        self._persistence = None if persisted_within is None else Persistence(cluster, self, persisted_within)
         self._supervisor = threading.Thread(target=self._supervise, name="dcp supervisor", daemon=True)
         self._supervisor.start()
+        if self._persistence is not None:
+            self._persistence.start()
 
     # For the consumer.
 
@@ -123,10 +133,10 @@ class Follower:
         """What came next; None when all is done. TimeoutError after so many seconds without anything."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
-            while not self._items:
+            while not self._ready():
                 if self._error is not None:
                     raise self._error
-                if self._closed or all(vbucket.done for vbucket in self._vbuckets.values()):
+                if self._closed or (not self._items and all(vbucket.done for vbucket in self._vbuckets.values())):
                     return None
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
@@ -136,6 +146,16 @@ class Follower:
             item = self._items.popleft()
             self.marks.update(item.marks)
             return item
+
+    def _ready(self) -> bool:
+        """Whether there is something that the consumer may have. What has no rows it need not see."""
+        while self._items and (self._persistence is None or self._persistence.covers(self._items[0].needs)):
+            if len(self._items[0].batch):
+                return True
+            item = self._items.popleft()
+            self.marks.update(item.marks)
+            self.processed(item)
+        return False
 
     def processed(self, item: Item) -> None:
         """The consumer is done with it: the server may send more."""
@@ -153,6 +173,8 @@ class Follower:
             link.close()
         for link in links:
             link.join()
+        if self._persistence is not None:
+            self._persistence.close()
         if self._supervisor is not threading.current_thread():
             self._supervisor.join()
 
@@ -160,7 +182,7 @@ class Follower:
 
     def happened(self, link: Link, event: Event) -> None:
         with self._lock:
-            if self._closed:
+            if self._closed or link.closing:
                 return
             if isinstance(event, Ready):
                 link.ready = True
@@ -181,14 +203,15 @@ class Follower:
     def delivered(self, link: Link, delivery: Delivery) -> None:
         batch = delivery.batch
         marks = {vbucket: mark for (vbucket, _), mark in delivery.marks.items()}
+        needs = {} if self._persistence is None else needs_of(marks.values())
         with self._lock:
-            if self._closed:
+            if self._closed or link.closing:
                 return
             self.counters.rows += len(batch)
             self.counters.bytes += delivery.counted
             self.counters.batches += 1
-            if len(batch):
-                self._items.append(Item(batch, marks, link, delivery.counted))
+            if len(batch) or needs:
+                self._items.append(Item(batch, marks, link, delivery.counted, needs))
                 self._changed.notify_all()
                 return
             # Nothing for the consumer to process: but it may still be at what came before.
@@ -220,6 +243,16 @@ class Follower:
         """Something that no code foresaw."""
         with self._lock:
             self._fail(bug)
+
+    # For what knows of disks.
+
+    def held(self) -> list[Item]:
+        with self._lock:
+            return list(self._items)
+
+    def told(self) -> None:
+        with self._lock:
+            self._changed.notify_all()
 
     # What happened to a stream.
 
@@ -254,6 +287,8 @@ class Follower:
         if before.seqno == 0:
             self._fail(RemoteProtocolError(f"vbucket {vbucket.number}: asked to go back although it begins at 0"))
             return
+        if self._forget(vbucket.number):
+            return
         older = before.under_older_uuid() if seqno == 0 else None
         if older is not None:
             vbucket.position = older
@@ -267,6 +302,30 @@ class Follower:
         mark = Mark(Progress(vbucket.position), 0)
         row = self._rollback_row(vbucket.number, before.seqno, vbucket.position.seqno)
         self._items.append(Item(row, {vbucket.number: mark}))
+
+    def _forget(self, number: int) -> bool:
+        """Nobody has seen what still waits for disks: all from the first batch of a vbucket on comes again.
+
+        Says whether there was any.
+        """
+        first = next((place for place, item in enumerate(self._items) if item.needs and number in item.marks), None)
+        if first is None:
+            return False
+        dropped = {other for _ in range(len(self._items) - first) for other in self._items.pop().marks}
+        links = {link for other in dropped if (link := self._vbuckets[other].link) is not None}
+        for link in links:
+            link.close()
+        self._links = {node: link for node, link in self._links.items() if link not in links}
+        for vbucket in self._vbuckets.values():
+            if vbucket.number in dropped or vbucket.link in links:
+                vbucket.stream = vbucket.link = None
+                vbucket.position, vbucket.done = self._kept(vbucket.number), False
+        return True
+
+    def _kept(self, number: int) -> StreamPosition:
+        """Where a vbucket stands behind all that waits."""
+        marks = next((item.marks for item in reversed(self._items) if number in item.marks), self.marks)
+        return marks[number].position
 
     def _refused(self, link: Link, event: Refused) -> None:
         vbucket = self._vbuckets[event.stream.vbucket]
@@ -377,7 +436,9 @@ class Follower:
         progress, chosen = Progress(vbucket.position), self._chosen
 
         def command(session: Session) -> None:
-            vbucket.stream = session.open(progress, end=end, chosen=chosen)
+            with self._lock:
+                if vbucket.link is link:
+                    vbucket.stream = session.open(progress, end=end, chosen=chosen)
 
         vbucket.link = link
         vbucket.stream = Stream(0, progress, end)

@@ -54,13 +54,14 @@ class Link:
         self.name = name
         self.session: Session | None = None
         self.ready = False
+        # Whatever it says from now on is not wanted.
+        self.closing = False
         self._open_socket, self._open_session = open_socket, open_session
         self._owner, self._limits = owner, limits
         self._commands: deque[Callable[[Session], None]] = deque()
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
-        self._closing = False
         self._waiting = memoryview(b"")
         self._first_news = 0.0
         # Streams that came to their end, and whose rows may not have been delivered yet.
@@ -80,7 +81,7 @@ class Link:
 
     def close(self) -> None:
         """Let the thread end; nothing is delivered any more."""
-        self._closing = True
+        self.closing = True
         self._ring()
 
     def join(self) -> None:
@@ -98,7 +99,7 @@ class Link:
             with self._open_socket() as sock:
                 sock.setblocking(False)
                 self.session = self._open_session(time.monotonic())
-                while not self._closing:
+                while not self.closing:
                     self._turn(sock, self.session)
         except DcpError as error:
             self._fail(error)
@@ -112,7 +113,7 @@ class Link:
             self._ear.close()
 
     def _fail(self, error: DcpError) -> None:
-        if self._closing:
+        if self.closing:
             return
         if self.session is not None:
             # Streams have come as far as their messages say: the rows before those must not get lost.
@@ -157,7 +158,7 @@ class Link:
     def _receive(self, sock: socket.socket, session: Session) -> None:
         """What is there, until a batch is full."""
         full = False
-        while not full and not self._closing:
+        while not full and not self.closing:
             try:
                 with session.buffer() as room:
                     count = sock.recv_into(room)

@@ -35,6 +35,8 @@ class Node:
     number: int
     vbuckets: dict[int, Vbucket] = field(default_factory=dict)
     alive: bool = True
+    # Whether its disks keep up.
+    persists: bool = True
     # Where clients find it, once it listens.
     host: str = ""
     port: int = 0
@@ -242,6 +244,12 @@ class Bucket:
             for copy in node.vbuckets.values():
                 copy.leave_memory()
 
+    def set_persistence(self, node: Node, at_once: bool) -> None:
+        """Whether a node writes to its disks."""
+        node.persists = at_once
+        for copy in node.vbuckets.values():
+            copy.persist(at_once)
+
     def set_lag(self, items: int) -> None:
         """Let replicas be so many writes behind."""
         if items < 0:
@@ -288,6 +296,7 @@ class Bucket:
             old.state = VbucketState.DEAD
         if copy is not None:
             self.nodes[owner].vbuckets[number] = copy
+            copy.persists = self.nodes[owner].persists
         self._behind.pop((owner, number), None)
 
     def create(self, number: int, owner: int) -> None:

@@ -74,6 +74,11 @@ class Operations:
         with self._changing():
             self._bucket.set_lag(writes)
 
+    def set_persistence(self, node: int, at_once: bool) -> None:
+        """Whether a node writes to its disks: while it does not, what comes is in its memory only."""
+        with self._changing():
+            self._bucket.set_persistence(topology.present(self._bucket, node), at_once)
+
     # Documents.
 
     def purge(self, before: int | None = None) -> int:

@@ -74,6 +74,8 @@ class Vbucket:
         self.log = log
         self.high_seqno = 0
         self.persisted_seqno = 0
+        # Whether what is written gets to disk at once.
+        self.persists = True
         self.purge_seqno = 0
         # Where the items that are still in memory begin, and the number of the checkpoint that they make.
         self.checkpoint_start = 1
@@ -109,7 +111,9 @@ class Vbucket:
         identity = item.identity
         replaced = self._items.pop(identity, None)
         self._items[identity] = item
-        self.high_seqno = self.persisted_seqno = seqno
+        self.high_seqno = seqno
+        if self.persists:
+            self.persisted_seqno = seqno
         if seqno - self.checkpoint_start >= CHECKPOINT:
             self.checkpoint_start = seqno
             self.checkpoint += 1
@@ -143,6 +147,12 @@ class Vbucket:
         for item in items[early:]:
             self.put(item)
         self.leave_memory()
+
+    def persist(self, at_once: bool) -> None:
+        """Whether what is written gets to disk at once from now on; if so, what is in memory only does too."""
+        self.persists = at_once
+        if at_once:
+            self.persisted_seqno = self.high_seqno
 
     def leave_memory(self) -> None:
         """What there is comes from disk from now on, as after a restart."""

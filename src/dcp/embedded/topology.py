@@ -32,7 +32,7 @@ def failover(bucket: Bucket, number: int, lose: int | None = None) -> None:
 
 def crash(bucket: Bucket, number: int) -> None:
     """A node is gone, and nobody takes its place."""
-    node = _present(bucket, number)
+    node = present(bucket, number)
     node.alive = False
     _abandon(node)
 
@@ -69,7 +69,7 @@ def promote(bucket: Bucket, vbucket: int, number: int) -> None:
 def move(bucket: Bucket, vbucket: int, number: int) -> None:
     """The active copy goes to another node, with all it has."""
     _owners(bucket, vbucket)
-    _present(bucket, number)
+    present(bucket, number)
     if bucket.owners[vbucket][0] == number:
         raise LocalProtocolError(f"vbucket {vbucket}: node {number} has the active copy already")
     _take_over(bucket, vbucket, number)
@@ -88,7 +88,7 @@ def rebalance_in(bucket: Bucket) -> Node:
 
 def rebalance_out(bucket: Bucket, number: int) -> None:
     """A node hands everything over, and leaves."""
-    node = _present(bucket, number)
+    node = present(bucket, number)
     there = [other for other in _healthy(bucket) if other != number]
     if not there:
         raise LocalProtocolError(f"node {number}: the last node cannot leave")
@@ -240,7 +240,7 @@ def _node(bucket: Bucket, number: int) -> Node:
     return bucket.nodes[number]
 
 
-def _present(bucket: Bucket, number: int) -> Node:
+def present(bucket: Bucket, number: int) -> Node:
     node = _node(bucket, number)
     if not node.alive:
         raise LocalProtocolError(f"node {number}: it is not there")

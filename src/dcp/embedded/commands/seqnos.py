@@ -14,6 +14,7 @@ from dcp.embedded.store import Item, Vbucket
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import SEQNOS, Feature, Status, VbucketState
 
+_OBSERVED: Release = (4, 0)
 _BY_COLLECTION: Release = (7, 0)
 # How long a client waits at most until what it asks about is on disk.
 _PATIENCE = 30.0
@@ -59,6 +60,8 @@ def _in_state(talk: Conversation, state: VbucketState) -> Iterator[Vbucket]:
 
 
 def observe_seqno(talk: Conversation, frame: Frame) -> Frame:
+    if talk.bucket.generation.release < _OBSERVED:
+        raise Refusal(Status.UNKNOWN_COMMAND)
     vbucket = living_vbucket(talk, frame.vbucket)
     asked = int(frame.fields["vbuuid"])
     end = vbucket.log.end_of(asked, vbucket.high_seqno)

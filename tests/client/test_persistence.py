@@ -1,0 +1,129 @@
+"""Rows that come only when no failover can take them back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import dcp
+from dcp.embedded import Cluster
+from tests.client.consumer import Consumer, truth
+
+PATIENCE = 30
+
+
+def catch_up(stream: dcp.ChangeStream, consumer: Consumer, cluster: Cluster) -> None:
+    while consumer.state() != truth(cluster):
+        batch = stream.next(PATIENCE)
+        assert batch is not None
+        consumer.take(batch)
+
+
+def test_what_is_on_all_disks_comes() -> None:
+    with Cluster(nodes=3, vbuckets=16, replicas=2) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(2000)
+        consumer = Consumer()
+        for batch in client.stream(end="now", persisted_only=True):
+            consumer.take(batch)
+        assert consumer.state() == truth(cluster)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_what_one_copy_has_in_memory_only_waits_for_it(slow: int) -> None:
+    with Cluster(nodes=2, vbuckets=4, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        consumer = Consumer()
+        with client.stream(persisted_only=True) as stream:
+            cluster.load(50)
+            catch_up(stream, consumer, cluster)
+            before = stream.checkpoint
+            cluster.set_persistence(slow, False)
+            cluster.upsert("late", b"1")
+            with pytest.raises(TimeoutError):
+                stream.next(0.5)
+            assert stream.checkpoint == before
+            cluster.set_persistence(slow, True)
+            catch_up(stream, consumer, cluster)
+
+
+def test_a_disk_that_never_catches_up_is_named() -> None:
+    with Cluster(nodes=2, vbuckets=1, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.upsert("early", b"1")
+        cluster.set_persistence(1, False)
+        cluster.upsert("late", b"1")
+        with client.stream(persisted_only=True, persisted_within=0.3) as stream:
+            with pytest.raises(
+                dcp.TransportError, match=f"vbucket 0: seqno 2 .* {cluster.addresses[1]} has 1"
+            ) as found:
+                stream.next(PATIENCE)
+            assert found.value.retriable
+            assert cluster.addresses[0] not in str(found.value)
+
+
+def test_a_replica_that_is_gone_is_named() -> None:
+    with Cluster(nodes=2, vbuckets=1, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        gone = cluster.addresses[1]
+        cluster.upsert("one", b"1")
+        cluster.crash(1)
+        with (
+            client.stream(persisted_only=True, persisted_within=0.3) as stream,
+            pytest.raises(dcp.TransportError, match=f"{gone} does not say"),
+        ):
+            stream.next(PATIENCE)
+
+
+def test_a_server_that_cannot_say_is_an_error() -> None:
+    with Cluster(vbuckets=1, server_version="3.1") as cluster, dcp.connect(cluster.url) as client:
+        cluster.upsert("one", b"1")
+        with client.stream(persisted_only=True) as stream, pytest.raises(dcp.ServerError, match=r"it takes 4\.0"):
+            stream.next(PATIENCE)
+
+
+def test_the_flow_control_window_bounds_what_waits() -> None:
+    window = 64 << 10
+    with (
+        Cluster(nodes=2, vbuckets=4, replicas=1) as cluster,
+        dcp.connect(cluster.url, dcp_buffer_size=window) as client,
+    ):
+        cluster.set_persistence(1, False)
+        for n in range(500):
+            cluster.upsert(f"key{n}", b"x" * 1000)
+        consumer = Consumer()
+        with client.stream(persisted_only=True, batch_rows=10) as stream:
+            with pytest.raises(TimeoutError):
+                stream.next(0.5)
+            assert stream.counters.bytes <= 2 * (window + 2000)
+            cluster.set_persistence(1, True)
+            catch_up(stream, consumer, cluster)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_failover_takes_anything_back(seed: int) -> None:
+    """Whatever replicas had not got yet, and whatever was in the same batches."""
+    chance = random.Random(seed)
+    with Cluster(nodes=3, vbuckets=4, replicas=1, seed=seed) as cluster, dcp.connect(cluster.url) as client:
+        consumer = Consumer()
+        with client.stream(persisted_only=True, batch_rows=chance.choice((1, 3, 1000)), linger=0.0) as stream:
+            cluster.load(30, prefix="before-")
+            catch_up(stream, consumer, cluster)
+            cluster.set_lag(chance.randrange(1, 6))
+            for n in range(60):
+                cluster.upsert(f"key{chance.randrange(20)}", str(n).encode())
+                if chance.random() < 0.1:
+                    cluster.snapshot()
+            for _ in range(chance.randrange(3)):
+                take_one(stream, consumer)
+            cluster.failover(chance.randrange(3))
+            cluster.set_lag(0)
+            catch_up(stream, consumer, cluster)
+        assert consumer.rollbacks == []
+        assert all(len({row.seqno for row in rows}) == len(rows) for rows in consumer.rows.values())
+
+
+def take_one(stream: dcp.ChangeStream, consumer: Consumer) -> None:
+    try:
+        batch = stream.next(0.3)
+    except TimeoutError:
+        return
+    assert batch is not None
+    consumer.take(batch)
