@@ -31,6 +31,8 @@ def spark() -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("dcp").config("spark.ui.enabled", "false")
     # What a batch has besides what its schema says would be dropped without a word.
     builder = builder.config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
+    # As many as there are cores: the default is for clusters.
+    builder = builder.config("spark.sql.shuffle.partitions", "2")
     options: dict[str, Any] = dcp.spark.session_options()
     session = builder.config(map=options).getOrCreate()
     session.sparkContext.setLogLevel("OFF")

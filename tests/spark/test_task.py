@@ -98,8 +98,8 @@ class Reader:
         return {key: (row["value"], row["cas"]) for key, row in newest.items() if row["event"] == "mutation"}
 
 
-def truth(cluster: Cluster) -> dict[bytes, tuple[bytes, int]]:
-    return {key: (document.value, document.cas) for key, document in cluster.truth().items()}
+def truth(cluster: Cluster, collection: str = "_default._default") -> dict[bytes, tuple[bytes, int]]:
+    return {key: (document.value, document.cas) for key, document in cluster.truth(collection).items()}
 
 
 @pytest.mark.parametrize("written", ["before the plan", "between plan and read", "after the read"])
