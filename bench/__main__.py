@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench import bench_decode, bench_encode, bench_producer, bench_socket, report
+from bench import bench_decode, bench_encode, bench_producer, bench_socket, bench_spark, readme, report
 from bench.budgets import verdicts
 from bench.frames import MIB
 from bench.plot import plot
@@ -23,11 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", choices=[name(bench) for bench in BENCHES], help="one benchmark instead of all")
     parser.add_argument("--repetitions", type=int, help="turns of each contender")
     parser.add_argument("--bytes", type=int, help="bytes a turn")
+    parser.add_argument("--readme", action="store_true", help="also measure Spark, and write the README's figures anew")
     chosen = parser.parse_args(arguments)
     repetitions = chosen.repetitions or (3 if chosen.quick else 15)
     total = chosen.bytes or (16 * MIB if chosen.quick else 64 * MIB)
     measurements = list(measure(chosen.only, repetitions, total))
     write(chosen.out, measurements)
+    if chosen.readme:
+        measurements += bench_spark.measured(share=0.1 if chosen.quick else 1)
+        command = shlex.join(["python", "-m", "bench", *(sys.argv[1:] if arguments is None else arguments)])
+        page = report.ROOT / "README.md"
+        page.write_text(readme.rewrite(page.read_text("utf-8"), measurements, verdicts(measurements), command), "utf-8")
 
 
 def name(bench: object) -> str:

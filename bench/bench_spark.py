@@ -139,19 +139,25 @@ def sample_of(plan: dcp.spark.Plan) -> pa.RecordBatch:
     return pa.Table.from_batches([some]).combine_chunks().to_batches()[0]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def measured(repetitions: int = 5, share: float = 1.0) -> list[Measurement]:
+    """Every case, in a session of its own."""
     from pyspark.sql import SparkSession
 
+    options: dict[str, Any] = dcp.spark.session_options() | {"spark.ui.enabled": "false"}
+    spark = SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
+    spark.dataSource.register(dcp.spark.DcpDataSource)
+    try:
+        return [run(spark, value, int(count * share), repetitions) for value, count in COUNTS.items()]
+    finally:
+        spark.stop()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.bench_spark", description=__doc__)
     parser.add_argument("--repetitions", type=int, default=5, help="turns of each contender")
     parser.add_argument("--share", type=float, default=1.0, help="of the rows, for a look")
     chosen = parser.parse_args(arguments)
-    options: dict[str, Any] = dcp.spark.session_options() | {"spark.ui.enabled": "false"}
-    spark = SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
-    spark.dataSource.register(dcp.spark.DcpDataSource)
-    found = [run(spark, value, int(count * chosen.share), chosen.repetitions) for value, count in COUNTS.items()]
-    spark.stop()
-    print(table(found))
+    print(table(measured(chosen.repetitions, chosen.share)))
 
 
 def table(found: list[Measurement]) -> str:

@@ -27,6 +27,7 @@ from bench import (  # noqa: E402
     frames,
     memory,
     plot,
+    readme,
     report,
     timing,
 )
@@ -150,6 +151,31 @@ def test_the_least_time_counts_and_the_noise_is_told() -> None:
     pair = measured(views=50, memcpy=100)
     assert pair.speed(bench_decode.VIEWS, bench_decode.MEMCPY) == 2
     assert pair.speed(bench_decode.VIEWS, bench_decode.STRUCT) is None
+
+
+def test_the_readme_tells_the_figures_of_a_run_and_where_they_are_from() -> None:
+    fast = measured(decode=100, views=50, memcpy=100)
+    fast = replace(fast, case=replace(fast.case, in_cache=False))
+    page = f"before\n{readme.START}\nold\n{readme.END}\nafter"
+    (budget,) = (b for b in budgets.BUDGETS if b.case == replace(fast.case, total=b.case.total) and b.bench == "decode")
+    verdict = budget.verdict([fast])
+    assert verdict is not None
+    written = readme.rewrite(page, [fast], [verdict], "python -m bench")
+    assert (written[:7], written[-6:]) == ("before\n", "\nafter")
+    assert "old" not in written
+    assert "`python -m bench` at" in written
+    # 10 rows of 1000 bytes in 100 and in 50 nanoseconds.
+    assert (
+        "| bytes to columns | 4,096 | 100.00 | 10.00 |\n| bytes to columns, as views | 4,096 | 200.00 | 20.00 |"
+        in written
+    )
+    assert "| views, value 4096, in memory: times memcpy | ≥ 1 x | 2.00 x |" in written
+    assert readme.rewrite(written, [fast], [verdict], "python -m bench") == written
+
+
+def test_the_readme_has_a_place_for_figures() -> None:
+    page = (report.ROOT / "README.md").read_text("utf-8")
+    assert page.index(readme.START) < page.index(readme.END)
 
 
 CALLGRIND = """events: Ir
