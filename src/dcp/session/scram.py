@@ -12,7 +12,8 @@ import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 
-from scramp.utils import ScramException, saslprep
+from scramp import ScramException
+from scramp.core import saslprep  # Newer releases alone have it in scramp.utils, and none for Python 3.10.
 
 # A second or so of work: a peer that asks for more wants to keep us busy.
 MOST_ITERATIONS = 1_000_000
