@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -576,6 +577,26 @@ def test_no_more_bytes_are_received_than_there_is_room_for() -> None:
 
 
 # -------------------------------------------------------------------------------- streams and snapshots
+
+
+@pytest.mark.parametrize("data", [lambda: bytes(1 << 31), lambda: mmap(-1, 1 << 31)], ids=["lent", "copied"])
+def test_views_do_not_reach_beyond_two_gib(data: Callable[[], Any]) -> None:
+    decoder = dcp.Decoder(views=True)
+    with pytest.raises(dcp.LocalProtocolError, match="feed: expected at most 2147483647 bytes at once with views"):
+        decoder.feed(data())
+    assert decoder.pending == 0
+
+
+def test_a_decoder_forgets_rows_and_counts_their_bytes() -> None:
+    decoder = dcp.Decoder()
+    data = encode(marker(1, 9)) + b"".join(encode(mutation(seqno)) for seqno in range(1, 6))
+    decoder.feed(data)
+    decoder.advance()
+    decoder.forget(3)
+    batch = decoder.take()
+    assert batch.to_arrow()["seqno"].to_pylist() == [1, 2, 3]
+    assert batch.counted == len(data)
+    assert batch.lasts == []
 
 
 def test_what_means_a_stream_id_in_a_request_means_none_in_an_answer() -> None:

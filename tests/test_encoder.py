@@ -64,7 +64,7 @@ def test_the_rows_of_a_recorded_server_come_out_byte_for_byte(path: Path) -> Non
         assert encoder.encode(record.slice(middle)) == b"".join(rows[middle:])
 
 
-@given(conversations(), st.sampled_from([{}, {"xattrs": "inline"}, {"views": True}]))
+@given(conversations(), st.sampled_from([{}, {"xattrs": "inline"}, {"views": True}, {"types": "plain"}]))
 def test_any_rows_come_out_byte_for_byte(
     conversation: tuple[Dialect, list[dcp.Frame]], options: dict[str, Any]
 ) -> None:
@@ -177,6 +177,12 @@ def test_a_collection_and_a_stream_id_go_where_they_belong() -> None:
     made = rows(**MUTATION, collection_id=pa.array([0x555], pa.uint32()), stream_id=pa.array([71], pa.uint16()))
     [frame] = dcp.decode(dcp.Encoder().encode(made))
     assert (frame.key, frame.stream_id, frame.magic) == (b"\xd5\x0ak", 71, 0x08)
+
+
+def test_a_stream_id_goes_into_no_answer_where_its_number_means_something_else() -> None:
+    data = dcp.Encoder("upr1").encode(rows(**MUTATION, stream_id=pa.array([1 << 20], pa.int32())))
+    (frame,) = dcp.decode(data, "upr1")
+    assert (frame.magic, frame.frame_info, frame.key) == (0x81, (), b"k")
 
 
 def test_the_column_opaque_speaks_where_no_opaque_is_given() -> None:

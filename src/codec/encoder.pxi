@@ -233,7 +233,8 @@ cdef Refusal measure(Job* job, int64_t row, Parts* parts) noexcept nogil:
     parts.key_size = bytes_at(&job.inputs[<int>IN_KEY], row, &parts.key)
     parts.value_size = bytes_at(&job.inputs[<int>IN_VALUE], row, &parts.value)
     parts.xattrs_size = bytes_at(&job.inputs[<int>IN_XATTRS], row, &parts.xattrs)
-    parts.infos = UNCOUNTED_LENGTH if is_there(&job.inputs[<int>IN_STREAM_ID], row) else 0
+    # In an answer the same number means something else.
+    parts.infos = UNCOUNTED_LENGTH if not form.response and is_there(&job.inputs[<int>IN_STREAM_ID], row) else 0
     parts.prefix_size = 0
     if parts.key_size == 0 and form.key_must:
         return KEY_MISSING
@@ -318,7 +319,7 @@ cdef inline void write_row(const Job* job, int64_t row, const Parts* parts, uint
     cdef uint64_t datatype = number_at(&job.inputs[<int>IN_DATATYPE], row) & 0xFF
     cdef uint64_t opaque = job.opaque if job.opaque_given else number_at(&job.inputs[<int>IN_OPAQUE], row) & 0xFFFFFFFFU
     if parts.infos:
-        magic = 0x18 if form.response else 0x08
+        magic = 0x08
         keys |= 0 if form.defect and job.defect else <uint64_t>UNCOUNTED_LENGTH << 8
     if job.inflated and parts.value_size + parts.xattrs_size:
         datatype &= ~<uint64_t>SNAPPY_BIT

@@ -32,7 +32,9 @@ def any_rows(source: Source, dialect: str) -> tuple[list[Row], Any]:
     if shape & 4:
         arrays["nothing of ours"] = pyarrow.array([[]] * total)
     if shape & 3 == 3:
-        rows = pyarrow.StructArray.from_arrays(list(arrays.values()), list(arrays)).slice(before, count)
+        nulls = source.number(4) & source.number(4) if shape & 8 else 0
+        mask = pyarrow.array([bool(nulls >> i & 1) for i in range(total)], pyarrow.bool_())
+        rows = pyarrow.StructArray.from_arrays(list(arrays.values()), list(arrays), mask=mask).slice(before, count)
     else:
         rows = pyarrow.record_batch(arrays).slice(before, count)
     return rows.to_pylist(), rows
@@ -65,8 +67,10 @@ def _numbers(pyarrow: Any, source: Source, total: int) -> Any:
     width, signed = 1 << (which & 3), which >> 2 & 1
     type = getattr(pyarrow, f"{'' if signed else 'u'}int{8 * width}")()
     nulls = source.number(4) if which & 8 else 0
-    # Nothing on the wire is negative.
     numbers = [source.number(width) >> signed for _ in range(total)]
+    if signed and which & 48 == 48:
+        # Nothing on the wire is negative; few are, so that some rows go there.
+        numbers = [-number - 1 if number & 3 == 3 else number for number in numbers]
     array = pyarrow.array([None if nulls >> i & 1 else number for i, number in enumerate(numbers)], type)
     return _soiled(pyarrow, source, array, width)
 

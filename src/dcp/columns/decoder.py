@@ -124,6 +124,13 @@ class Decoder(_codec.Decoder):
         self._error = self._failure()
         return full or self._error is not None
 
+    def forget(self, row: int) -> None:
+        """Take the rows from `row` on out of the batch in work: the control before them was wrong after all.
+
+        Their bytes are counted for flow control all the same.
+        """
+        self._cut(row, self.counted)
+
     def take(self, max_rows: int | None = None, max_bytes: int | None = None) -> Batch:
         """Decode on, and hand out the rows so far.
 

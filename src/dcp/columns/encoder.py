@@ -127,7 +127,8 @@ def _forms(
 
 def _header_places(message: Message, numbers: dict[str, int], columns: dict[str, Column]) -> list[tuple[int, int]]:
     """(width, column) of the numbers that stand before the extras, or in the key."""
-    names = {"vbucket", "cas", "opaque", "stream_id"}
+    names = {"vbucket", "cas", "opaque"}
+    names |= set() if message.kind.answers else {"stream_id"}
     names |= {"datatype"} if message.type is None else set()
     names |= {"collection_id"} if message.document else set()
     return [(_WIDTHS[columns[name].format], numbers[name]) for name in _SPECIAL if name in names & numbers.keys()]

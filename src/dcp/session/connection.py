@@ -137,7 +137,7 @@ class Session:
 
     def _fail(self, error: DcpError, row: int) -> None:
         self._failure = error
-        self._decoder._cut(row, self._decoder.counted)
+        self._decoder.forget(row)
 
     # Rows.
 
