@@ -14,6 +14,7 @@ from dcp.errors import (
     RemoteProtocolError,
     RollbackError,
     ServerError,
+    TimeoutError,
     TransportError,
 )
 from dcp.position import FailoverLog, StreamPosition
@@ -43,6 +44,7 @@ __all__ = [
     "RollbackError",
     "ServerError",
     "StreamPosition",
+    "TimeoutError",
     "TransportError",
     "connect",
     "decode",

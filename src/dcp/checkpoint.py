@@ -65,7 +65,10 @@ class Checkpoint:
         for name in ("bucket", "bucket_uuid", "num_vbuckets"):
             mine, its = getattr(self, name), getattr(stream, name)
             if mine and its and mine != its:
-                raise CheckpointError(f"checkpoint: {name}: expected {its!r}, found {mine!r}")
+                raise CheckpointError(
+                    f"checkpoint: {name}: expected {its!r}, found {mine!r}: it is of another bucket, or of one "
+                    "that was deleted and made anew; begin again without it"
+                )
         narrower = self.scope == stream.scope and (
             not self.collections or (bool(stream.collections) and {*stream.collections} <= {*self.collections})
         )

@@ -9,6 +9,7 @@
     │   └── AuthenticationError … to believe who you are
     ├── RollbackError           what a position is built on is lost, and you asked to be told
     └── TransportError          a node cannot be reached, or is there no more
+        └── TimeoutError        … within the time that it had; also a TimeoutError of Python's own
 
 Only these leave an entry point of the package; any other exception is a bug. All of them are
 picklable with their attributes, so they cross process boundaries whole.
@@ -16,11 +17,23 @@ picklable with their attributes, so they cross process boundaries whole.
 
 from __future__ import annotations
 
+import builtins
+
 
 class DcpError(Exception):
-    """The root of every error this package raises on purpose."""
+    """The root of every error this package raises on purpose.
+
+    `node` is host and port of the node that it is about, where there is one: its text begins with them.
+    """
 
     retriable = False
+    node = ""
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self._text()}" if self.node else self._text()
+
+    def _text(self) -> str:
+        return super().__str__()
 
 
 class LocalProtocolError(DcpError):
@@ -50,7 +63,7 @@ class FrameError(RemoteProtocolError):
         self.opcode = opcode
         self.vbucket = vbucket
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         whose = [f"opcode 0x{self.opcode:02x}"] if self.opcode is not None else []
         whose += [f"vbucket {self.vbucket}"] if self.vbucket is not None else []
         inside = f" ({', '.join(whose)})" if whose else ""
@@ -69,7 +82,7 @@ class ServerError(DcpError):
         self.status = status
         self.context = context
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         said = [f"status 0x{self.status:02x}"] if self.status else []
         said += [self.context] if self.context else []
         return f"{self.problem} ({', '.join(said)})" if said else self.problem
@@ -91,7 +104,7 @@ class RollbackError(DcpError):
         self.seqno = seqno
         self.rollback_seqno = rollback_seqno
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return (
             f"vbucket {self.vbucket}: the cluster has lost changes: go back from seqno {self.seqno} to "
             f"{self.rollback_seqno} and undo what lies between, or stream with on_rollback='replay'"
@@ -102,3 +115,7 @@ class TransportError(DcpError):
     """A node cannot be reached, or is there no more."""
 
     retriable = True
+
+
+class TimeoutError(TransportError, builtins.TimeoutError):
+    """Nothing came within the time that it had."""

@@ -59,10 +59,9 @@ def test_every_kind_of_trouble_has_its_step() -> None:
         assert failing("somewhere")[0] == "url"
         assert failing("couchbase://u:s3cret@nowhere.invalid/default")[0] == "dns"
         assert failing(cluster.url.replace("couchbase://", "couchbases://"))[0] == "tls"
-        assert failing(f"couchbase://dcp:s3cret2@{host}/default")[:2] == (
-            "user, bucket",
-            "SCRAM-SHA512: the server refuses user 'dcp': wrong name or password (status 0x20)",
-        )
+        step, says, _ = failing(f"couchbase://dcp:s3cret2@{host}/default")
+        assert step == "user, bucket"
+        assert says.startswith(f"{host}: SCRAM-SHA512: the server refuses user 'dcp': wrong name or password")
         assert failing(f"couchbase://dcp:s3cret@{host}/nothing")[0] == "user, bucket"
         step, _, remedy = failing(f"couchbase://nobody:s3cret@{host}/default")
         assert (step, remedy) == ("privileges", "give nobody the role data_dcp_reader on default")

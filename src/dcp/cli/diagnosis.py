@@ -222,7 +222,7 @@ def _privileges(patient: Patient) -> str:
             if error.status != Status.EACCESS:
                 raise
             raise Failed(
-                f"{node}: {error}", f"give {patient.known.username} the role data_dcp_reader on {client.map.name}"
+                error, f"give {patient.known.username} the role data_dcp_reader on {client.map.name}"
             ) from None
     return "DCP may be opened on every node"
 

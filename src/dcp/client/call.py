@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dcp.client import blame
+from dcp.client.url import Address
 from dcp.columns.decoder import Decoder
-from dcp.errors import TransportError
+from dcp.errors import DcpError
 from dcp.session.connection import Session
 from dcp.session.events import Answered, Event, Ready
 from dcp.session.handshake import Agreement, Wishes
@@ -39,6 +41,10 @@ class Caller:
         except BaseException:
             sock.close()
             raise
+
+    @property
+    def where(self) -> str:
+        return str(Address(self.host, self.port))
 
     def ask(self, name: str, **parts: Any) -> Frame:
         return self.ask_all(name, [parts])[0]
@@ -80,15 +86,16 @@ class Caller:
                 with self._session.buffer() as room:
                     count = self._socket.recv_into(room)
             except TimeoutError:
-                raise TransportError(f"{self.host}:{self.port}: no answer within {self._timeout:g} s") from None
+                raise blame.late(self.where, self._timeout, "bootstrap_timeout") from None
             except OSError as error:
-                raise TransportError(f"{self.host}:{self.port}: the connection broke: {error}") from None
+                raise blame.broken(self.where, error, ready=self._session.agreement is not None) from None
             if count == 0:
-                raise TransportError(
-                    f"{self.host}:{self.port}: the node closed the connection; check that the port is one of the "
-                    "data service (11210), and TLS where it wants TLS"
-                )
-            events, _ = self._session.received(count, time.monotonic(), _MANY, _MANY)
-            self._session.take()
+                raise blame.closed(self.where)
+            ready = self._session.agreement is not None
+            try:
+                events, _ = self._session.received(count, time.monotonic(), _MANY, _MANY)
+                self._session.take()
+            except DcpError as error:
+                raise blame.at(self.where, error, ready=ready) from None
             self._events.extend(events)
         return self._events.popleft()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import socket
@@ -13,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from dcp.checkpoint import Checkpoint
+from dcp.client import arguments
 from dcp.client import url as urls
 from dcp.client.call import Caller
 from dcp.client.follower import Follower, Vbucket
@@ -35,6 +37,8 @@ from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 
 log = logging.getLogger("dcp.client")
+
+_NO_COLLECTIONS = (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.NO_COLLECTIONS_MANIFEST)
 
 DEFAULTS: dict[str, Any] = {
     "bootstrap_timeout": 10.0,
@@ -106,7 +110,10 @@ class Client:
         known = getattr(self, "_map", None)
         if known is None or found.newer_than(known):
             if known is not None and found.change_since(known).recreated:
-                raise ServerError(f"bucket {found.name!r} was deleted and made anew: no position holds any more")
+                raise ServerError(
+                    f"bucket {found.name!r} was deleted and made anew: no position holds any more; connect again, and "
+                    "stream from the beginning"
+                )
             self._map = found
 
     @property
@@ -142,7 +149,7 @@ class Client:
                 self._caller = self._call(host, port)
                 self._take_map(self._fetch(self._caller))
                 return
-            except TransportError as error:
+            except (TransportError, RemoteProtocolError) as error:
                 self._hang_up()
                 problems.append(error)
                 log.info("%s", error)
@@ -169,7 +176,7 @@ class Client:
     def _fetch(self, caller: Caller) -> ClusterMap:
         answer = caller.ask("get_cluster_config")
         if answer.status:
-            raise ServerError(f"{caller.host}:{caller.port}: no cluster map", answer.status)
+            raise ServerError(f"{caller.where}: the node does not tell the cluster map", answer.status)
         return ClusterMap.parse(answer.value, caller.host, caller.port, self._network)
 
     def _hang_up(self) -> None:
@@ -219,13 +226,15 @@ class Client:
         back. What has to wait for longer than `persisted_within` seconds is a TransportError that names the
         copies which lag.
         """
+        arguments.check_decoding(decoding, _STREAM_OPTIONS)
+        arguments.check_limits(batch_rows, batch_bytes, linger)
         if on_rollback not in ("replay", "fail"):
             raise LocalProtocolError(f"on_rollback: expected replay or fail, found {on_rollback!r}")
+        named = None if columns is None else arguments.names("columns", columns)
         wanted = self._wanted(vbuckets)
         chosen, empty = self._filter(scope, collections)
         begins = self._begin(start, wanted, empty)
         ends = self._ends(end, wanted)
-        named = None if columns is None else list(columns)
 
         def decoder(has_collections: bool) -> Decoder:
             return Decoder("dcp", named, collections=has_collections, also=(EVENT,), **decoding)
@@ -285,31 +294,30 @@ class Client:
     def collections(self) -> dict[int, str]:
         """The paths of all collections, by their ids; none from a server that has no collections."""
         answer = self._ask("get_collections_manifest")
-        if answer.status in (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.NO_COLLECTIONS_MANIFEST):
+        if answer.status in _NO_COLLECTIONS:
             return {}
         if answer.status:
             raise ServerError("the server does not tell its collections", answer.status)
         return dict(_paths(Tree.parse(answer.value, "collections manifest", RemoteProtocolError)))
 
     def _wanted(self, vbuckets: Iterable[int] | None) -> list[int]:
-        count = self._map.num_vbuckets
-        if vbuckets is None:
-            return list(range(count))
-        wanted = sorted(set(vbuckets))
-        if not wanted or not 0 <= wanted[0] <= wanted[-1] < count:
-            raise LocalProtocolError(f"vbuckets: expected some of 0 to {count - 1}, found {wanted or 'none'}")
-        return wanted
+        return arguments.vbuckets(vbuckets, self._map.num_vbuckets)
 
     def _filter(self, scope: str | None, collections: Iterable[str] | None) -> tuple[StreamFilter | None, Checkpoint]:
         """What is asked of the producer, and a checkpoint of nothing that says for what it is one."""
         cluster_map = self._map
         whole = Checkpoint((), cluster_map.num_vbuckets, cluster_map.name, cluster_map.uuid)
+        if scope is not None and not isinstance(scope, str):
+            raise LocalProtocolError(f"scope: expected a name, found {scope!r:.100}")
         if scope is None and collections is None:
             return None, whole
         if collections is None:
             number = self._id("get_scope_id", scope or "", "scope_id")
             return StreamFilter(scope=number), replace(whole, scope=number)
-        paths = [name if "." in name else f"{scope or '_default'}.{name}" for name in collections]
+        paths = [
+            name if "." in name else f"{scope or '_default'}.{name}"
+            for name in arguments.names("collections", collections)
+        ]
         ids = tuple(sorted(self._id("get_collection_id", path, "collection_id") for path in paths))
         if not ids:
             raise LocalProtocolError("collections: expected one name or more, found none")
@@ -318,9 +326,16 @@ class Client:
     def _id(self, command: str, path: str, field: str) -> int:
         answer = self._ask(command, value=path.encode())
         if answer.status in (Status.UNKNOWN_SCOPE, Status.UNKNOWN_COLLECTION):
-            raise LocalProtocolError(f"{field.removesuffix('_id')}: there is no {path!r} in {self._target.bucket!r}")
+            raise LocalProtocolError(
+                f"{field.removesuffix('_id')}: there is no {path!r} in {self._target.bucket!r}; "
+                "client.collections() has those that there are"
+            )
         if answer.status:
-            raise ServerError(f"{path}: the server has no collections, or does not tell of them", answer.status)
+            error = ServerError(f"{path}: the server takes this for no name of a scope or collection", answer.status)
+            if answer.status in _NO_COLLECTIONS:
+                error = ServerError(f"{path}: the server has no collections; they take 7.0 or newer", answer.status)
+            error.node = self._caller.where if self._caller is not None else ""
+            raise error
         return int(answer.fields[field])
 
     def _begin(self, start: str | Checkpoint, wanted: list[int], empty: Checkpoint) -> Mapping[int, StreamPosition]:
@@ -367,6 +382,9 @@ class Client:
             owner,
             opener.limits,
         )
+
+
+_STREAM_OPTIONS = [name for name in inspect.signature(Client.stream).parameters if name not in ("self", "decoding")]
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:

@@ -16,7 +16,7 @@ from dcp.client.link import Link
 from dcp.client.persistence import History, Persistence, needs_of
 from dcp.cluster import ClusterMap, Node
 from dcp.columns.batch import Batch
-from dcp.errors import DcpError, RemoteProtocolError, RollbackError, ServerError, TransportError
+from dcp.errors import DcpError, RemoteProtocolError, RollbackError, ServerError, TimeoutError, TransportError
 from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.connection import Delivery, Session
@@ -140,7 +140,7 @@ class Follower:
                     return None
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise TimeoutError(f"nothing came for {timeout:g} s")
+                    raise TimeoutError(f"nothing came for {timeout:g} s; nothing may have changed: ask for more")
                 # Ctrl-C does not end a wait without a time limit everywhere.
                 self._changed.wait(min(1.0, 1.0 if left is None else left))
             item = self._items.popleft()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from dcp.client import blame
 from dcp.errors import DcpError, TransportError
 from dcp.session.connection import Delivery, Session
 from dcp.session.events import Ended, Event, RolledBack
@@ -102,9 +103,9 @@ class Link:
                 while not self.closing:
                     self._turn(sock, self.session)
         except DcpError as error:
-            self._fail(error)
-        except (OSError, ssl.SSLError) as error:
-            self._fail(TransportError(f"{self.name}: the connection broke: {error}"))
+            self._fail(blame.at(self.name, error, ready=self.ready))
+        except OSError as error:
+            self._fail(blame.broken(self.name, error, ready=self.ready))
         except Exception as bug:
             # Nobody would hear of it: the consumer raises it.
             self._owner.broken(bug)

@@ -6,6 +6,8 @@ import socket
 import ssl
 from dataclasses import dataclass
 
+from dcp.client import blame
+from dcp.client.url import Address
 from dcp.errors import LocalProtocolError, TransportError
 
 
@@ -19,12 +21,15 @@ class Security:
     verify: bool = True
 
     def context(self) -> ssl.SSLContext:
+        option, path = "ca_cert_path", self.ca_file
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             if self.certificate is not None:
+                option, path = "cert_path and key_path", self.certificate
                 context.load_cert_chain(self.certificate, self.key)
-        except (OSError, ssl.SSLError) as error:
-            raise LocalProtocolError(f"tls: cannot read a certificate: {error}") from None
+        except OSError as error:
+            said = getattr(error, "reason", None) or error.strerror
+            raise LocalProtocolError(f"{option}: expected a PEM file, found {path!r}: {said}") from None
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -33,17 +38,15 @@ class Security:
 
 def connect(host: str, port: int, timeout: float, context: ssl.SSLContext | None) -> socket.socket:
     """An open connection. TransportError says which node, why not, and what to do."""
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    where = str(Address(host, port))
     try:
         plain = socket.create_connection((host, port), timeout)
     except socket.gaierror as error:
         raise TransportError(f"{where}: no such host: {error.strerror}; check the name in the url") from None
     except TimeoutError:
-        raise TransportError(f"{where}: no answer within {timeout:g} s; check the host, and firewalls") from None
+        raise blame.late(where, timeout, "kv_connect_timeout") from None
     except OSError as error:
-        raise TransportError(
-            f"{where}: {error.strerror or error}; check that a data node listens there (11210, or 11207 for TLS)"
-        ) from None
+        raise blame.refused(where, error) from None
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if context is None:
@@ -52,10 +55,10 @@ def connect(host: str, port: int, timeout: float, context: ssl.SSLContext | None
         return context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         plain.close()
-        raise TransportError(
-            f"{where}: the node's certificate is not trusted: {error.verify_message}; give the cluster's authority "
-            "as ca_cert_path"
-        ) from None
-    except (OSError, ssl.SSLError) as error:
+        raise blame.untrusted(where, error) from None
+    except TimeoutError:
         plain.close()
-        raise TransportError(f"{where}: no TLS: {error}; check that the port is one for TLS (11207)") from None
+        raise blame.late(where, timeout, "kv_connect_timeout") from None
+    except OSError as error:
+        plain.close()
+        raise blame.insecure(where, error) from None

@@ -31,16 +31,16 @@ class Authority:
         self._library = _library()
         self._name = self._library.name(name)
         self._key = self._library.new_key()
-        builder = self._library.builder(self._name, self._name, self._key)
+        builder = self._library.builder(self._name, self._name, self._key, _VALID)
         self._certificate = builder.add_extension(self._library.x509.BasicConstraints(True, 0), critical=True).sign(
             self._key, self._library.hash
         )
         self.certificate: bytes = self._library.pem(self._certificate)
 
-    def issue(self, name: str, hosts: tuple[str, ...] = ()) -> Certificate:
-        """For a server at these hosts, or for a client that is called `name`."""
+    def issue(self, name: str, hosts: tuple[str, ...] = (), valid: datetime.timedelta = _VALID) -> Certificate:
+        """For a server at these hosts, or for a client that is called `name`; valid for so long since an hour ago."""
         library, key = self._library, self._library.new_key()
-        builder = library.builder(library.name(name), self._name, key)
+        builder = library.builder(library.name(name), self._name, key, valid)
         if hosts:
             names = library.x509.SubjectAlternativeName([library.host(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
@@ -72,16 +72,16 @@ class _Library:
         except ValueError:
             return self.x509.DNSName(host)
 
-    def builder(self, subject: Any, issuer: Any, key: Any) -> Any:
-        now = datetime.datetime.now(datetime.timezone.utc)
+    def builder(self, subject: Any, issuer: Any, key: Any, valid: datetime.timedelta) -> Any:
+        since = datetime.datetime.now(datetime.timezone.utc) - _CLOCK_SKEW
         return (
             self.x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(issuer)
             .public_key(key.public_key())
             .serial_number(self.x509.random_serial_number())
-            .not_valid_before(now - _CLOCK_SKEW)
-            .not_valid_after(now + _VALID)
+            .not_valid_before(since)
+            .not_valid_after(since + valid)
         )
 
     def pem(self, certificate: Any) -> bytes:

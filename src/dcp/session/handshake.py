@@ -118,7 +118,9 @@ def _authenticate(wishes: Wishes, credentials: sasl.Credentials) -> Generator[Fr
             return mechanism
     if answer.status in (Status.AUTH_ERROR, Status.KEY_ENOENT):
         raise AuthenticationError(
-            f"{mechanism}: the server refuses user {credentials.username!r}: wrong name or password", answer.status
+            f"{mechanism}: the server refuses user {credentials.username!r}: wrong name or password; check both, and "
+            "write what is no letter or digit in them as %XX",
+            answer.status,
         )
     raise AuthenticationError(
         f"{mechanism}: the server cannot authenticate user {credentials.username!r} now",
@@ -133,6 +135,8 @@ def _select(wishes: Wishes, *, required: bool) -> Generator[Frame, Frame, None]:
     whose = f"bucket {wishes.bucket!r}"
     if answer.status == Status.KEY_ENOENT:
         raise ServerError(f"{whose}: there is none of this name here; check the path of the url", answer.status)
+    if answer.status == Status.EACCESS and wishes.credentials is None:
+        raise AuthenticationError(f"{whose}: the url has no user; write couchbase://user:password@host/bucket")
     if answer.status == Status.EACCESS and required:
         raise ServerError(
             f"{whose}: there is none, or the user may not use it; grant a role on it, such as data_dcp_reader",

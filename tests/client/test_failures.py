@@ -1,0 +1,213 @@
+"""What a user meets when something is wrong: the texts of the guide, held against those that really come."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import inspect
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import dcp
+from dcp.client.arguments import DECODING
+from dcp.client.url import OPTIONS
+from dcp.embedded import Cluster
+from dcp.embedded.certificate import Authority
+from dcp.embedded.users import Privilege, User
+
+GUIDE = Path(__file__).parents[2] / "docs" / "client.md"
+
+
+class Promise(NamedTuple):
+    """A row of the guide: which error, and its text; `…` stands for words of others."""
+
+    error: str
+    text: str
+
+    def kept_by(self, error: dcp.DcpError) -> bool:
+        pattern = ".+".join(map(re.escape, self.text.split("…")))
+        said = re.sub(r"127\.0\.0\.1:\d+", "node:11210", str(error))
+        return type(error).__name__ == self.error and re.fullmatch(pattern, said, re.DOTALL) is not None
+
+
+def promises() -> dict[str, Promise]:
+    _, _, section = GUIDE.read_text("utf-8").partition("## When something is wrong")
+    rows = re.findall(r"^\| ([^|`]+) \| `(\w+)` \| `([^`]+)` \|$", section, re.MULTILINE)
+    return {what: Promise(error, text) for what, error, text in rows}
+
+
+class World:
+    """A cluster, and what else listens on this machine."""
+
+    def __init__(self, directory: Path, cluster: Cluster, stack: contextlib.ExitStack) -> None:
+        self.cluster = cluster
+        self._directory, self._stack = directory, stack
+        self.port = cluster.addresses[0].rpartition(":")[2]
+        self.tls_port = cluster.tls_url.partition("@")[2].partition("/")[0].rpartition(":")[2]
+
+    def connect(self, port: str | int, *, scheme: str = "couchbase", user: str = "", bucket: str = "default") -> None:
+        """To a port of this machine, and take what comes."""
+        known = self.cluster.credentials
+        who = user or f"{known.username}:{known.password}@"
+        option = f"?ca_cert_path={self.cluster.ca_file}" if scheme == "couchbases" else ""
+        self.read(f"{scheme}://{who}127.0.0.1:{port}/{bucket}{option}", bootstrap_timeout=0.3, kv_connect_timeout=0.3)
+
+    def read(self, url: str, **options: object) -> None:
+        with dcp.connect(url, **options) as client, client.stream(end="now") as stream:
+            for _ in stream:
+                pass
+
+    def anonymous(self) -> None:
+        self.read(f"couchbase://127.0.0.1:{self.port}/default")
+
+    def stream(self, **options: object) -> None:
+        with dcp.connect(self.cluster.url) as client:
+            client.stream(**options)  # type: ignore[arg-type]
+
+    def wait(self) -> None:
+        with dcp.connect(self.cluster.url) as client, client.stream("now") as stream:
+            stream.next(0.05)
+
+    def answers(self, said: bytes | None) -> int:
+        """The port of somebody who answers everything with this; None for nothing, for ever."""
+        door = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def serve() -> None:
+            with contextlib.suppress(OSError), contextlib.ExitStack() as guests:
+                while True:
+                    guest = guests.enter_context(door.accept()[0])
+                    if said is not None:
+                        with guest:
+                            guest.recv(4096)
+                            guest.sendall(said)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        self._stack.callback(thread.join)
+        self._stack.callback(door.shutdown, socket.SHUT_RDWR)
+        return int(door.getsockname()[1])
+
+    def nobody(self) -> int:
+        """A port where nobody listens."""
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            return int(door.getsockname()[1])
+
+    def certified(self, host: str = "127.0.0.1", valid: int = 7200) -> str:
+        """The url of a cluster whose certificate is for a host, and valid for so many seconds since an hour ago."""
+        authority = Authority()
+        issued = authority.issue("node", (host,), datetime.timedelta(seconds=valid))
+        paths = {}
+        for name, content in (
+            ("ca", authority.certificate),
+            ("certificate", issued.certificate),
+            ("key", issued.key),
+        ):
+            path = self._directory / f"{name}.pem"
+            path.write_bytes(content)
+            paths[name] = str(path)
+        cluster = Cluster(vbuckets=1, tls=True, certificate=paths["certificate"], key=paths["key"])
+        return f"{self._stack.enter_context(cluster).tls_url}?ca_cert_path={paths['ca']}"
+
+    def old(self) -> Cluster:
+        return self._stack.enter_context(Cluster(vbuckets=2, server_version="6.0"))
+
+
+def names_in_an_old_server(world: World) -> None:
+    with dcp.connect(world.old().url) as client:
+        client.stream(collections=["a"])
+
+
+def a_bucket_made_anew(world: World) -> None:
+    with Cluster(vbuckets=4) as other, dcp.connect(other.url) as client, client.stream(end="now") as stream:
+        list(stream)
+        checkpoint = stream.checkpoint
+    world.stream(start=checkpoint)
+
+
+HTTP = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
+
+FAILURES: dict[str, Callable[[World], None]] = {
+    "wrong password": lambda world: world.connect(world.port, user="dcp:wrong@"),
+    "no user in the url": lambda world: world.anonymous(),
+    "no such bucket": lambda world: world.connect(world.port, bucket="nothing"),
+    "no privilege": lambda world: world.connect(world.port, user="reader:secret@"),
+    "authority not known": lambda world: world.read(world.cluster.tls_url),
+    "certificate of another host": lambda world: world.read(world.certified("other.example")),
+    "certificate expired": lambda world: world.read(world.certified(valid=60)),
+    "no such file of certificates": lambda world: world.read(world.cluster.tls_url, ca_cert_path="ca.pem"),
+    "nobody listens": lambda world: world.connect(world.nobody()),
+    "no such host": lambda world: world.read("couchbase://u:p@nohost.invalid:11210/default"),
+    "nobody answers": lambda world: world.connect(world.answers(None)),
+    "nobody answers, with TLS": lambda world: world.connect(world.answers(None), scheme="couchbases"),
+    "couchbase:// at a port for TLS": lambda world: world.connect(world.answers(b"\x15\3\1\0\2\2\x0a" * 4)),
+    "couchbases:// at a port without TLS": lambda world: world.connect(world.port, scheme="couchbases"),
+    "the port of a web server": lambda world: world.connect(world.answers(HTTP)),
+    "the port of the web console": lambda world: world.read("couchbase://u:p@node:8091/default"),
+    "the address of the web console": lambda world: world.read("http://u:p@node:8091/default"),
+    "the node closes at once": lambda world: world.connect(world.answers(b"")),
+    "the bucket was made anew": a_bucket_made_anew,
+    "no such vbucket": lambda world: world.stream(vbuckets=[1, 1024]),
+    "no such scope": lambda world: world.stream(scope="shop"),
+    "no such collection": lambda world: world.stream(collections=["shop.order"]),
+    "a server without collections": names_in_an_old_server,
+    "one name instead of a list": lambda world: world.stream(collections="order"),
+    "no such option of stream": lambda world: world.stream(batchrows=5),
+    "no such option of connect": lambda world: world.read(world.cluster.url, tls=True),
+    "a batch of nothing": lambda world: world.stream(batch_rows=0),
+    "nothing came in time": lambda world: world.wait(),
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    reader = User("reader", "secret", frozenset({Privilege.READ}))
+    with (
+        contextlib.ExitStack() as stack,
+        Cluster(vbuckets=4, tls=True, users=[reader], server_version="7.6") as cluster,
+    ):
+        cluster.load(20)
+        yield World(tmp_path, cluster, stack)
+
+
+@pytest.mark.parametrize("what", FAILURES)
+def test_a_failure_says_what_the_guide_says(what: str, world: World) -> None:
+    with pytest.raises(dcp.DcpError) as found:
+        FAILURES[what](world)
+    promise = promises()[what]
+    assert promise.kept_by(found.value), f"{type(found.value).__name__}: {found.value}"
+    assert world.cluster.credentials.password not in str(found.value)
+
+
+def test_the_guide_speaks_of_these_failures() -> None:
+    assert list(promises()) == list(FAILURES)
+
+
+def test_what_is_about_a_node_names_it_and_says_what_to_do() -> None:
+    for what, (error, text) in promises().items():
+        about_a_node = error in ("AuthenticationError", "ServerError", "TransportError", "RemoteProtocolError")
+        assert not about_a_node or text.startswith(("node:11210: ", "nohost.invalid:11210: ")), what
+        assert ";" in text or "expected" in text, what
+
+
+def options_in(heading: str) -> set[str]:
+    """The names in the first column of a table of the guide."""
+    section = GUIDE.read_text("utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"\w+", cell)}
+
+
+def test_the_guide_has_every_option() -> None:
+    assert options_in("Options of connect") == set(OPTIONS)
+    stream = {*inspect.signature(dcp.Client.stream).parameters, *DECODING} - {"self", "decoding"}
+    assert options_in("Options of stream") == stream
+
+
+def test_a_timeout_is_what_python_calls_one() -> None:
+    assert issubclass(dcp.TimeoutError, TimeoutError)
+    assert issubclass(dcp.TimeoutError, dcp.TransportError)
