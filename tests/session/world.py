@@ -31,7 +31,7 @@ from dcp.wire.memcached import Feature, Status
 VBUCKETS = 2
 KEYS = [b"k%d" % n for n in range(5)]
 COLUMNS = ["event", "vbucket", "seqno", "key", "value", "collection_id", "stream_id"]
-GENERATIONS = ["4.0", "6.0", "7.0", "7.2", "8.0", "8.5"]
+GENERATIONS = ("4.0", "6.0", "7.0", "7.2", "8.0", "8.5")
 
 Identity = tuple[int, bytes]
 Row = tuple[int, Identity, bytes | None]
@@ -61,10 +61,12 @@ class Follower:
 class World:
     """`play` does something at random; `catch_up` lets the consumer have everything, and `check` compares."""
 
+    generations: tuple[str, ...] = GENERATIONS
+
     def __init__(self, seed: int) -> None:
         self.random = pick = random.Random(seed)
         self.clock = 1_000_000.0
-        self.generation = Generation.of(pick.choice(GENERATIONS))
+        self.generation = Generation.of(pick.choice(self.generations))
         self.collections = self.generation.release >= (7, 0) and pick.random() < 0.7
         self.bucket = Bucket(
             "b",

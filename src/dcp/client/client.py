@@ -17,9 +17,10 @@ from dcp.checkpoint import Checkpoint
 from dcp.client import arguments
 from dcp.client import url as urls
 from dcp.client.call import Caller
+from dcp.client.dialects import DCP, SESSIONS, check_options, check_stream
 from dcp.client.follower import Follower, Vbucket
 from dcp.client.link import Limits, Link
-from dcp.client.rollback import EVENT, WITH_ROLLBACK, rollback_rows
+from dcp.client.rollback import EVENT, rollback_rows, with_rollback
 from dcp.client.srv import lookup
 from dcp.client.stream import ChangeStream
 from dcp.client.transport import Security, connect
@@ -27,7 +28,6 @@ from dcp.cluster import ClusterMap, Node
 from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, ServerError, TransportError
 from dcp.position import FailoverLog, StreamPosition
-from dcp.session.connection import Session
 from dcp.session.handshake import Wishes
 from dcp.session.sasl import Credentials
 from dcp.tree import Tree
@@ -47,6 +47,7 @@ DEFAULTS: dict[str, Any] = {
     "dcp_buffer_size": 20 << 20,
     "noop_interval": 120.0,
     "compression": "on",
+    "dialect": DCP,
     "tls_verify": True,
 }
 
@@ -57,7 +58,9 @@ class Client:
     def __init__(self, url: str, **options: Any) -> None:
         target = urls.parse(url)
         self._target = target
-        self._options = {**DEFAULTS, **target.options, **urls.checked(options)}
+        given = {**target.options, **urls.checked(options)}
+        self._options = {**DEFAULTS, **given}
+        check_options(self.dialect, given)
         self._credentials = Credentials(target.username, target.password) if target.username else None
         self._context = tls_context(self._options) if target.tls else None
         self._lock = threading.Lock()
@@ -87,6 +90,11 @@ class Client:
             stream.close()
         with self._lock:
             self._hang_up()
+
+    @property
+    def dialect(self) -> str:
+        """What streams speak: `dcp`, or what was before it, `tap`, `upr1` or `upr2`."""
+        return str(self._options["dialect"])
 
     # The map.
 
@@ -231,17 +239,20 @@ class Client:
         if on_rollback not in ("replay", "fail"):
             raise LocalProtocolError(f"on_rollback: expected replay or fail, found {on_rollback!r}")
         named = None if columns is None else arguments.names("columns", columns)
+        asked = {"scope": scope, "collections": collections, "persisted_only": persisted_only or None}
+        check_stream(self.dialect, [name for name, value in asked.items() if value is not None])
         wanted = self._wanted(vbuckets)
         chosen, empty = self._filter(scope, collections)
         begins = self._begin(start, wanted, empty)
         ends = self._ends(end, wanted)
 
         def decoder(has_collections: bool) -> Decoder:
-            return Decoder("dcp", named, collections=has_collections, also=(EVENT,), **decoding)
+            return Decoder(self.dialect, named, collections=has_collections, also=(EVENT,), **decoding)
 
         limits = Limits(batch_rows, batch_bytes, linger)
         opener = _Opener(self, decoder, limits, xattrs=named is None or "xattrs" in named)
-        rollbacks = rollback_rows(Decoder(WITH_ROLLBACK, named, events=(*decoder(True).plan.events,), **decoding))
+        events = (*decoder(True).plan.events,)
+        rollbacks = rollback_rows(Decoder(with_rollback(self.dialect), named, events=events, **decoding))
         follower = Follower(
             opener,
             [Vbucket(number, begins[number], ends[number]) for number in wanted],
@@ -378,7 +389,7 @@ class Client:
         return Link(
             str(node),
             lambda: self._connect(host, port),
-            lambda now: Session(wishes, opener.decoder, now),
+            lambda now: SESSIONS[self.dialect](wishes, opener.decoder, now),
             owner,
             opener.limits,
         )

@@ -141,13 +141,14 @@ class Link:
 
     def _wait(self, sock: socket.socket, session: Session) -> bool:
         """Until bytes come, a command does, or something is due. Whether there are bytes."""
-        if isinstance(sock, ssl.SSLSocket) and sock.pending():
+        if session.hungry and isinstance(sock, ssl.SSLSocket) and sock.pending():
             return True
         now = time.monotonic()
         dues = [due for due in (session.due(), self._linger_ends(session)) if due is not None]
         patience = max(0.0, min(dues) - now) if dues else None
         writers = [sock] if self._waiting else []
-        readable, _, _ = select.select([sock, self._ear], writers, [], patience)
+        readers = [sock, self._ear] if session.hungry else [self._ear]
+        readable, _, _ = select.select(readers, writers, [], patience)
         if self._ear in readable:
             with contextlib.suppress(BlockingIOError):
                 self._ear.recv(4096)
@@ -159,7 +160,7 @@ class Link:
     def _receive(self, sock: socket.socket, session: Session) -> None:
         """What is there, until a batch is full."""
         full = False
-        while not full and not self.closing:
+        while session.hungry and not full and not self.closing:
             try:
                 with session.buffer() as room:
                     count = sock.recv_into(room)

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dcp.errors import LocalProtocolError
+from dcp.wire import DIALECTS
 from dcp.wire.mechanisms import MECHANISMS
 
 # Schemes: whether they mean TLS.
@@ -243,6 +244,7 @@ OPTIONS: dict[str, Callable[[str, str], Any]] = {
     "config_poll_interval": _seconds,
     "dcp_buffer_size": _size,
     "dcp_priority": _one_of("low", "medium", "high"),
+    "dialect": _one_of(*DIALECTS),
     "key_path": _text,
     "kv_connect_timeout": _seconds,
     "network": _one_of("auto", "default", "external"),

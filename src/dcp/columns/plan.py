@@ -47,7 +47,9 @@ def compile_plan(dialect: Dialect, columns: Sequence[Column], events: Sequence[s
 
 
 def _shapes(message: Message, events: Sequence[str]) -> Iterator[dict[str, Any]]:
-    event = events.index(message.name) if message.name in events else _NOWHERE
+    # A name that somebody else puts between the rows may be that of a message which is none.
+    row = message.role is Role.ROW and message.name in events
+    event = events.index(message.name) if row else _NOWHERE
     if event == _NOWHERE and message.effect is Effect.NONE:
         return
     seen = set()

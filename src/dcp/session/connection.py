@@ -9,19 +9,18 @@ from typing import Any
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError
-from dcp.position import FailoverLog, StreamPosition
+from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.events import Accepted, Answered, Ended, Event, MapChanged, Ready, Refused, RolledBack
 from dcp.session.handshake import Agreement, Dialogue, Wishes, agree, greet
 from dcp.session.manifest import Manifest
 from dcp.session.states import READY, REQUESTED, SESSION, follow
-from dcp.session.stream import Mark, Stream
-from dcp.wire.body import FAILOVER_LOG
+from dcp.session.stream import Mark, Stream, histories
 from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
 from dcp.wire.dcp_body import STREAM_FILTER, StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
-from dcp.wire.layout import Kind, Magic
+from dcp.wire.layout import Dialect, Kind, Magic
 from dcp.wire.memcached import Feature, Status
 
 # A peer that says nothing for so many of its own noop intervals is gone, or for so many seconds before they are known.
@@ -29,8 +28,6 @@ _SILENT_INTERVALS = 2
 _PATIENCE = 60.0
 # Bytes are given back when they are this part of the window.
 _ACK_PART = 4
-# Servers keep 25 histories; the oldest documents speak of up to 1024.
-_LONGEST_LOG = 1024 * 16
 _MOST_OPAQUES = 0xFFFF_FFF0
 _END_ON_CLOSE, _MARKER_VERSION = "send_stream_end_on_client_close_stream", "max_marker_version"
 
@@ -125,6 +122,16 @@ class Session:
         return b"".join(out)
 
     @property
+    def dialect(self) -> Dialect:
+        """What it speaks: that of its decoder."""
+        return self._decoder._dialect
+
+    @property
+    def hungry(self) -> bool:
+        """Whether its owner should read on. The node knows how much may be under way."""
+        return True
+
+    @property
     def news(self) -> bool:
         """Whether there is something to take: rows, or streams that have moved without any."""
         return self._decoder.rows > 0 or bool(self._touched)
@@ -193,15 +200,18 @@ class Session:
         """Ask for a stream from a position on."""
         position, sid = progress.position, None if chosen is None else chosen.sid
         stream = Stream(self._opaque(), Progress(position), end, sid)
-        self._check_open(stream)
-        self.streams[stream.opaque] = stream
-        self._keys.add(stream.key)
+        self._add(stream)
         fields = {"flags": int(self._known(flags)), "end_seqno": end} | position.resume_point()._asdict()
         value = b"" if (wanted := self._filter(position, chosen)) is None else STREAM_FILTER.encode(wanted)
         self._say(
             Frame("stream_request", Magic.REQUEST, stream.opaque, vbucket=stream.vbucket, fields=fields, value=value)
         )
         return stream
+
+    def _add(self, stream: Stream) -> None:
+        self._check_open(stream)
+        self.streams[stream.opaque] = stream
+        self._keys.add(stream.key)
 
     def _known(self, flags: StreamFlag) -> StreamFlag:
         """Without what servers before 5.0 refuse; there only active vbuckets are asked for anyway."""
@@ -295,12 +305,7 @@ class Session:
 
     def _requested(self, stream: Stream, frame: Frame) -> Iterable[Event]:
         if not frame.status:
-            if len(frame.value) > _LONGEST_LOG:
-                raise RemoteProtocolError(
-                    f"vbucket {stream.vbucket}: expected a failover log of {_LONGEST_LOG} bytes at most, "
-                    f"found {len(frame.value)}"
-                )
-            stream.accept(FailoverLog.of(FAILOVER_LOG.decode(frame.value, {})))
+            stream.accept(histories(stream.vbucket, frame.value))
             self._touched.add(stream)
             return (Accepted(stream),)
         self._is_over(stream)
@@ -368,7 +373,7 @@ class Session:
         return frame
 
     def _say(self, frame: Frame) -> None:
-        self._out.append(encode(frame))
+        self._out.append(encode(frame, self.dialect))
 
     def _opaque(self) -> int:
         """One that nothing else has."""

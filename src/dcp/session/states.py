@@ -64,6 +64,18 @@ STREAM: Table = {
     OVER: {},
 }
 
+KNOWN, BETWEEN, IN_SNAPSHOT = "known", "between_snapshots", "in_snapshot"
+
+# What a node says of a stream of UPR, in either draft. Its histories are asked for before the stream is.
+UPR: Table = {
+    REQUESTED: {"failover_log": KNOWN, "refused": OVER},
+    KNOWN: {"accepted": ACCEPTED, "refused": OVER, "rolled_back": OVER},
+    ACCEPTED: {"stream_start": BETWEEN, "stream_flush": OVER, "stream_end": OVER},
+    BETWEEN: {"snapshot_start": IN_SNAPSHOT, "stream_flush": OVER, "stream_end": OVER},
+    IN_SNAPSHOT: {"row": IN_SNAPSHOT, "snapshot_end": BETWEEN, "stream_flush": OVER, "stream_end": OVER},
+    OVER: {},
+}
+
 
 def follow(table: Table, state: str, event: str, whose: str) -> str:
     """The state after an event. RemoteProtocolError if it cannot happen there."""

@@ -10,8 +10,21 @@ from dcp.position import FailoverLog, StreamPosition
 from dcp.progress import Progress
 from dcp.session.manifest import FLATBUFFERS
 from dcp.session.states import OVER, REQUESTED, STREAM, follow, knows
+from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import ENDLESS, OsoSnapshot
 from dcp.wire.frame import Frame
+
+# Servers keep 25 histories; the oldest documents speak of up to 1024.
+_LONGEST_LOG = 1024 * 16
+
+
+def histories(vbucket: int, value: bytes) -> FailoverLog:
+    """A failover log as a node tells it."""
+    if len(value) > _LONGEST_LOG:
+        raise RemoteProtocolError(
+            f"vbucket {vbucket}: expected a failover log of {_LONGEST_LOG} bytes at most, found {len(value)}"
+        )
+    return FailoverLog.of(FAILOVER_LOG.decode(value, {}))
 
 
 @dataclass(frozen=True, slots=True)

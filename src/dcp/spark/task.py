@@ -10,7 +10,7 @@ import pyarrow as pa
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import ChangeStream, Client
-from dcp.client.rollback import EVENT, WITH_ROLLBACK, rollback_rows
+from dcp.client.rollback import EVENT, rollback_rows, with_rollback
 from dcp.columns.decoder import Decoder
 from dcp.errors import ServerError, TransportError
 from dcp.position import StreamPosition
@@ -58,7 +58,7 @@ def _stream(client: Client, partition: Partition, options: Options, schema: Sche
 
 def _undone(partition: Partition, schema: Schema) -> Iterator[pa.RecordBatch]:
     """A row for each vbucket that the plan found to have lost what the reader had."""
-    make = rollback_rows(Decoder(WITH_ROLLBACK, schema.names, events=(EVENT,), types="plain"))
+    make = rollback_rows(Decoder(with_rollback("dcp"), schema.names, events=(EVENT,), types="plain"))
     for part in partition.ranges:
         if part.undone_from is not None:
             yield make(part.vbucket, part.undone_from, part.start.seqno).to_arrow()

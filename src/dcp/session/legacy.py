@@ -1,0 +1,65 @@
+"""What the sessions of all dialects before DCP share: a handshake without an open, and no flow control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from dcp.columns.decoder import Decoder
+from dcp.errors import LocalProtocolError
+from dcp.session.connection import Delivery, Session
+from dcp.session.events import Event
+from dcp.session.handshake import Wishes
+from dcp.session.stream import Stream
+from dcp.wire.dcp import StreamFlag
+from dcp.wire.dcp_body import StreamFilter
+from dcp.wire.frame import Frame
+
+
+class LegacySession(Session):
+    """A session in the dialect of its decoder.
+
+    `Delivery.counted` are all bytes that came for it. Nodes are not told how much may be under way: where that is
+    more than the window, the owner has to stop reading.
+    """
+
+    def __init__(self, wishes: Wishes, decoder: Callable[[bool], Decoder], now: float) -> None:
+        # What came later than these dialects.
+        plain = replace(wishes, stream=False, collections=False, xattrs=False, snappy=False)
+        self._waiting = self._delivered = 0
+        super().__init__(plain, decoder, now)
+
+    @property
+    def hungry(self) -> bool:
+        return not self._wishes.window or self._waiting < self._wishes.window
+
+    def take(self) -> Delivery:
+        delivery = super().take()
+        size = self._decoder.offset - self._delivered
+        self._delivered += size
+        self._waiting += size
+        return replace(delivery, counted=size)
+
+    def processed(self, count: int) -> None:
+        self._waiting -= count
+
+    def give_back(self) -> None:
+        """No dialect acknowledges bytes."""
+
+    def close_stream(self, stream: Stream) -> None:
+        raise LocalProtocolError(f"{self.dialect.title}: no message closes a stream; close the connection")
+
+    def _control(self, frame: Frame, before: int) -> Iterable[Event]:
+        return self._go_on(frame) if self.agreement is None else self._message(frame, before)
+
+    def _message(self, frame: Frame, before: int) -> Iterable[Event]:
+        raise NotImplementedError
+
+    def _forget_controls(self) -> None:
+        if self._decoder.controls:
+            self._decoder.hand_out()
+            self._seen = 0
+
+    def _refuse_filter(self, flags: StreamFlag, chosen: StreamFilter | None) -> None:
+        if chosen is not None or flags != StreamFlag.ACTIVE_VB_ONLY:
+            raise LocalProtocolError(f"{self.dialect.title}: expected a stream without flags and filter, found one")
