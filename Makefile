@@ -64,7 +64,7 @@ types: $(VENV)/.installed $(VENV)/.lint ## mypy, and the extension's stub agains
 	echo '$(CYTHON_ADDS)' | MYPYPATH=src $(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml \
 		--ignore-disjoint-bases --allowlist /dev/stdin --ignore-unused-allowlist dcp._codec
 
-demo: $(VENV)/.installed ## follow a cluster in memory through a failover
+demo: $(VENV)/.installed ## copy a million documents with Spark, through a failover
 	$(BIN)/dcp demo
 
 # BENCH=--quick is a look; BENCH='--only decode' takes one of them.

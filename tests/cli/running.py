@@ -17,7 +17,7 @@ from dcp.embedded import Cluster
 PATIENCE = 30
 
 
-def run(*arguments: str | Path) -> Result:
+def run(*arguments: str | int | Path) -> Result:
     """A command in this process. Whatever happens, nothing but an exit leaves it, and no traceback is printed."""
     result = CliRunner().invoke(dcp, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
@@ -25,11 +25,14 @@ def run(*arguments: str | Path) -> Result:
     return result
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
+def start(*arguments: str | Path, main: str = "from dcp.cli import main; main()") -> subprocess.Popen[str]:
     """A command in a process of its own."""
-    main = [sys.executable, "-c", "from dcp.cli import main; main()"]
     return subprocess.Popen(
-        [*main, *map(str, arguments)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+        [sys.executable, "-c", main, *map(str, arguments)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
     )
 
 

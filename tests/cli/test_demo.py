@@ -1,22 +1,165 @@
-"""The demo, as a newcomer runs it."""
+"""The demo without Spark, as a newcomer runs it, and its parts."""
 
 from __future__ import annotations
 
-import re
+import itertools
+import json
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
-from click.testing import CliRunner
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
 
-from dcp.cli.group import dcp as command
+from dcp.cli.demo.course import Mark, Sample
+from dcp.cli.demo.lake import COLUMNS, Lake
+from dcp.cli.demo.picture import draw
+from tests.cli.running import run, start, until
+
+TYPES = {"event": pa.string(), "vbucket": pa.int32(), "key": pa.string(), "value": pa.string()}
+SCHEMA = pa.schema([(name, TYPES.get(name, pa.int64())) for name in COLUMNS])
+SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_the_copy_survives_the_failover() -> None:
-    ran = CliRunner().invoke(command, ["demo", "--documents", "400"])
+def test_the_copy_survives_the_failover(tmp_path: Path) -> None:
+    ran = run("demo", "--documents", 1000, "--small", "--no-spark", "--keep", "--json", "--out", tmp_path / "demo")
     assert ran.exit_code == 0, ran.output
-    assert re.search(r"last 20 writes are lost: [1-9][0-9]* vbuckets rolled back", ran.output)
-    assert ran.output.endswith("the copy is the cluster's 1,100 documents, byte for byte\n")
+    said = json.loads(ran.stdout)
+    assert said["differing"] == 0
+    assert said["documents"] > 1000
+    assert said["vbuckets_rolled_back"] > 0
+    assert said["undone"] > 0
+    files = sorted(Path(said["parquet"]).rglob("*.parquet"))
+    assert sum(parquet.read_metadata(file).num_rows for file in files) == said["rows"]
+    assert sum(file.stat().st_size for file in files) == said["bytes_parquet"]
+    texts = [text.text for text in ElementTree.parse(said["picture"]).iter(f"{SVG}text")]
+    assert "failover" in texts
+
+
+def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    demo = start("demo", "--small", "--no-spark", "--out", out)
+    until(lambda: (out / "changes" / "batch=00000001").exists())
+    demo.send_signal(signal.SIGINT)
+    _, said = demo.communicate(timeout=30)
+    assert demo.returncode == 130
+    assert said == "\ninterrupted\n"
+    assert not out.exists()
+
+
+def test_a_directory_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    ran = run("demo", "--out", tmp_path)
+    assert ran.exit_code == 2
+    assert f"expected a new directory, found {tmp_path}" in ran.output
+    assert tmp_path.exists()
 
 
 def test_too_few_documents_are_refused() -> None:
-    ran = CliRunner().invoke(command, ["demo", "--documents", "5"])
+    ran = run("demo", "--documents", 5)
     assert ran.exit_code == 2
-    assert "5 is not in the range x>=100" in ran.output
+    assert "5 is not in the range x>=1000" in ran.output
+
+
+def test_a_missing_spark_is_missed_in_one_sentence(tmp_path: Path) -> None:
+    main = "import sys; sys.modules['pyspark'] = None; from dcp.cli import main; main()"
+    demo = start("demo", "--small", "--out", tmp_path / "demo", main=main)
+    _, said = demo.communicate(timeout=60)
+    assert demo.returncode == 1
+    assert "needs pyspark: pip install 'dcp-arrow[spark]', or leave Spark out: dcp demo --no-spark" in said
+    assert not (tmp_path / "demo").exists()
+
+
+# The documents that Parquet comes to.
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["mutation", "mutation", "mutation", "deletion", "expiration", "rollback"]),
+        st.integers(0, 2),
+        st.sampled_from("abc"),
+        st.integers(8, 9),
+        st.integers(0, 5),
+    ),
+    max_size=30,
+)
+
+
+def rows_of(drawn: list[tuple[str, int, str, int, int]]) -> list[dict[str, Any]]:
+    """Changes as a stream has them: seqnos rise in each vbucket, and a rollback goes back to one that was."""
+    highs = [0, 0, 0]
+    rows = []
+    for number, (event, vbucket, key, collection, back) in enumerate(drawn):
+        highs[vbucket] = max(0, highs[vbucket] - back) if event == "rollback" else highs[vbucket] + 1
+        # A key is of one vbucket.
+        what = {"key": f"{vbucket}{key}", "value": str(number) if event == "mutation" else ""}
+        where = {"vbucket": vbucket, "seqno": highs[vbucket], "collection_id": collection}
+        rows.append({"event": event, "cas": number, "expiry": 0} | where | what)
+    return rows
+
+
+def replayed(rows: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
+    """Row by row: a rollback forgets, and what is left is done again."""
+    kept: list[dict[str, Any]] = []
+    for row in rows:
+        if row["event"] == "rollback":
+            kept = [old for old in kept if old["vbucket"] != row["vbucket"] or old["seqno"] <= row["seqno"]]
+        else:
+            kept.append(row)
+    found: dict[int, dict[str, str]] = {}
+    for row in kept:
+        documents = found.setdefault(row["collection_id"], {})
+        documents.pop(row["key"], None)
+        if row["event"] == "mutation":
+            documents[row["key"]] = row["value"]
+    return {number: documents for number, documents in found.items() if documents}
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, st.lists(st.integers(0, 30), max_size=4))
+def test_a_state_is_what_a_replay_leaves(drawn: list[tuple[str, int, str, int, int]], cuts: list[int]) -> None:
+    rows = rows_of(drawn)
+    places = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
+    with tempfile.TemporaryDirectory() as directory:
+        lake = Lake(Path(directory))
+        for number, (begin, end) in enumerate(itertools.pairwise(places)):
+            # What a task reads goes into a file of its own.
+            for task in range(2):
+                mine = [row for row in rows[begin:end] if row["vbucket"] % 2 == task]
+                lake.place(number).mkdir(exist_ok=True)
+                parquet.write_table(pa.Table.from_pylist(mine, SCHEMA), lake.place(number) / f"part-{task}.parquet")
+            lake.finished(number)
+        if rows:
+            state = lake.state()
+            assert state.documents == replayed(rows)
+            assert state.rows == len(rows)
+
+
+# The picture.
+
+SAMPLES = st.lists(
+    st.tuples(st.floats(0, 100), st.integers(0, 10**9), st.integers(0, 10**12), st.integers(0, 10**9)),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(SAMPLES, st.lists(st.tuples(st.floats(0, 100), st.text("<&ab"), st.booleans()), max_size=4))
+def test_any_course_can_be_drawn(
+    drawn: list[tuple[float, int, int, int]], marked: list[tuple[float, str, bool]]
+) -> None:
+    columns = [sorted(column) for column in zip(*drawn, strict=True)]
+    samples = [Sample(*row) for row in zip(*columns, strict=True)]
+    end = samples[-1].seconds
+    marks = [Mark(min(seconds, end), text, bad) for seconds, text, bad in marked]
+    root = ElementTree.fromstring(draw("a <title>", samples, marks))
+    curves = [line.attrib["points"] for line in root.iter(f"{SVG}polyline")]
+    places = [place.split(",") for points in curves for place in points.split()]
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    assert len(curves) == 2
+    assert all(0 <= float(x) <= width and 0 <= float(y) <= height for x, y in places)
+    texts = [text.text or "" for text in root.iter(f"{SVG}text")]
+    assert texts.count("a <title>") == 1
+    assert {mark.text for mark in marks} <= set(texts)

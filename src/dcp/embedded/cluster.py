@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
@@ -16,7 +16,7 @@ from dcp.embedded.document import body_of, check_document
 from dcp.embedded.faults import Faults
 from dcp.embedded.generation import Generation
 from dcp.embedded.handlers import HANDLERS_OF
-from dcp.embedded.load import documents
+from dcp.embedded.load import documents, padded
 from dcp.embedded.operations import Operations
 from dcp.embedded.server import Server, Traffic
 from dcp.embedded.store import Item
@@ -274,10 +274,14 @@ class Cluster(Operations):
         seed: int = 0,
         prefix: str = "key-",
         collection: str = "_default._default",
+        value: Callable[[int], bytes] | None = None,
     ) -> None:
-        """Write many JSON documents of a size, whose keys are numbered. The same seed makes the same documents."""
+        """Write many JSON documents, whose keys are numbered: of a size, or what `value` makes of a number.
+
+        The same seed makes the same documents.
+        """
         with self._changing():
-            documents(self._bucket, count, value_size, seed, prefix, self._collection(collection))
+            documents(self._bucket, count, value or padded(value_size, seed), prefix, self._collection(collection))
 
     def truth(self, collection: str = "_default._default") -> dict[bytes, Truth]:
         """What a correct consumer must end up with: the documents of a collection, by their keys."""

@@ -6,7 +6,7 @@ import gc
 import random
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dcp.embedded.bucket import Bucket
@@ -21,11 +21,10 @@ _STEP = 7
 _PERIOD = 4096
 
 
-def documents(bucket: Bucket, count: int, value_size: int, seed: int, prefix: str, collection_id: int) -> None:
-    """Write documents of `value_size` bytes, or as long as they need to be, whose keys are numbered."""
-    if count < 0 or value_size < 0:
-        raise LocalProtocolError(f"load: expected a count and a size of at least 0, found {count} and {value_size}")
-    text = random.Random(seed).randbytes((value_size + _PERIOD) // 2 + 1).hex().encode()
+def documents(bucket: Bucket, count: int, value: Callable[[int], bytes], prefix: str, collection_id: int) -> None:
+    """Write JSON documents whose keys are numbered."""
+    if count < 0:
+        raise LocalProtocolError(f"load: expected a count of at least 0, found {count}")
     first = bucket.next_cas(count)
     head, datatype, name = prefix.encode() + b"%010d", int(Datatype.JSON), "mutation"
     make = tuple.__new__
@@ -35,12 +34,24 @@ def documents(bucket: Bucket, count: int, value_size: int, seed: int, prefix: st
             items = []
             for n in numbers:
                 seqno += 1
-                value = _HEAD % n
-                start = n * _STEP % _PERIOD
-                value += text[start : start + max(0, value_size - len(value) - 2)] + _TAIL
-                items.append(make(Item, (name, seqno, head % n, value, 1, first + n, 0, 0, 0, datatype, collection_id)))
+                document = head % n, value(n), 1, first + n, 0, 0, 0, datatype, collection_id
+                items.append(make(Item, (name, seqno, *document)))
             if items:
                 bucket.load(vbucket, items)
+
+
+def padded(size: int, seed: int) -> Callable[[int], bytes]:
+    """Values of `size` bytes, or as long as they need to be."""
+    if size < 0:
+        raise LocalProtocolError(f"load: expected a size of at least 0, found {size}")
+    text = random.Random(seed).randbytes((size + _PERIOD) // 2 + 1).hex().encode()
+
+    def value(n: int) -> bytes:
+        head = _HEAD % n
+        start = n * _STEP % _PERIOD
+        return head + text[start : start + max(0, size - len(head) - 2)] + _TAIL
+
+    return value
 
 
 def _numbers(head: bytes, count: int, vbuckets: int) -> list[array[int]]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.embedded.legacy import clients
-from dcp.embedded.load import documents
+from dcp.embedded.load import documents, padded
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.layout import Magic
@@ -338,7 +338,7 @@ def test_nothing_follows_the_first_opaques_until_they_are_acknowledged() -> None
 
 def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
     peer = Peer(bucket(vbuckets=1))
-    documents(peer.bucket, 10_500, 20, 1, "k", 0)
+    documents(peer.bucket, 10_500, padded(20, 1), "k", 0)
     peer.connect(ACK)
     for frame in peer.hear():
         peer.acknowledge(frame)
@@ -358,7 +358,7 @@ def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
 
 def test_a_client_that_acknowledges_nothing_any_more_is_gone_at_last() -> None:
     peer = Peer(bucket(vbuckets=1))
-    documents(peer.bucket, 10_500, 20, 1, "k", 0)
+    documents(peer.bucket, 10_500, padded(20, 1), "k", 0)
     peer.connect(ACK)
     for frame in peer.hear():
         peer.acknowledge(frame)

@@ -1,0 +1,36 @@
+"""The demo with Spark, which is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from tests.cli.running import start
+
+PATIENCE = 200
+
+
+def test_the_copy_survives_the_failover(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    demo = start("demo", "--small", "--json", "--out", out)
+    said, complaints = demo.communicate(timeout=PATIENCE)
+    assert (demo.returncode, complaints) == (0, "")
+    found = json.loads(said)
+    assert found["differing"] == 0
+    assert found["documents"] > 20_000
+    assert found["vbuckets_rolled_back"] > 0
+    assert [path.name for path in out.iterdir()] == ["demo.svg"]
+
+
+def test_an_interrupted_demo_leaves_neither_files_nor_a_java(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    demo = start("demo", "--small", "--out", out)
+    assert demo.stdout is not None
+    while not demo.stdout.readline().startswith("✓ read"):
+        assert demo.poll() is None
+    demo.send_signal(signal.SIGINT)
+    # Java has the other end of the pipe, too: this ends when both have ended.
+    _, said = demo.communicate(timeout=PATIENCE)
+    assert (demo.returncode, said) == (130, "\ninterrupted\n")
+    assert not out.exists()
