@@ -3,163 +3,346 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import random
+import time
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 
 import dcp
 from dcp.embedded import Cluster
-from tests.client.consumer import Consumer, truth
+from dcp.embedded.faults import Handle
+from tests.chaos.ledger import Ledger
+from tests.chaos.setting import LASTING, PATH, SCOPE, Setting
+from tests.chaos.trouble import AT_REQUESTS, BREAKING, TROUBLE
+from tests.client.consumer import truth
 
-KEYS = [f"key{n}" for n in range(12)]
-SCOPE, COLLECTION = "shop", "order"
-PATH = f"{SCOPE}.{COLLECTION}"
+KEYS = [f"key{n}" for n in range(8)]
+STEPS = 20
 # How long the consumer waits for something that has to come.
 PATIENCE = 30
+# How long it looks whether something comes.
+_LOOK = 0.1
+_MOST_NODES = 5
 
 
 class Schedule:
-    """One run. The consumer keeps what it has together with the checkpoint, as a transaction would."""
+    """One run. What happens to the cluster depends on the seed alone, not on what the consumer has meanwhile.
 
-    def __init__(self, seed: int, cluster: Cluster) -> None:
-        self.random = random.Random(seed)
-        self.cluster = cluster
-        self.done: Counter[str] = Counter()
-        self.consumer = Consumer()
-        self.saved: tuple[str, Consumer] = ("", Consumer())
-        self._nodes = list(range(3))
-        self._failed = 0
-        cluster.create_scope(SCOPE)
-        cluster.create_collection(SCOPE, COLLECTION)
-        self._connect(None)
+    The consumer keeps what it has together with the checkpoint, as a transaction would.
+    """
 
-    def run(self, steps: int) -> None:
-        moves = self._moves()
-        names = [name for name, weight, _ in moves for _ in range(weight)]
-        actions = {name: action for name, _, action in moves}
+    def __init__(self, seed: int, log: Callable[[str], None] = lambda line: None) -> None:
+        self.seed = seed
+        self.setting = Setting.draw(seed)
+        self.done: Counter[str] = Counter(self.setting.kinds)
+        self.random = Random(f"steps {seed}")
+        self._say = log
+        # What the consumer does at random depends on when batches come: it has its own dice.
+        self._dice = Random(f"consumer {seed}")
+        self._faults: list[Handle] = []
+        # Whether a fault that is over has broken the protocol since the consumer connected.
+        self._broken = False
+        self._down: list[int] = []
+        self._written = 0
+        # This node never leaves: a client that knows it finds all others.
+        self._rock = self.random.randrange(self.setting.cluster["nodes"])
+        self._ledger = Ledger()
+        self._saved = "", Ledger()
+
+    def run(self) -> Counter[str]:
+        self._say(f"{self.setting}")
+        with Cluster(**self.setting.cluster) as self.cluster:
+            if self.setting.collections:
+                self.cluster.create_scope(SCOPE)
+                self.cluster.create_collection(SCOPE, LASTING)
+            self._connect(None)
+            try:
+                for _ in range(STEPS):
+                    self._step()
+                self._settle()
+                self._begin_again()
+            finally:
+                self.client.close()
+        return self.done
+
+    def _step(self) -> None:
+        name = self.random.choices(list(STEPS_OF), [weight for weight, _ in STEPS_OF.values()])[0]
         try:
-            for _ in range(steps):
-                name = self.random.choice(names)
-                self.done[name] += 1
-                actions[name]()
-                self._read(self.random.choice((0.0, 0.0, 0.01)))
-            self._finish()
-        finally:
-            self.client.close()
+            STEPS_OF[name][1](self)
+        except dcp.LocalProtocolError as impossible:
+            # There is no such node, no document, nobody to take over: next time, perhaps.
+            self._say(f"{name}: {impossible}")
+            return
+        self._say(name)
+        self.done[name] += 1
 
     # The consumer.
 
-    def _connect(self, checkpoint: dcp.Checkpoint | None) -> None:
+    def _connect(self, checkpoint: dcp.Checkpoint | None, end: str | None = None) -> None:
+        self._broken = False
         while True:
             # Whatever starts the process starts it again.
-            with contextlib.suppress(dcp.TransportError):
-                self.client = dcp.connect(self.cluster.url)
-                break
-        self.stream = self.client.stream(checkpoint or "beginning", batch_rows=5, linger=0.0)
+            try:
+                self.client = dcp.connect(self.cluster.url, **self.setting.options)
+                self.stream = self.client.stream(checkpoint or "beginning", end, **self.setting.stream)
+                return
+            except dcp.TransportError:
+                self._calm()
 
     def _read(self, timeout: float) -> bool:
+        """Take a batch; whether there was one."""
         try:
             batch = self.stream.next(timeout)
         except TimeoutError:
             return False
-        assert batch is not None
-        self.consumer.take(batch)
-        if self.random.random() < 0.5:
-            self.saved = self.stream.checkpoint.to_json(), copy.deepcopy(self.consumer)
+        except dcp.RemoteProtocolError as error:
+            assert self._broken or any(map(_breaks, self._faults)), error
+            self._die()
+            return True
+        if batch is None:
+            return False
+        self._ledger.take(batch)
+        self.done["batches"] += 1
+        self.done["rows"] += len(batch)
+        if self._dice.random() < 0.5:
+            self._saved = self.stream.checkpoint.to_json(), self._ledger.copy()
         return True
 
     def _die(self) -> None:
         """The process is gone, with everything since the last checkpoint; another one goes on."""
-        self.client.close()
-        text, self.consumer = self.saved[0], copy.deepcopy(self.saved[1])
-        self._connect(dcp.Checkpoint.from_json(text) if text else None)
+        self._close()
+        self._ledger = self._saved[1].copy()
+        self._connect(self._checkpoint())
 
-    def _finish(self) -> None:
+    def _checkpoint(self) -> dcp.Checkpoint | None:
+        return dcp.Checkpoint.from_json(self._saved[0]) if self._saved[0] else None
+
+    def _close(self) -> None:
+        self.client.close()
+        counters = self.stream.counters
+        self.done["rollback rows"] += counters.rollbacks
+        self.done["reconnects"] += counters.reconnects
+        self.done.update({f"stream ends: {name}": count for name, count in counters.stream_ends.items()})
+
+    def _settle(self) -> None:
+        """Everything is well again: then the consumer gets what the cluster has."""
+        self._heal()
+        deadline = time.monotonic() + PATIENCE
         while not self._agrees():
+            assert time.monotonic() < deadline, self._difference()
             assert self._read(PATIENCE), self._difference()
 
+    def _begin_again(self) -> None:
+        """A consumer that goes on from the last checkpoint until now gets there as well, and to an end."""
+        self._close()
+        self._ledger = self._saved[1].copy()
+        later = self.random.random() < 0.3
+        fault = self.cluster.fault("beyond_end", items=self.random.randrange(1, 4))
+        self._connect(self._checkpoint(), "now")
+        if later:
+            self._write()
+        while self._read(PATIENCE):
+            pass
+        self.done["fault beyond_end"] += fault.hits > 0
+        if later:
+            end = self.stream.checkpoint
+            self._close()
+            self._connect(end)
+            self._settle()
+        assert self._agrees(), self._difference()
+        for path in self._followed():
+            self._ledger.check_versions(self.cluster, path)
+        self._close()
+
+    def _followed(self) -> list[str]:
+        return [path for path in self.cluster.collection_ids() if self.setting.sees(path)]
+
     def _agrees(self) -> bool:
-        return self.consumer.state() == truth(self.cluster) and self.consumer.state(self._id()) == truth(
-            self.cluster, PATH
-        )
+        ids = self.cluster.collection_ids()
+        return all(self._ledger.state(ids[path]) == truth(self.cluster, path) for path in self._followed())
 
     def _difference(self) -> str:
         """What the consumer has that it should not, and lacks."""
-        has, should = self.consumer.state().items(), truth(self.cluster).items()
-        return f"nothing comes; has {sorted(has - should)}, lacks {sorted(should - has)}; {self.stream.counters}"
+        ids, lines = self.cluster.collection_ids(), []
+        for path in self._followed():
+            has, should = self._ledger.state(ids[path]).items(), truth(self.cluster, path).items()
+            lines.append(f"{path}: has {sorted(has - should)}, lacks {sorted(should - has)}")
+        return f"{'; '.join(lines)}; {self.stream.counters}; {self.stream.checkpoint.to_json()}"
 
-    def _id(self) -> int:
-        return 9
+    # Documents.
 
-    # What happens.
-
-    def _moves(self) -> list[tuple[str, int, Callable[[], None]]]:
-        return [
-            ("write", 30, self._write),
-            ("delete", 6, self._delete),
-            ("expire", 2, lambda: self._remove(self.cluster.expire)),
-            ("die", 3, self._die),
-            ("snapshot", 2, self.cluster.snapshot),
-            ("purge", 1, self._purge),
-            ("cut", 3, self._cut),
-            ("lag", 1, lambda: self.cluster.set_lag(self.random.randrange(3))),
-            ("failover", 1, self._failover),
-            ("move", 2, self._move),
-            ("refuse", 1, self._refuse),
-            ("rollback", 1, self._roll_back),
-            ("end", 1, self._end),
-            ("split", 1, self._split),
-        ]
+    def _path(self) -> str:
+        paths = sorted(self.cluster.collection_ids())
+        return self.random.choice(paths) if self.random.random() < 0.3 or PATH not in paths else PATH
 
     def _write(self) -> None:
-        value = f'{{"n":{self.random.randrange(1000)}}}'
-        path = self.random.choice(("_default._default", PATH))
-        for _ in range(self.random.choice((1, 1, 3))):
-            self.cluster.upsert(self.random.choice(KEYS), value, collection=path)
+        for _ in range(self.random.choice((1, 1, 3, 10))):
+            self._written += 1
+            value = f'{{"n":{self._written},"x":"{"x" * self.random.choice((0, 0, 30, 300))}"}}'
+            self.cluster.upsert(self.random.choice(KEYS), value, collection=self._path())
 
     def _delete(self) -> None:
         self._remove(self.cluster.delete)
 
-    def _remove(self, action: Callable[[str], int]) -> None:
-        alive = sorted(truth(self.cluster))
-        if alive:
-            action(self.random.choice(alive).decode())
+    def _expire(self) -> None:
+        self._remove(self.cluster.expire)
 
-    def _cut(self) -> None:
-        self.cluster.fault("cut", sent=self.random.randrange(1, 2000), times=1)
+    def _remove(self, action: Callable[..., int]) -> None:
+        path = self._path()
+        alive = sorted(self.cluster.truth(path))
+        if not alive:
+            raise dcp.LocalProtocolError("nothing is there to be removed")
+        action(self.random.choice(alive), collection=path)
 
-    def _failover(self) -> None:
-        if self._failed:
-            return
-        self._failed += 1
-        node, lose = self.random.choice(self._nodes), self.random.choice((None, 1, 3))
-        try:
-            self.cluster.failover(node, lose)
-        except dcp.LocalProtocolError:
-            # There are not so many writes that could be lost.
-            self.cluster.failover(node)
+    def _page(self) -> None:
+        """A document whose time has come, and goes when somebody looks."""
+        self.cluster.upsert(self.random.choice(KEYS), '"short"', collection=self._path(), expiry=1)
+        self.cluster.run_pager()
 
-    def _move(self) -> None:
-        vbucket, node = self.random.randrange(4), self.random.choice(self._nodes)
-        if not self._failed:
-            with contextlib.suppress(dcp.LocalProtocolError):  # It is there already.
-                self.cluster.move(vbucket, node)
-
-    def _refuse(self) -> None:
-        status = self.random.choice(("ETMPFAIL", "EBUSY", "ENOMEM", "NOT_MY_VBUCKET"))
-        self.cluster.fault("refuse", status=status, times=2)
+    def _change_collections(self) -> None:
+        if not self.setting.collections:
+            raise dcp.LocalProtocolError("there are no collections")
+        name = self.random.choice(("cart", "note"))
+        there = f"{SCOPE}.{name}" in self.cluster.collection_ids()
+        if there:
+            self.cluster.drop_collection(SCOPE, name)
+        if not there or self.random.random() < 0.5:
+            self.cluster.create_collection(SCOPE, name)
+        self.done["collections dropped"] += there
 
     def _purge(self) -> None:
         self.cluster.purge()
 
-    def _split(self) -> None:
-        with self.cluster.fault("split", size=self.random.randrange(1, 40)):
+    def _lag(self) -> None:
+        self.cluster.set_lag(self.random.choice((0, 1, 2, 5)))
+
+    # Nodes.
+
+    def _node(self) -> int:
+        """One that may leave."""
+        others = [node for node in range(len(self.cluster.stats())) if node != self._rock and node not in self._down]
+        if not others:
+            raise dcp.LocalProtocolError("no node can leave")
+        return self.random.choice(others)
+
+    def _failover(self) -> None:
+        node, lose = self._node(), self.random.choice((None, 1, 2, 4))
+        try:
+            self.cluster.failover(node, lose)
+            self.done["failover that loses writes"] += lose is not None
+        except dcp.LocalProtocolError:
+            # There are not so many writes that could be lost.
+            self.cluster.failover(node)
+
+    def _crash(self) -> None:
+        node = self._node()
+        self.cluster.crash(node)
+        self._down.append(node)
+
+    def _recover(self) -> None:
+        if not self._down:
+            raise dcp.LocalProtocolError("no node is down")
+        node, lose = self._down[-1], self.random.choice((0, 0, 1, 3))
+        self.cluster.recover(node, lose)
+        self._down.pop()
+        self.done["recovery that loses writes"] += lose > 0
+
+    def _promote(self) -> None:
+        self._hand_over(self.cluster.promote)
+
+    def _move(self) -> None:
+        self._hand_over(self.cluster.move)
+
+    def _hand_over(self, action: Callable[[int, int], None]) -> None:
+        """A vbucket to another node that can take it."""
+        vbuckets, nodes = range(self.setting.cluster["vbuckets"]), range(len(self.cluster.stats()))
+        places = [(vbucket, node) for vbucket in vbuckets for node in nodes]
+        for vbucket, node in self.random.sample(places, len(places)):
+            with contextlib.suppress(dcp.LocalProtocolError):
+                action(vbucket, node)
+                return
+        raise dcp.LocalProtocolError("no node can take a vbucket")
+
+    def _lose_again_and_again(self) -> None:
+        """Writes that the consumer has are lost, several times."""
+        for _ in range(self.random.choice((1, 2, 3))):
+            self.cluster.set_lag(self.random.choice((1, 2, 5)))
             self._write()
-            self._read(0.01)
+            self._look()
+            self._promote()
 
-    def _roll_back(self) -> None:
-        self.cluster.fault("rollback", to=0, times=1)
+    def _rebalance_in(self) -> None:
+        if len(self.cluster.stats()) >= _MOST_NODES:
+            raise dcp.LocalProtocolError("there are nodes enough")
+        self.cluster.rebalance_in()
 
-    def _end(self) -> None:
-        self.cluster.fault("end", status=self.random.choice(("STATE_CHANGED", "SLOW", "ROLLBACK")), times=1)
+    def _rebalance_out(self) -> None:
+        self.cluster.rebalance_out(self._node())
+
+    # Faults.
+
+    def _fault(self) -> None:
+        name = self.random.choice(list(TROUBLE))
+        self._faults.append(self.cluster.fault(name, **TROUBLE[name](self.random)))
+        self._say(f"{self._faults[-1]}")
+        if self.random.random() < 0.5:
+            self._write()
+        if self.random.random() < (0.8 if name in AT_REQUESTS else 0.1):
+            self._die()
+            self._look()
+
+    def _calm(self) -> None:
+        """No fault is on any more; those that have acted are counted."""
+        for fault in self._faults:
+            fault.clear()
+            self._broken |= _breaks(fault)
+            self.done[f"fault {fault.name}"] += fault.hits > 0
+        self._faults.clear()
+
+    def _heal(self) -> None:
+        self._calm()
+        while self._down:
+            with contextlib.suppress(dcp.LocalProtocolError):
+                self.cluster.recover(self._down.pop())
+                self.done["recover"] += 1
+        if any(self.cluster.owner(f"key{n}") < 0 for n in range(32)):
+            self.cluster.rebalance_in()
+
+    def _look(self) -> None:
+        deadline = time.monotonic() + _LOOK
+        while not self._agrees() and self._read(_LOOK / 2) and time.monotonic() < deadline:
+            pass
+
+    def _glance(self) -> None:
+        self._read(0.0)
+
+
+def _breaks(fault: Handle) -> bool:
+    return fault.name in BREAKING and fault.hits > 0
+
+
+# What may happen, and how often in comparison.
+STEPS_OF: dict[str, tuple[int, Callable[[Schedule], None]]] = {
+    "write": (30, Schedule._write),
+    "delete": (8, Schedule._delete),
+    "expire": (3, Schedule._expire),
+    "page": (2, Schedule._page),
+    "collections": (6, Schedule._change_collections),
+    "snapshot": (4, lambda self: self.cluster.snapshot()),
+    "purge": (3, Schedule._purge),
+    "lag": (5, Schedule._lag),
+    "failover": (4, Schedule._failover),
+    "crash": (1, Schedule._crash),
+    "recover": (2, Schedule._recover),
+    "promote": (5, Schedule._promote),
+    "writes lost in a row": (6, Schedule._lose_again_and_again),
+    "move": (3, Schedule._move),
+    "rebalance in": (1, Schedule._rebalance_in),
+    "rebalance out": (1, Schedule._rebalance_out),
+    "fault": (15, Schedule._fault),
+    "calm": (3, Schedule._calm),
+    "read one batch": (8, Schedule._glance),
+    "read for a while": (16, Schedule._look),
+    "catch up": (2, Schedule._settle),
+    "die and resume": (5, Schedule._die),
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import pytest
@@ -186,3 +187,32 @@ def test_a_wrong_option_says_what_is_accepted(option: dict[str, object], expecte
         pytest.raises(dcp.LocalProtocolError, match=expected),
     ):
         client.stream(**option)  # type: ignore[arg-type]
+
+
+def test_an_old_node_that_has_a_replica_only_is_left_when_the_map_says_so() -> None:
+    """Servers before 5.0 let everybody stream replicas, and tell nobody of a new map."""
+    options = {"sasl_mech_force": "PLAIN", "config_poll_interval": "100ms"}
+    with Cluster(nodes=2, vbuckets=1, replicas=1, server_version="4.0") as cluster:
+        cluster.upsert("key", "1")
+        with dcp.connect(cluster.url, **options) as client, client.stream(linger=0.0) as stream:
+            consumer = Consumer()
+            # The node refuses until it has the replica, so that the client never hears of an end.
+            with cluster.fault("refuse") as fault:
+                while not fault.hits:
+                    with contextlib.suppress(TimeoutError):
+                        stream.next(0.01)
+                cluster.set_lag(1000)
+                cluster.promote(0, 1)
+            cluster.upsert("key", "2")
+            catch_up(stream, consumer, cluster)
+
+
+def test_the_map_that_comes_with_a_connection_counts() -> None:
+    with Cluster(nodes=2, vbuckets=1, replicas=1, server_version="4.0") as cluster:
+        cluster.upsert("key", "1")
+        with dcp.connect(cluster.url, sasl_mech_force="PLAIN", config_poll_interval="1h") as client:
+            cluster.set_lag(1000)
+            cluster.promote(0, 1)
+            cluster.upsert("key", "2")
+            with client.stream(linger=0.0) as stream:
+                catch_up(stream, Consumer(), cluster)

@@ -42,6 +42,8 @@ _NO_COLLECTIONS = (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.NO_COLLE
 
 DEFAULTS: dict[str, Any] = {
     "bootstrap_timeout": 10.0,
+    # As the SDKs do.
+    "config_poll_interval": 2.5,
     "kv_connect_timeout": 10.0,
     "network": "auto",
     "dcp_buffer_size": 20 << 20,
@@ -415,6 +417,10 @@ class _Opener:
     @property
     def map(self) -> ClusterMap:
         return self._client.map
+
+    @property
+    def poll_interval(self) -> float:
+        return float(self._client._options["config_poll_interval"])
 
     def refresh(self) -> ClusterMap:
         return self._client.refresh()

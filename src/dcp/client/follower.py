@@ -24,7 +24,7 @@ from dcp.session.events import Accepted, Ended, Event, MapChanged, Ready, Refuse
 from dcp.session.stream import Mark, Stream
 from dcp.wire.dcp import ENDLESS, StreamEnd
 from dcp.wire.dcp_body import StreamFilter
-from dcp.wire.memcached import Status
+from dcp.wire.memcached import Feature, Status
 
 log = logging.getLogger("dcp.client")
 
@@ -38,6 +38,9 @@ class Cluster(Protocol):
 
     @property
     def map(self) -> ClusterMap: ...
+
+    @property
+    def poll_interval(self) -> float: ...
 
     def refresh(self) -> ClusterMap: ...
 
@@ -58,6 +61,8 @@ class Vbucket:
     done: bool = False
     link: Link | None = None
     stream: Stream | None = None
+    # Whether the stream was asked to end, since another node has the active copy.
+    leaving: bool = False
     pause: float = 0.0
     retry_at: float = 0.0
 
@@ -122,6 +127,8 @@ class Follower:
         self._closed = False
         self._map_due: float | None = None
         self._persistence = None if persisted_within is None else Persistence(cluster, self, persisted_within)
+        # Whether a node would not say that the map has changed.
+        self._polls = False
         self._supervisor = threading.Thread(target=self._supervise, name="dcp supervisor", daemon=True)
         self._supervisor.start()
         if self._persistence is not None:
@@ -187,6 +194,8 @@ class Follower:
             if isinstance(event, Ready):
                 link.ready = True
                 log.info("%s: ready", link.name)
+                self._polls |= Feature.CLUSTERMAP_CHANGE_NOTIFICATION not in event.agreement.features
+                self._cluster.learn(event.agreement.config, link.name)
             elif isinstance(event, MapChanged):
                 self._told_of_map(link, event)
             elif isinstance(event, Accepted):
@@ -365,8 +374,11 @@ class Follower:
             self._want_map()
 
     def _want_map(self) -> None:
-        if self._map_due is None:
-            self._map_due = time.monotonic() + _MAP_PAUSE
+        self._map_within(_MAP_PAUSE)
+
+    def _map_within(self, seconds: float) -> None:
+        due = time.monotonic() + seconds
+        self._map_due = due if self._map_due is None else min(due, self._map_due)
 
     # The supervisor.
 
@@ -402,9 +414,12 @@ class Follower:
                 link.ready = False
                 link.do(_abandon)
         for vbucket in self._vbuckets.values():
-            if vbucket.done or vbucket.stream is not None:
+            if vbucket.done:
                 continue
             owner = cluster_map.owner(vbucket.number)
+            if vbucket.stream is not None:
+                self._leave_replica(vbucket, owner)
+                continue
             if owner is None:
                 self._want_map()
                 continue
@@ -414,6 +429,8 @@ class Follower:
             at = self._link_of(owner, now, wakes)
             if at is not None and at.ready:
                 self._open(vbucket, at)
+        if self._polls:
+            self._map_within(self._cluster.poll_interval)
         if self._map_due is not None:
             wakes.append(self._map_due)
         return max(0.0, min(wakes) - now)
@@ -440,8 +457,22 @@ class Follower:
                 if vbucket.link is link:
                     vbucket.stream = session.open(progress, end=end, chosen=chosen)
 
-        vbucket.link = link
+        vbucket.link, vbucket.leaving = link, False
         vbucket.stream = Stream(0, progress, end)
+        link.do(command)
+
+    def _leave_replica(self, vbucket: Vbucket, owner: Node | None) -> None:
+        """Servers before 5.0 stream replicas to who asks them, and never say that these are no active copies."""
+        link = vbucket.link
+        if owner is None or link is None or vbucket.leaving or self._links.get(owner) is link:
+            return
+
+        def command(session: Session) -> None:
+            stream = vbucket.stream
+            if stream is not None and session.streams.get(stream.opaque) is stream:
+                session.close_stream(stream)
+
+        vbucket.leaving = True
         link.do(command)
 
 

@@ -1,0 +1,50 @@
+"""Many schedules: what happened in them, and the seeds of those that failed.
+
+python -m tests.chaos --count 20000 --seed 0
+python -m tests.chaos --replay --seed 17
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+
+from tests.chaos.running import play_all, report
+from tests.chaos.schedule import Schedule
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0, help="of the first schedule")
+    parser.add_argument("--count", type=int, default=1000, help="how many schedules, each with the next seed")
+    parser.add_argument("--replay", action="store_true", help="the one schedule of --seed, step by step")
+    chosen = parser.parse_args()
+    if chosen.replay:
+        logging.basicConfig(level=logging.INFO)
+        Schedule(chosen.seed, print).run()
+        return 0
+    return many(range(chosen.seed, chosen.seed + chosen.count))
+
+
+def many(seeds: range) -> int:
+    began, done, failed, played = time.monotonic(), Counter[str](), list[int](), 0
+    for outcome in play_all(seeds):
+        played += 1
+        done += outcome.done
+        if outcome.error:
+            failed.append(outcome.seed)
+            print(f"seed {outcome.seed}:\n{outcome.error}", flush=True)
+        if played % 500 == 0:
+            print(f"{played:,} schedules in {time.monotonic() - began:.0f} s", flush=True)
+    seconds = time.monotonic() - began
+    print(report(done))
+    print(f"{played:,} schedules from seed {seeds[0]} in {seconds:.0f} s, {played / seconds:.1f} a second")
+    print(f"failed: {len(failed)} {failed or ''}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

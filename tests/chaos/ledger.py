@@ -1,0 +1,43 @@
+"""A consumer that believes nothing: what comes has to be in order, and has to have been written."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import dcp
+from dcp.embedded import Cluster
+from tests.client.consumer import Consumer
+
+
+class Ledger(Consumer):
+    def take(self, batch: dcp.Batch) -> None:
+        before = {vbucket: log[-1].seqno for vbucket, log in self.rows.items() if log}
+        known = len(self.rollbacks)
+        super().take(batch)
+        undone = self.rollbacks[known:]
+        for vbucket, since, back in undone:
+            assert back <= since, f"vbucket {vbucket}: rolled back from {since} to {back}"
+            assert before.get(vbucket, 0) <= since, f"vbucket {vbucket}: has more than {since}, which is undone"
+        for vbucket, log in self.rows.items():
+            seqnos = [row.seqno for row in log]
+            assert all(a < b for a, b in pairwise(seqnos)), f"vbucket {vbucket}: {seqnos}"
+
+    def copy(self) -> Ledger:
+        twin = Ledger()
+        twin.rows.update({vbucket: list(log) for vbucket, log in self.rows.items()})
+        twin.rollbacks = list(self.rollbacks)
+        return twin
+
+    def check_versions(self, cluster: Cluster, path: str) -> None:
+        """Nothing that came was made up, whether or not it was lost later."""
+        number = cluster.collection_ids()[path]
+        written = {
+            (version.vbucket, version.seqno, version.event, key)
+            for key, versions in cluster.history(path).items()
+            for version in versions
+        }
+        for vbucket, log in self.rows.items():
+            for row in log:
+                # Without the opcode for it, an expiration is told as a deletion.
+                told = {(vbucket, row.seqno, event, row.key) for event in (row.event, "expiration")}
+                assert row.collection_id != number or told & written, f"vbucket {vbucket}: nobody wrote {row}"

@@ -1,0 +1,46 @@
+"""The faults that a schedule brings about, with options that a client has to live with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+Draw = Callable[[Random], dict[str, Any]]
+
+# These break the protocol: the stream has to fail, and its consumer to begin again from its checkpoint.
+BREAKING = frozenset({"garbage", "oversize"})
+
+# These wait for a stream to be asked for.
+AT_REQUESTS = frozenset({"cut", "refuse", "rollback", "end", "underfill"})
+
+# What is missing are `gap` and `missing_tail`, which nobody can notice: seqnos that do not come are normal.
+# `stream_ids` is for streams that have any, and `no_noops` for those who wait longer than a schedule is.
+# `beyond_end` is for streams that have an end: the last one of every schedule.
+TROUBLE: Mapping[str, Draw] = {
+    "cut": lambda random: {random.choice(("sent", "received_bytes")): random.randrange(1, 5000), "times": 1},
+    "split": lambda random: {"size": random.randrange(1, 40)},
+    "pause": lambda random: {"node": random.choice((None, 0, 1))},
+    "partition": lambda random: {"node": random.choice((None, 0, 1))},
+    "slow": lambda random: {"rate": random.choice((20_000, 100_000))},
+    "garbage": lambda random: {"size": random.randrange(1, 64)},
+    "oversize": lambda random: {},
+    "refuse": lambda random: {
+        "status": random.choice(("ETMPFAIL", "EBUSY", "ENOMEM", "NOT_MY_VBUCKET")),
+        "times": random.choice((1, 2)),
+    },
+    "rollback": lambda random: {
+        "to": tuple(sorted((random.randrange(12) for _ in range(3)), reverse=True)),
+        "times": 3,
+    },
+    "end": lambda random: {
+        "status": random.choice(("STATE_CHANGED", "SLOW", "ROLLBACK", "DISCONNECTED")),
+        "after": random.randrange(4),
+        "times": 1,
+    },
+    "silent": lambda random: {},
+    "overfill": lambda random: {"bytes": random.choice((100, 10_000))},
+    "underfill": lambda random: {"bytes": random.choice((50, 2_000))},
+    "bare_marker": lambda random: {},
+    "repeat_marker": lambda random: {"after": random.randrange(3)},
+}
