@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.path.as_posix():
             item.add_marker("spark")
+            if _leaves_sockets_open():
+                item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+def _leaves_sockets_open() -> bool:
+    """Spark 4.0 leaves those that it fetches rows over to the garbage collector, which says so."""
+    return find_spec("pyspark") is not None and version("pyspark").startswith("4.0.")
 
 
 @pytest.fixture(scope="session")
