@@ -173,8 +173,11 @@ def test_a_closed_door_is_named_with_its_port() -> None:
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        ({"start": "yesterday"}, "start: expected beginning, now or a Checkpoint, found 'yesterday'"),
-        ({"end": "never"}, "end: expected None, now or a Checkpoint, found 'never'"),
+        (
+            {"start": "yesterday"},
+            "start: expected beginning, now, a Checkpoint, or a time with its zone such as .*, found 'yesterday'",
+        ),
+        ({"end": "never"}, "end: expected None, now, a Checkpoint, or a time .*, found 'never'"),
         ({"on_rollback": "ignore"}, "on_rollback: expected replay or fail, found 'ignore'"),
         ({"vbuckets": [99]}, r"vbuckets: expected some of 0 to 3, found \[99\]"),
         ({"columns": ["kee"]}, "columns: there is no column 'kee'.*did you mean key"),

@@ -9,13 +9,14 @@ import socket
 import ssl
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from dcp.checkpoint import Checkpoint
 from dcp.client import arguments
 from dcp.client import url as urls
+from dcp.client.bounds import Bounds
 from dcp.client.call import Caller
 from dcp.client.dialects import DCP, SESSIONS, check_options, check_stream
 from dcp.client.follower import Follower, Vbucket
@@ -24,15 +25,16 @@ from dcp.client.rollback import EVENT, rollback_rows, with_rollback
 from dcp.client.srv import lookup
 from dcp.client.stream import ChangeStream
 from dcp.client.transport import Security, connect
+from dcp.client.when import Time
 from dcp.cluster import ClusterMap, Node
+from dcp.columns.cut import Cut, with_cas
 from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, ServerError, TransportError
-from dcp.position import FailoverLog, StreamPosition
+from dcp.position import FailoverLog
 from dcp.session.handshake import Wishes
 from dcp.session.sasl import Credentials
 from dcp.tree import Tree
 from dcp.wire.body import JSON
-from dcp.wire.dcp import ENDLESS
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 
@@ -209,8 +211,8 @@ class Client:
 
     def stream(
         self,
-        start: str | Checkpoint = "beginning",
-        end: str | Checkpoint | None = None,
+        start: Time | Checkpoint = "beginning",
+        end: Time | Checkpoint | None = None,
         *,
         scope: str | None = None,
         collections: Iterable[str] | None = None,
@@ -226,10 +228,12 @@ class Client:
     ) -> ChangeStream:
         """Follow the changes.
 
-        start: "beginning", "now", or a checkpoint to go on from. end: None for ever, "now" for what there
-        is, or a checkpoint. scope, collections: names; only these. vbuckets: only these, to share the work.
-        columns, and what else `Decoder` has: how batches look. batch_rows, batch_bytes, linger: a batch is
-        handed out at so many rows or bytes, or when its first row is so many seconds old.
+        start: "beginning", "now", a checkpoint to go on from, or a time. end: None for ever, "now" for what
+        there is, a checkpoint, or a time that is over. Times are a datetime or its ISO text, with a zone: only
+        changes that by their CAS were made at `start` or later, and before `end`. scope, collections: names;
+        only these. vbuckets: only these, to share the work. columns, and what else `Decoder` has: how batches
+        look. batch_rows, batch_bytes, linger: a batch is handed out at so many rows or bytes, or when its
+        first row is so many seconds old.
         on_rollback: "replay", where a row with the event `rollback` comes before what is sent again, or
         "fail" with a RollbackError.
         persisted_only: hand out only what every copy of its vbucket has on disk, so that no failover takes it
@@ -245,14 +249,20 @@ class Client:
         check_stream(self.dialect, [name for name, value in asked.items() if value is not None])
         wanted = self._wanted(vbuckets)
         chosen, empty = self._filter(scope, collections)
-        begins = self._begin(start, wanted, empty)
-        ends = self._ends(end, wanted)
+        bounds = Bounds(self, wanted, chosen)
+        begins, ends = bounds.begin(start, empty), bounds.end(end)
+        cut = None
+        if bounds.found:
+            if decoding.get("views"):
+                raise LocalProtocolError("views: expected False for a stream with a time, whose rows are cut there")
+            cut = Cut(Decoder(self.dialect, named, **decoding).schema, bounds.since, bounds.until)
+            named = named and with_cas(named)
 
         def decoder(has_collections: bool) -> Decoder:
             return Decoder(self.dialect, named, collections=has_collections, also=(EVENT,), **decoding)
 
         limits = Limits(batch_rows, batch_bytes, linger)
-        opener = _Opener(self, decoder, limits, xattrs=named is None or "xattrs" in named)
+        opener = self.opener(decoder, limits, xattrs=named is None or "xattrs" in named)
         events = (*decoder(True).plan.events,)
         rollbacks = rollback_rows(Decoder(with_rollback(self.dialect), named, events=events, **decoding))
         follower = Follower(
@@ -260,10 +270,10 @@ class Client:
             [Vbucket(number, begins[number], ends[number]) for number in wanted],
             chosen=chosen,
             rollback_row=rollbacks,
-            fail_on_rollback=on_rollback == "fail",
+            on_rollback=on_rollback,
             persisted_within=persisted_within if persisted_only else None,
         )
-        stream = ChangeStream(follower, empty)
+        stream = ChangeStream(follower, empty, bounds.found, cut)
         self._streams.append(stream)
         return stream
 
@@ -272,6 +282,26 @@ class Client:
     def call(self, node: Node, *, stream: bool = False) -> Caller:
         """A connection of its own to a node, to ask it commands; `stream`: opened for DCP."""
         return self._call(node.address.host, self._port(node), stream=stream)
+
+    def positions(
+        self,
+        start: Time | Checkpoint = "beginning",
+        *,
+        scope: str | None = None,
+        collections: Iterable[str] | None = None,
+        vbuckets: Iterable[int] | None = None,
+    ) -> Checkpoint:
+        """Where a stream that starts there begins, for each vbucket; no values are streamed."""
+        wanted = self._wanted(vbuckets)
+        chosen, empty = self._filter(scope, collections)
+        # Vbuckets that nobody asks for stay where they are.
+        known = start.by_vbucket() if isinstance(start, Checkpoint) else {}
+        known |= Bounds(self, wanted, chosen).begin(start, empty)
+        return replace(empty, positions=tuple(known[number] for number in sorted(known)))
+
+    def server_version(self) -> str:
+        """That of the node that commands go to."""
+        return str(self._ask("version").value, errors="replace")
 
     def high_seqnos(self, collection_id: int | None = None) -> dict[int, int]:
         """The last seqno of every vbucket, or of a collection in it, from the nodes that have them.
@@ -298,10 +328,10 @@ class Client:
             if not mine:
                 continue
             with self.call(node) as caller:
-                for number in mine:
-                    answer = caller.ask("kv_get_failover_log", vbucket=number)
-                    if not answer.status:
-                        found[number] = FailoverLog.of(answer.body())
+                answers = caller.ask_all("kv_get_failover_log", [{"vbucket": number} for number in mine])
+            for number, answer in zip(mine, answers, strict=True):
+                if not answer.status:
+                    found[number] = FailoverLog.of(answer.body())
         return found
 
     def collections(self) -> dict[int, str]:
@@ -351,43 +381,20 @@ class Client:
             raise error
         return int(answer.fields[field])
 
-    def _begin(self, start: str | Checkpoint, wanted: list[int], empty: Checkpoint) -> Mapping[int, StreamPosition]:
-        if isinstance(start, Checkpoint):
-            start.check(empty)
-            known = start.by_vbucket()
-            return {number: known.get(number, StreamPosition(number)) for number in wanted}
-        if start == "beginning":
-            return {number: StreamPosition(number) for number in wanted}
-        if start == "now":
-            highs = self.high_seqnos()
-            logs = self.failover_logs(wanted)
-            return {n: _complete(n, highs.get(n, 0), logs.get(n)) for n in wanted}
-        raise LocalProtocolError(f"start: expected beginning, now or a Checkpoint, found {start!r}")
-
-    def _ends(self, end: str | Checkpoint | None, wanted: list[int]) -> dict[int, int]:
-        if end is None:
-            return dict.fromkeys(wanted, ENDLESS)
-        if isinstance(end, Checkpoint):
-            known = end.by_vbucket()
-            return {n: known[n].seqno if n in known else 0 for n in wanted}
-        if end == "now":
-            highs = self.high_seqnos()
-            missing = [number for number in wanted if number not in highs]
-            if missing:
-                raise TransportError(f"no node has vbuckets {missing[:5]}… now: try again when the cluster is whole")
-            return {number: highs[number] for number in wanted}
-        raise LocalProtocolError(f"end: expected None, now or a Checkpoint, found {end!r}")
-
     def _port(self, node: Node) -> int:
         port = node.address.tls_port if self._target.tls else node.address.port
         if port is None:
             raise TransportError(f"{node}: no port {'with' if self._target.tls else 'without'} TLS in the map")
         return port
 
+    def opener(self, decoder: Callable[[bool], Decoder], limits: Limits, **wishes: bool) -> _Opener:
+        """What makes the connections of a stream. wishes: what they want besides."""
+        return _Opener(self, decoder, limits, wishes)
+
     def _open_link(self, node: Node, owner: Follower, opener: _Opener) -> Link:
         host, port = node.address.host, self._port(node)
         self._links += 1
-        wishes = self._wishes(f"{self._name} {self._links}", xattrs=opener.xattrs)
+        wishes = self._wishes(f"{self._name} {self._links}", **opener.wishes)
         return Link(
             str(node),
             lambda: self._connect(host, port),
@@ -410,8 +417,10 @@ def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
 class _Opener:
     """What a follower needs of a client: links with the decoder and limits of its stream."""
 
-    def __init__(self, client: Client, decoder: Any, limits: Limits, *, xattrs: bool) -> None:
-        self.decoder, self.limits, self.xattrs = decoder, limits, xattrs
+    def __init__(
+        self, client: Client, decoder: Callable[[bool], Decoder], limits: Limits, wishes: Mapping[str, bool]
+    ) -> None:
+        self.decoder, self.limits, self.wishes = decoder, limits, wishes
         self._client = client
 
     @property
@@ -433,11 +442,6 @@ class _Opener:
 
     def open_link(self, node: Node, owner: Follower) -> Link:
         return self._client._open_link(node, owner, self)
-
-
-def _complete(vbucket: int, seqno: int, log: FailoverLog | None) -> StreamPosition:
-    vbuuid = log.newest.vbuuid if log and seqno else 0
-    return StreamPosition(vbucket, vbuuid, seqno, seqno, seqno)
 
 
 def _paths(manifest: Tree) -> Iterator[tuple[int, str]]:

@@ -13,7 +13,7 @@ DCP = "dcp"
 SESSIONS: dict[str, type[Session]] = {DCP: Session, "upr1": UprSession, "upr2": UprSession}
 # What only DCP has.
 _OF_CONNECTIONS = ("compression", "dcp_priority", "noop_interval")
-_OF_STREAMS = ("scope", "collections", "persisted_only")
+_OF_STREAMS = ("scope", "collections", "persisted_only", "times")
 
 
 def check_options(dialect: str, given: Iterable[str]) -> None:

@@ -104,7 +104,7 @@ class Follower:
         *,
         chosen: StreamFilter | None,
         rollback_row: Callable[[int, int, int], Batch],
-        fail_on_rollback: bool,
+        on_rollback: str,
         persisted_within: float | None = None,
     ) -> None:
         self.counters = Counters()
@@ -112,7 +112,9 @@ class Follower:
         self._cluster = cluster
         self._chosen = chosen
         self._rollback_row = rollback_row
-        self._fail_on_rollback = fail_on_rollback
+        self._on_rollback = on_rollback
+        # Vbuckets that are done because they were to go back.
+        self.stopped: set[int] = set()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._work = threading.Condition(self._lock)
@@ -302,7 +304,11 @@ class Follower:
         if older is not None:
             vbucket.position = older
             return
-        if self._fail_on_rollback:
+        if self._on_rollback == "stop":
+            vbucket.done = True
+            self.stopped.add(vbucket.number)
+            return
+        if self._on_rollback == "fail":
             self._fail(RollbackError(vbucket.number, before.seqno, seqno))
             return
         vbucket.position = before.rolled_back(seqno)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from dcp.checkpoint import Checkpoint
 from dcp.client.follower import Counters, Follower, Item
+from dcp.client.when import Places
 from dcp.columns.batch import Batch
+from dcp.columns.cut import Cut
 
 
 class ChangeStream:
@@ -16,9 +19,12 @@ class ChangeStream:
     last one that was handed out.
     """
 
-    def __init__(self, follower: Follower, empty: Checkpoint) -> None:
+    def __init__(self, follower: Follower, empty: Checkpoint, found: Mapping[str, Places], cut: Cut | None) -> None:
+        # Where each vbucket was at a time that `start` or `end` is, and how that was found.
+        self.found = found
         self._follower = follower
         self._empty = empty
+        self._cut = cut
         self._item: Item | None = None
 
     def __iter__(self) -> ChangeStream:
@@ -32,15 +38,18 @@ class ChangeStream:
 
     def next(self, timeout: float | None = None) -> Batch | None:
         """The next batch; None when the stream is at its end. TimeoutError if none comes for so many seconds."""
-        if self._item is not None:
-            self._follower.processed(self._item)
-            self._item = None
-        item = self._follower.next(timeout)
-        if item is None:
-            self._follower.close()
-            return None
-        self._item = item
-        return item.batch
+        while True:
+            if self._item is not None:
+                self._follower.processed(self._item)
+                self._item = None
+            item = self._follower.next(timeout)
+            if item is None:
+                self._follower.close()
+                return None
+            self._item = item
+            batch = item.batch if self._cut is None else self._cut(item.batch)
+            if len(batch):
+                return batch
 
     @property
     def checkpoint(self) -> Checkpoint:

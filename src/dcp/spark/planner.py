@@ -142,12 +142,7 @@ def position_after(part: Range, uuid: int) -> StreamPosition:
 
 def positions(client: Client, start: str | Checkpoint, options: Options) -> Checkpoint:
     """Where a stream that starts there stands, for each vbucket; nothing is streamed."""
-    wanted = client._wanted(options.vbuckets)
-    _, empty = client._filter(options.scope, options.collections)
-    # Vbuckets that are not read stay where they are.
-    found = start.by_vbucket() if isinstance(start, Checkpoint) else {}
-    found |= client._begin(start, wanted, empty)
-    return replace(empty, positions=tuple(found[vbucket] for vbucket in sorted(found)))
+    return client.positions(start, scope=options.scope, collections=options.collections, vbuckets=options.vbuckets)
 
 
 def newest(client: Client, options: Options) -> tuple[dict[int, int], dict[int, int]]:

@@ -1,0 +1,115 @@
+"""Where streams begin and end: what words, checkpoints and times mean for each vbucket."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dcp.checkpoint import Checkpoint
+from dcp.client.dialects import DCP, check_stream
+from dcp.client.follower import Follower, Vbucket
+from dcp.client.link import Limits
+from dcp.client.rollback import rollback_rows, with_rollback
+from dcp.client.when import Places, Probe, Seen, Span, Time, find, tick
+from dcp.columns.decoder import Decoder
+from dcp.errors import LocalProtocolError, TransportError
+from dcp.position import FailoverLog, StreamPosition
+from dcp.wire.dcp import ENDLESS
+from dcp.wire.dcp_body import StreamFilter
+
+if TYPE_CHECKING:
+    from dcp.client.client import Client
+
+_COLUMNS = ("vbucket", "seqno", "cas")
+_LIMITS = Limits(65_536, 4 << 20, 0.02)
+# Servers of 6.6 do not survive a stream without values over documents with xattrs from disk (seen with 6.6.5).
+_VALUES_ONLY = "6.6"
+
+
+class Bounds:
+    """Of some vbuckets of a bucket, under a filter. `found` has what was looked for at a time, by `start` and `end`."""
+
+    def __init__(self, client: Client, wanted: list[int], chosen: StreamFilter | None) -> None:
+        self.found: dict[str, Places] = {}
+        # The lowest CAS that belongs to the stream, and the lowest that does not any more.
+        self.since: int | None = None
+        self.until: int | None = None
+        self._client, self._wanted, self._chosen = client, wanted, chosen
+
+    def begin(self, start: Time | Checkpoint, empty: Checkpoint) -> Mapping[int, StreamPosition]:
+        self.since = tick("start", start)
+        if self.since is not None:
+            logs = self._client.failover_logs(self._wanted)
+            places = self.found["start"] = self._find(self.since, logs)
+            return {n: _at(n, 0 if place.how == "purged" else place.seqno, logs.get(n)) for n, place in places.items()}
+        if isinstance(start, Checkpoint):
+            start.check(empty)
+            known = start.by_vbucket()
+            return {number: known.get(number, StreamPosition(number)) for number in self._wanted}
+        if start == "beginning":
+            return {number: StreamPosition(number) for number in self._wanted}
+        highs = self._client.high_seqnos()
+        logs = self._client.failover_logs(self._wanted)
+        return {number: _at(number, highs.get(number, 0), logs.get(number)) for number in self._wanted}
+
+    def end(self, end: Time | Checkpoint | None) -> Mapping[int, int]:
+        self.until = tick("end", end)
+        if self.until is not None:
+            if self.until > time.time_ns():
+                raise LocalProtocolError(
+                    f"end: expected a time that is over, found {end}: follow without an end till then"
+                )
+            self.found["end"] = self._find(self.until, self._client.failover_logs(self._wanted))
+            return {number: place.seqno for number, place in self.found["end"].items()}
+        if end is None:
+            return dict.fromkeys(self._wanted, ENDLESS)
+        if isinstance(end, Checkpoint):
+            known = end.by_vbucket()
+            return {n: known[n].seqno if n in known else 0 for n in self._wanted}
+        return self._highs()
+
+    def _highs(self) -> dict[int, int]:
+        highs = self._client.high_seqnos()
+        missing = [number for number in self._wanted if number not in highs]
+        if missing:
+            raise TransportError(f"no node has vbuckets {missing[:5]}… now: try again when the cluster is whole")
+        return {number: highs[number] for number in self._wanted}
+
+    # Probes.
+
+    def _find(self, moment: int, logs: Mapping[int, FailoverLog]) -> Places:
+        check_stream(self._client.dialect, ["times"])
+        return find(self._probe(logs), moment, self._highs())
+
+    def _probe(self, logs: Mapping[int, FailoverLog]) -> Probe:
+        values = self._client.server_version().startswith(_VALUES_ONLY)
+        opener = self._client.opener(
+            lambda collections: Decoder(DCP, _COLUMNS, collections=collections), _LIMITS, values=values
+        )
+
+        def probe(spans: Mapping[int, Span]) -> Mapping[int, list[Seen] | None]:
+            follower = Follower(
+                opener,
+                [Vbucket(n, _at(n, start, logs.get(n)), end) for n, (start, end) in spans.items()],
+                chosen=self._chosen,
+                rollback_row=rollback_rows(Decoder(with_rollback(DCP), _COLUMNS)),
+                on_rollback="stop",
+            )
+            seen: dict[int, list[Seen]] = {number: [] for number in spans}
+            try:
+                while (item := follower.next()) is not None:
+                    rows = item.batch.to_arrow().to_pydict()
+                    for vbucket, *change in zip(*(rows[name] for name in _COLUMNS), strict=True):
+                        seen[vbucket].append((change[0], change[1]))
+                    follower.processed(item)
+            finally:
+                follower.close()
+            return {number: None if number in follower.stopped else rows for number, rows in seen.items()}
+
+        return probe
+
+
+def _at(vbucket: int, seqno: int, log: FailoverLog | None) -> StreamPosition:
+    """Behind a seqno of the newest history."""
+    return StreamPosition(vbucket, log.newest.vbuuid if log and seqno else 0, seqno, seqno, seqno)

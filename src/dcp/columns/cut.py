@@ -1,0 +1,70 @@
+"""Batches without the rows that are of another time. It takes pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from dcp import _codec
+from dcp.columns.batch import Batch
+from dcp.columns.schema import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CAS = "cas"
+_MOST = (1 << 64) - 1
+
+
+class Cut:
+    """Leaves the rows whose CAS is at least `since` and below `until`, in the columns of `schema`.
+
+    Batches have to have the column `cas` besides. Rows without one are no changes of documents, and stay.
+    """
+
+    def __init__(self, schema: Schema, since: int | None, until: int | None) -> None:
+        self._schema, self._since, self._until = schema, since or 0, _MOST if until is None else until
+
+    def __call__(self, batch: Batch) -> Batch:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        record = batch.to_arrow()
+        cas = record.column(CAS)
+        inside = pc.and_(
+            pc.greater_equal(cas, pa.scalar(self._since, pa.uint64())),
+            pc.less(cas, pa.scalar(self._until, pa.uint64())),
+        )
+        wanted = pc.or_(inside, pc.equal(cas, pa.scalar(0, pa.uint64())))
+        if batch.schema.names == self._schema.names and pc.all(wanted).as_py():
+            return batch
+        left = _Left(record.filter(wanted).select(list(self._schema.names)), batch)
+        return Batch(cast(_codec.Rows, left), self._schema, batch.controls, batch.counted, batch.lasts)
+
+
+def with_cas(columns: Iterable[str]) -> list[str]:
+    names = list(columns)
+    return names if CAS in names else [*names, CAS]
+
+
+class _Left:
+    """Rows as a batch wants them, out of a record batch."""
+
+    def __init__(self, record: pa.RecordBatch, batch: Batch) -> None:
+        self._record = record
+        self.num_rows, self.nbytes, self.plan = record.num_rows, record.nbytes, batch._rows.plan
+
+    def __arrow_c_schema__(self) -> object:
+        return self._record.schema.__arrow_c_schema__()
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return cast("tuple[object, object]", self._record.__arrow_c_array__(requested_schema))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._record.__arrow_c_stream__(requested_schema)
+
+    def buffers(self, index: int) -> tuple[Any, Any, Any]:
+        """Validity, what has a fixed width, and bytes."""
+        column = self._record.column(index)
+        valid, fixed, *data = (column.indices if hasattr(column, "indices") else column).buffers()
+        return valid, fixed, data[0] if data else None
