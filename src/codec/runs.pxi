@@ -1,12 +1,14 @@
 # Runs: the fast lane for frames that look alike.
 
-cdef enum:
-    # So many frames, whose heads are still in the cache, give their numbers to one column after the other.
-    BLOCK = 16
+cdef struct Lane:
+    # A column of numbers during a run: where its cells are, and where in a frame they come from.
+    uint8_t* cells
+    int64_t offset
+    Move move
 
 
 cdef inline bint starts_run(Work* w, const uint8_t* at) noexcept nogil:
-    """Whether a run can begin here: to open one costs more than a row."""
+    """Whether a run can begin here: to open its lanes costs more than a row."""
     cdef Stream* stream
     if at[0] != 0x80 or at[DATATYPE_AT] & w.opened:
         return False
@@ -41,11 +43,19 @@ cdef int64_t put_run(Work* w, Feed* feed, const uint8_t* end, const Shape* shape
     cdef int64_t collection = 0
     cdef uint64_t* starts = NULL
     cdef uint64_t* ends = NULL
-    cdef const uint8_t* frames[BLOCK]
-    cdef int64_t moved = n
+    cdef Lane lanes[MAX_COLUMNS]
+    cdef Lane* last8 = lanes + open_lanes(columns, shape, COPY8, lanes)
+    cdef Lane* last4 = last8 + open_lanes(columns, shape, COPY4, last8)
+    cdef Lane* last2 = last4 + open_lanes(columns, shape, COPY2, last4)
+    cdef Lane* last1 = last2 + open_lanes(columns, shape, COPY1, last2)
+    cdef Lane* last = last1
+    cdef Lane* lane
+    cdef int move
     cdef Stream* stream
     if n >= stop:
         return 0
+    for move in range(<int>WIDEN4_TO_8, <int>MOVES if shape.widens else <int>WIDEN4_TO_8):
+        last += open_lanes(columns, shape, <Move>move, last)
     if where[<int>SNAPSHOT_START] != NOWHERE:
         starts = <uint64_t*>columns.fixed[where[<int>SNAPSHOT_START]]
     if where[<int>SNAPSHOT_END] != NOWHERE:
@@ -98,14 +108,25 @@ cdef int64_t put_run(Work* w, Feed* feed, const uint8_t* end, const Shape* shape
             starts[n] = stream.start
         if ends != NULL:
             ends[n] = stream.end
-        frames[n - moved] = at
+        lane = lanes
+        while lane < last8:
+            (<uint64_t*>lane.cells)[n] = load64(at + lane.offset)
+            lane += 1
+        while lane < last4:
+            (<uint32_t*>lane.cells)[n] = load32(at + lane.offset)
+            lane += 1
+        while lane < last2:
+            (<uint16_t*>lane.cells)[n] = load16(at + lane.offset)
+            lane += 1
+        while lane < last1:
+            lane.cells[n] = at[lane.offset]
+            lane += 1
+        while lane < last:
+            widen(lane, at, n)
+            lane += 1
         n += 1
         at += size
         left -= size
-        if n - moved == BLOCK:
-            move_block(columns, shape, frames, moved, BLOCK)
-            moved = n
-    move_block(columns, shape, frames, moved, n - moved)
     columns.bytes[where[<int>KEY]], columns.bytes[where[<int>VALUE]] = keys, values
     if n > w.rows:
         close_run(w, shape, w.rows, n)
@@ -118,62 +139,31 @@ cdef int64_t put_run(Work* w, Feed* feed, const uint8_t* end, const Shape* shape
     return key_size
 
 
-cdef void move_block(Columns* columns, const Shape* shape, const uint8_t* const* frames, int64_t begin,
-                     int64_t count) noexcept nogil:
-    """The numbers of some frames that look alike, and have no framing extras, to the rows from `begin` on."""
+cdef int open_lanes(Columns* columns, const Shape* shape, Move move, Lane* lanes) noexcept nogil:
+    """The columns that get their numbers by this move; says how many they are."""
     cdef const Op* op = shape.ops
-    cdef uint64_t* cells8
-    cdef uint32_t* cells4
-    cdef uint16_t* cells2
-    cdef uint8_t* cells1
-    cdef int64_t i
-    while op < shape.ends[<int>COPY8]:
-        cells8 = <uint64_t*>columns.fixed[op.column] + begin
-        for i in range(count):
-            cells8[i] = load64(frames[i] + op.offset)
-        op += 1
-    while op < shape.ends[<int>COPY4]:
-        cells4 = <uint32_t*>columns.fixed[op.column] + begin
-        for i in range(count):
-            cells4[i] = load32(frames[i] + op.offset)
-        op += 1
-    while op < shape.ends[<int>COPY2]:
-        cells2 = <uint16_t*>columns.fixed[op.column] + begin
-        for i in range(count):
-            cells2[i] = load16(frames[i] + op.offset)
-        op += 1
-    while op < shape.ends[<int>COPY1]:
-        cells1 = columns.fixed[op.column] + begin
-        for i in range(count):
-            cells1[i] = frames[i][op.offset]
-        op += 1
-    # Fields that such a message lacks are for `close_run`.
-    op = shape.ends[<int>ZERO1]
-    while op < shape.ends[<int>WIDEN4_TO_8]:
-        cells8 = <uint64_t*>columns.fixed[op.column] + begin
-        for i in range(count):
-            cells8[i] = load32(frames[i] + op.offset)
-        op += 1
-    while op < shape.ends[<int>WIDEN2_TO_8]:
-        cells8 = <uint64_t*>columns.fixed[op.column] + begin
-        for i in range(count):
-            cells8[i] = load16(frames[i] + op.offset)
-        op += 1
-    while op < shape.ends[<int>WIDEN1_TO_8]:
-        cells8 = <uint64_t*>columns.fixed[op.column] + begin
-        for i in range(count):
-            cells8[i] = frames[i][op.offset]
-        op += 1
-    while op < shape.ends[<int>WIDEN2_TO_4]:
-        cells4 = <uint32_t*>columns.fixed[op.column] + begin
-        for i in range(count):
-            cells4[i] = load16(frames[i] + op.offset)
-        op += 1
-    while op < shape.ends[<int>WIDEN1_TO_4]:
-        cells4 = <uint32_t*>columns.fixed[op.column] + begin
-        for i in range(count):
-            cells4[i] = frames[i][op.offset]
-        op += 1
+    cdef int n = 0
+    if move != COPY8:
+        op = shape.ends[<int>move - 1]
+    while op + n < shape.ends[<int>move]:
+        lanes[n] = Lane(columns.fixed[op[n].column], op[n].offset, move)
+        n += 1
+    return n
+
+
+cdef inline void widen(const Lane* lane, const uint8_t* at, int64_t n) noexcept nogil:
+    """A number whose column is wider than it is."""
+    at += lane.offset
+    if lane.move == WIDEN4_TO_8:
+        (<uint64_t*>lane.cells)[n] = load32(at)
+    elif lane.move == WIDEN2_TO_8:
+        (<uint64_t*>lane.cells)[n] = load16(at)
+    elif lane.move == WIDEN1_TO_8:
+        (<uint64_t*>lane.cells)[n] = at[0]
+    elif lane.move == WIDEN2_TO_4:
+        (<uint32_t*>lane.cells)[n] = load16(at)
+    else:
+        (<uint32_t*>lane.cells)[n] = at[0]
 
 
 cdef void close_run(Work* w, const Shape* shape, int64_t begin, int64_t end) noexcept nogil:
