@@ -21,7 +21,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # Each room may import the rooms before it. Those below are not part of the order.
 ORDER = [
     *["errors", "_codec", "tree", "wire", "columns", "position", "progress", "foreign", "checkpoint"],
-    *["checkpoint_file", "cluster", "session", "client"],
+    *["checkpoint_file", "cluster", "session", "client", "metrics"],
 ]
 EVERYTHING = frozenset([*ORDER, "embedded", "spark", "cli", "__init__"])
 MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, room in enumerate(ORDER)} | {
@@ -43,13 +43,14 @@ LIBRARIES: dict[str, frozenset[str]] = {
     "pyarrow": frozenset(["columns", "spark", "cli"]),
     "pandas": frozenset(["spark"]),
     "pyspark": frozenset(["spark", "cli"]),
+    "prometheus_client": frozenset(["metrics"]),
     "scramp": frozenset(["session", "embedded"]),
 }
 # Libraries that every installation has: the rooms that may import them.
 REQUIRED = {"dns": frozenset(["client"]), "scramp": frozenset(["session", "embedded"])}
 LIBRARIES |= REQUIRED
 # These are imported only by someone who asked for them, so what they need may stand at the top of their modules.
-LOADED_ON_REQUEST = frozenset(["spark", "cli", "pytest_plugin"])
+LOADED_ON_REQUEST = frozenset(["spark", "cli", "metrics", "pytest_plugin"])
 
 
 class Import(NamedTuple):

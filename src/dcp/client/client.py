@@ -23,8 +23,10 @@ from dcp.client.follower import Follower, Vbucket
 from dcp.client.link import Limits, Link
 from dcp.client.rollback import EVENT, rollback_rows, with_rollback
 from dcp.client.srv import lookup
+from dcp.client.stats import Stats, together
 from dcp.client.stream import ChangeStream
 from dcp.client.transport import Security, connect
+from dcp.client.watcher import Watcher
 from dcp.client.when import Time
 from dcp.cluster import ClusterMap, Node
 from dcp.columns.cut import Cut, with_cas
@@ -52,6 +54,7 @@ DEFAULTS: dict[str, Any] = {
     "noop_interval": 120.0,
     "compression": "on",
     "dialect": DCP,
+    "stats_interval": 10.0,
     "tls_verify": True,
 }
 
@@ -70,6 +73,7 @@ class Client:
         self._lock = threading.Lock()
         self._closed = False
         self._streams: list[ChangeStream] = []
+        self._past = Stats(target.bucket)
         self._name = f"dcp-arrow {os.getpid()} {uuid.uuid4().hex[:12]}"
         self._links = 0
         self._caller: Caller | None = None
@@ -127,6 +131,14 @@ class Client:
                     "stream from the beginning"
                 )
             self._map = found
+            log.info(
+                "bucket %s: map %d.%d, %d vbuckets on %s",
+                found.name,
+                found.epoch,
+                found.revision,
+                found.num_vbuckets,
+                ", ".join(map(str, found.nodes)),
+            )
 
     @property
     def _network(self) -> Any:
@@ -273,9 +285,23 @@ class Client:
             on_rollback=on_rollback,
             persisted_within=persisted_within if persisted_only else None,
         )
-        stream = ChangeStream(follower, empty, bounds.found, cut)
+        watcher = Watcher(opener, follower, self._options["stats_interval"], _follows(chosen, scope))
+        log.info("bucket %s: following %d vbuckets from %s", empty.bucket, len(wanted), _shown(start))
+        stream = ChangeStream(follower, empty, watcher, bounds.found, cut)
+        watcher.start()
+        self._forget_closed()
         self._streams.append(stream)
         return stream
+
+    def stats(self) -> Stats:
+        """What came so far, and how all streams stand now. Lag and stuck vbuckets are as new as `stats_interval`."""
+        return together(self._target.bucket, [self._past, *(one.stats(self._target.bucket) for one in self._streams)])
+
+    def _forget_closed(self) -> None:
+        """Of streams that are over only what they did is kept."""
+        over = [one.stats(self._target.bucket) for one in self._streams if one.closed]
+        self._past = together(self._target.bucket, [self._past, *over])
+        self._streams = [one for one in self._streams if not one.closed]
 
     # Questions.
 
@@ -440,8 +466,23 @@ class _Opener:
     def call(self, node: Node) -> Caller:
         return self._client.call(node)
 
+    def collections(self) -> dict[int, str]:
+        return self._client.collections()
+
     def open_link(self, node: Node, owner: Follower) -> Link:
         return self._client._open_link(node, owner, self)
+
+
+def _shown(start: object) -> str:
+    return "a checkpoint" if isinstance(start, Checkpoint) else str(start)
+
+
+def _follows(chosen: StreamFilter | None, scope: str | None) -> Callable[[int, str], bool] | None:
+    """Which collections a stream is about, by id and path; None for all."""
+    if chosen is None:
+        return None
+    wanted = set(chosen.collections or ())
+    return lambda number, path: number in wanted if wanted else path.startswith(f"{scope}.")
 
 
 def _paths(manifest: Tree) -> Iterator[tuple[int, str]]:

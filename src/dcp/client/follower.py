@@ -14,6 +14,9 @@ from typing import Any, Protocol
 from dcp.client.call import Caller
 from dcp.client.link import Link
 from dcp.client.persistence import History, Persistence, needs_of
+from dcp.client.sight import position, see, window_of
+from dcp.client.stats import Window
+from dcp.client.watch import Seen
 from dcp.cluster import ClusterMap, Node
 from dcp.columns.batch import Batch
 from dcp.errors import DcpError, RemoteProtocolError, RollbackError, ServerError, TimeoutError, TransportError
@@ -65,6 +68,8 @@ class Vbucket:
     leaving: bool = False
     pause: float = 0.0
     retry_at: float = 0.0
+    # Why it has no stream, if it has none.
+    trouble: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -124,6 +129,8 @@ class Follower:
             vbucket.done = vbucket.end == 0 == vbucket.position.seqno
         self._links: dict[Node, Link] = {}
         self._link_pauses: dict[Node, tuple[float, float]] = {}
+        # What went wrong last with a node, by its name.
+        self._troubles: dict[str, str] = {}
         self._items: deque[Item] = deque()
         self._error: Exception | None = None
         self._closed = False
@@ -169,8 +176,12 @@ class Follower:
     def processed(self, item: Item) -> None:
         """The consumer is done with it: the server may send more."""
         if item.link is not None and item.counted:
-            count = item.counted
-            item.link.do(lambda session: session.processed(count))
+            self._processed(item.link, item.counted)
+
+    def _processed(self, link: Link, count: int) -> None:
+        with self._lock:
+            link.unprocessed -= count
+        link.do(lambda session: session.processed(count))
 
     def close(self) -> None:
         with self._lock:
@@ -195,6 +206,7 @@ class Follower:
                 return
             if isinstance(event, Ready):
                 link.ready = True
+                self._troubles.pop(link.name, None)
                 log.info("%s: ready", link.name)
                 self._polls |= Feature.CLUSTERMAP_CHANGE_NOTIFICATION not in event.agreement.features
                 self._cluster.learn(event.agreement.config, link.name)
@@ -220,6 +232,7 @@ class Follower:
                 return
             self.counters.rows += len(batch)
             self.counters.bytes += delivery.counted
+            link.unprocessed += delivery.counted
             self.counters.batches += 1
             if len(batch) or needs:
                 self._items.append(Item(batch, marks, link, delivery.counted, needs))
@@ -232,7 +245,7 @@ class Follower:
             else:
                 self.marks.update(marks)
         if delivery.counted:
-            link.do(lambda session: session.processed(delivery.counted))
+            self._processed(link, delivery.counted)
 
     def lost(self, link: Link, error: DcpError) -> None:
         with self._lock:
@@ -246,6 +259,7 @@ class Follower:
                 self._fail(error)
             else:
                 log.warning("%s; trying again", error)
+                self._troubles[link.name] = str(error)
                 self.counters.reconnects += 1
                 self._map_due = time.monotonic()
             self._work.notify_all()
@@ -254,6 +268,29 @@ class Follower:
         """Something that no code foresaw."""
         with self._lock:
             self._fail(bug)
+
+    # For what watches.
+
+    def seen(self) -> list[Seen]:
+        """Where each vbucket stands that is not at its end."""
+        with self._lock:
+            owner = self._cluster.map.owner
+            there = [vbucket for vbucket in self._vbuckets.values() if not vbucket.done]
+            return [see(vbucket, owner(vbucket.number), self._links, self._troubles) for vbucket in there]
+
+    def done(self) -> dict[int, int]:
+        """How far the consumer is with each vbucket."""
+        with self._lock:
+            return {number: position(mark) for number, mark in self.marks.items()}
+
+    def volume(self) -> tuple[int, int]:
+        """Changes and bytes that came so far."""
+        return self.counters.rows, self.counters.bytes
+
+    def windows(self) -> dict[str, Window]:
+        """The connections that are of use, by node."""
+        with self._lock:
+            return {link.name: window_of(link) for link in self._links.values() if link.ready}
 
     # For what knows of disks.
 
@@ -270,6 +307,7 @@ class Follower:
     def _accepted(self, stream: Stream) -> None:
         vbucket = self._vbuckets[stream.vbucket]
         vbucket.pause = 0.0
+        log.debug("vbucket %d: a stream comes from seqno %d on", vbucket.number, vbucket.position.seqno)
 
     def _ended(self, stream: Stream, reason: int) -> None:
         vbucket = self._vbuckets[stream.vbucket]
@@ -287,6 +325,7 @@ class Follower:
                 name,
                 vbucket.position.seqno,
             )
+            vbucket.trouble = f"the stream ended, {name}"
             self._retry(vbucket)
             if reason == StreamEnd.STATE_CHANGED:
                 self._want_map()
@@ -357,6 +396,8 @@ class Follower:
             name = Status(event.status).name if event.status in list(Status) else "unknown"
             self._fail(ServerError(f"vbucket {vbucket.number}: the stream was refused: {name}", event.status))
             return
+        vbucket.trouble = f"refused, {Status(event.status).name}"
+        log.debug("vbucket %d: %s at %s; asking again", vbucket.number, vbucket.trouble, link.name)
         self._retry(vbucket)
 
     def _release(self, vbucket: Vbucket) -> None:

@@ -55,6 +55,8 @@ class Link:
         self.name = name
         self.session: Session | None = None
         self.ready = False
+        # Bytes that count for flow control, and that the consumer is not done with.
+        self.unprocessed = 0
         # Whatever it says from now on is not wanted.
         self.closing = False
         self._open_socket, self._open_session = open_socket, open_session

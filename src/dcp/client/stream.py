@@ -7,6 +7,9 @@ from dataclasses import replace
 
 from dcp.checkpoint import Checkpoint
 from dcp.client.follower import Counters, Follower, Item
+from dcp.client.stats import Stats
+from dcp.client.watch import FLOWING
+from dcp.client.watcher import Watcher
 from dcp.client.when import Places
 from dcp.columns.batch import Batch
 from dcp.columns.cut import Cut
@@ -19,13 +22,17 @@ class ChangeStream:
     last one that was handed out.
     """
 
-    def __init__(self, follower: Follower, empty: Checkpoint, found: Mapping[str, Places], cut: Cut | None) -> None:
+    def __init__(
+        self, follower: Follower, empty: Checkpoint, watcher: Watcher, found: Mapping[str, Places], cut: Cut | None
+    ) -> None:
         # Where each vbucket was at a time that `start` or `end` is, and how that was found.
         self.found = found
         self._follower = follower
+        self._watcher = watcher
         self._empty = empty
         self._cut = cut
         self._item: Item | None = None
+        self.closed = False
 
     def __iter__(self) -> ChangeStream:
         return self
@@ -44,7 +51,7 @@ class ChangeStream:
                 self._item = None
             item = self._follower.next(timeout)
             if item is None:
-                self._follower.close()
+                self.close()
                 return None
             self._item = item
             batch = item.batch if self._cut is None else self._cut(item.batch)
@@ -62,8 +69,34 @@ class ChangeStream:
         """What happened so far."""
         return self._follower.counters
 
+    def stats(self, bucket: str) -> Stats:
+        """What came of it, and how it stands."""
+        seen = [] if self.closed else self._follower.seen()
+        lags = self._watcher.lags()
+        changes, size = self._watcher.rates
+        counters = self._follower.counters
+        return Stats(
+            bucket,
+            changes=counters.rows,
+            bytes=counters.bytes,
+            batches=counters.batches,
+            changes_per_second=changes,
+            bytes_per_second=size,
+            rollbacks=counters.rollbacks,
+            reconnects=counters.reconnects,
+            stream_ends=dict(counters.stream_ends),
+            vbuckets=len(seen),
+            streams=sum(one.reason in FLOWING for one in seen),
+            connections={} if self.closed else self._follower.windows(),
+            lag=lags.get(None),
+            collections={path: lag for path, lag in lags.items() if path is not None},
+            stuck=dict(self._watcher.stuck),
+        )
+
     def close(self) -> None:
         """End it; nothing comes any more."""
+        self.closed = True
+        self._watcher.close()
         self._follower.close()
 
     def __enter__(self) -> ChangeStream:

@@ -250,5 +250,6 @@ OPTIONS: dict[str, Callable[[str, str], Any]] = {
     "network": _one_of("auto", "default", "external"),
     "noop_interval": _seconds,
     "sasl_mech_force": _one_of(*sorted(MECHANISMS)),
+    "stats_interval": _seconds,
     "tls_verify": _flag,
 }

@@ -1,0 +1,73 @@
+"""Lag and stuck vbuckets by a clock that is an argument, compared with what a consumer knows by heart."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcp.client.stats import Lag
+from dcp.client.watch import CONSUMER, NO_OWNER, SILENT, Backlog, Seen, Watch
+from dcp.wire.dcp import ENDLESS
+
+PATIENCE = 30.0
+
+
+def seen(received: int, reason: str = SILENT, end: int = ENDLESS) -> list[Seen]:
+    return [Seen(7, received, end, reason, "words")]
+
+
+def test_who_stands_still_although_there_is_more_is_stuck_until_it_moves() -> None:
+    watch = Watch(PATIENCE)
+    assert watch.look(0, seen(5), {7: 9}) == {}
+    assert watch.look(PATIENCE - 1, seen(5), {7: 9}) == {}
+    assert watch.look(PATIENCE, seen(5), {7: 12})[7].seconds == PATIENCE
+    assert watch.look(2 * PATIENCE, seen(6), {7: 12}) == {}
+    assert watch.look(3 * PATIENCE, seen(6), {7: 12})[7].reason == SILENT
+
+
+def test_who_has_everything_is_not_stuck_nor_who_waits_for_its_consumer() -> None:
+    watch = Watch(PATIENCE)
+    for now in (0, 100, 200):
+        assert watch.look(now, seen(9), {7: 9}) == {}
+        assert watch.look(now, seen(5, CONSUMER), {7: 9}) == {}
+        assert watch.look(now, seen(5, end=5), {7: 9}) == {}
+
+
+def test_who_cannot_be_asked_is_stuck_though_nobody_knows_whether_there_is_more() -> None:
+    watch = Watch(PATIENCE)
+    watch.look(0, seen(9, NO_OWNER), {})
+    assert watch.look(PATIENCE, seen(9, NO_OWNER), {})[7].reason == NO_OWNER
+
+
+def test_the_time_of_waiting_for_a_consumer_does_not_count() -> None:
+    watch = Watch(PATIENCE)
+    watch.look(0, seen(5), {7: 9})
+    watch.look(20, seen(5, CONSUMER), {7: 9})
+    assert watch.look(40, seen(5), {7: 9}) == {}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
+def test_lag_is_the_age_of_the_oldest_moment_that_the_consumer_has_not_reached(steps: list[tuple[int, int]]) -> None:
+    backlog, moments, high, done = Backlog(), [], 0, 0
+    for now, (written, read) in enumerate(steps):
+        high += written
+        done = min(high, done + read)
+        backlog.add(float(now), {1: high})
+        moments.append((now, high))
+        unreached = [at for at, there in moments if there > done]
+        expected = Lag(high - done, now - unreached[0] if unreached else 0.0)
+        assert backlog.lag(float(now), {1: done}) == expected
+
+
+def test_a_long_wait_is_remembered_from_its_beginning_in_bounded_memory() -> None:
+    backlog = Backlog()
+    for now in range(10_000):
+        backlog.add(float(now), {1: now + 1})
+    assert backlog.lag(10_000.0, {1: 0}) == Lag(10_000, 10_000.0)
+    assert len(backlog._moments) <= 64
+
+
+def test_what_is_not_followed_does_not_count() -> None:
+    backlog = Backlog()
+    backlog.add(0.0, {1: 5, 2: 70})
+    assert backlog.lag(3.0, {1: 2}) == Lag(3, 3.0)
