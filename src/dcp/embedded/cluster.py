@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
+from dcp.embedded import arguments
 from dcp.embedded.bucket import Bucket, Node
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.document import body_of, check_document
@@ -29,7 +30,6 @@ from dcp.wire.mechanisms import PLAIN
 
 # What is like a server that did not speak DCP yet.
 _BEFORE_DCP = "3.0"
-_MOST_NODES, _MOST_REPLICAS, _MOST_VBUCKETS = 8, 3, 32_768
 
 
 class Truth(NamedTuple):
@@ -113,9 +113,13 @@ class Cluster(Operations):
         record: bool = False,
         dialect: str = "dcp",
     ) -> None:
-        _check("nodes", nodes, 1, _MOST_NODES)
-        _check("vbuckets", vbuckets, 1, _MOST_VBUCKETS)
-        _check("replicas", replicas, 0, _MOST_REPLICAS)
+        users = list(users)
+        arguments.check_size(nodes, vbuckets, replicas)
+        arguments.check_names(bucket, host, server_version)
+        arguments.check_ports(port, nodes, tls=tls)
+        arguments.check_users(username, password, users)
+        arguments.check_seed(seed)
+        self._closed = False
         self._dialect = dialect_of(dialect).name
         self._lock = threading.RLock()
         self._bucket = Bucket(
@@ -160,7 +164,8 @@ class Cluster(Operations):
         return f"<Cluster {self._bucket.name} on {', '.join(self.addresses)}>"
 
     def close(self) -> None:
-        """Close all connections and doors."""
+        """Close all connections and doors. What there is can be looked at still, and changes no more."""
+        self._closed = True
         self._server.stop()
         if self._tls is not None:
             self._tls.close()
@@ -350,6 +355,8 @@ class Cluster(Operations):
         return self._bucket.manifest.collection(scope or "_default", name).id
 
     def _changing(self) -> _Change:
+        if self._closed:
+            raise LocalProtocolError("the cluster is closed: start another one")
         return _Change(self._lock, self._server)
 
 
@@ -382,8 +389,3 @@ def _key(key: str | bytes) -> bytes:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _check(name: str, number: int, least: int, most: int) -> None:
-    if not least <= number <= most:
-        raise LocalProtocolError(f"{name}: expected {least} to {most}, found {number!r}")

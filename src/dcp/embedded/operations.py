@@ -105,8 +105,10 @@ class Operations:
         return Handle(name, fault, lambda: self._clear(fault))
 
     def _clear(self, fault: Fault) -> None:
-        with self._changing():
+        """Also when the cluster is closed: a block may end after it."""
+        with self._lock:
             self._faults.remove(fault, self._server.links)
+        self._server.wake()
 
     # What the cluster gives.
 

@@ -28,17 +28,32 @@ def number(value: object) -> int:
     return found
 
 
+def positive(value: object) -> int:
+    """A whole number of at least 1, or its text: with 0 nothing would ever happen."""
+    found = number(value)
+    if found == 0:
+        raise ValueError("a number of at least 1")
+    return found
+
+
 def several(value: object) -> frozenset[int]:
     """Numbers, or text such as 0,4-7."""
     if isinstance(value, int):
         return frozenset([number(value)])
     if not isinstance(value, str):
-        return frozenset(map(number, _iterable(value)))
+        return _some(map(number, _iterable(value)))
     found: set[int] = set()
     for piece in value.split(","):
         first, _, last = piece.partition("-")
         found |= set(range(number(first), number(last or first) + 1))
-    return frozenset(found)
+    return _some(found)
+
+
+def _some(numbers: Iterable[int]) -> frozenset[int]:
+    found = frozenset(numbers)
+    if not found:
+        raise ValueError("one or more")
+    return found
 
 
 def chain(value: object) -> tuple[int, ...]:
@@ -87,7 +102,7 @@ class Fault:
 
     node: int | None = option(number, "only on this node", None)
     vbuckets: frozenset[int] | None = option(several, "only these, such as 0,4-7", None)
-    times: int | None = option(number, "how often; without, as long as it is on", None)
+    times: int | None = option(positive, "how often, at least once; without, as long as it is on", None)
     hits: int = field(default=0, init=False)
     random: Random = field(default_factory=Random, init=False, repr=False)
 
@@ -146,7 +161,8 @@ def make(name: str, fault: type[Fault], options: dict[str, object]) -> Fault:
         if key not in known:
             raise LocalProtocolError(f"fault {name}: expected options among {', '.join(known)}, found {key!r}")
         try:
-            given[key] = None if value is None else known[key].metadata["read"](value)
+            none = value is None and "None" in str(known[key].type)
+            given[key] = None if none else known[key].metadata["read"](value)
         except (TypeError, ValueError):
             says = known[key].metadata["says"]
             raise LocalProtocolError(f"fault {name}: {key}: expected {says}, found {value!r}") from None

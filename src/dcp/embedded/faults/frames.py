@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
-from dcp.embedded.faults.fault import Fault, Parts, number, option, switch
+from dcp.embedded.faults.fault import Fault, Parts, number, option, positive, switch
 from dcp.errors import FrameError
 from dcp.wire.dcp import DCP
 from dcp.wire.frame import Frame, dialect_of, encode, read_frame, split
@@ -85,7 +85,7 @@ class NoNoops(FrameFault):
 class BareMarker(FrameFault):
     """A snapshot is announced, and the connection breaks before its first item."""
 
-    times: int | None = option(number, "how many connections", 1)
+    times: int | None = option(positive, "how many connections, at least 1", 1)
     _broken: WeakSet[Link] = field(default_factory=WeakSet, init=False, repr=False)
 
     def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
@@ -108,7 +108,7 @@ class BareMarker(FrameFault):
 class Gap(FrameFault):
     """Items are missing in the middle of every snapshot."""
 
-    items: int = option(number, "how many in a row", 1)
+    items: int = option(positive, "how many in a row, at least 1", 1)
     after: int = option(number, "how many of a snapshot are sent before", 1)
 
     def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:

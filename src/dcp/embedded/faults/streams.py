@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from dcp.embedded.conversation import Conversation, answer
-from dcp.embedded.faults.fault import Fault, chain, number, one_of, option, switch
+from dcp.embedded.faults.fault import Fault, chain, number, one_of, option, positive, switch
 from dcp.embedded.stream import Stream
 from dcp.wire.dcp import StreamEnd
 from dcp.wire.frame import Frame
@@ -74,7 +74,7 @@ class End(Fault):
 class BeyondEnd(Fault):
     """Streams go on beyond the seqno at which they should end, as far as there is more."""
 
-    items: int = option(number, "how many seqnos beyond", 1)
+    items: int = option(positive, "how many seqnos beyond, at least 1", 1)
     _seen: WeakKeyDictionary[Stream, bool] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
     def writes(self, talk: Conversation, stream: Stream) -> bool:
@@ -99,7 +99,7 @@ class Silent(Fault):
 class Overfill(Fault):
     """The node sends more than the flow-control window allows."""
 
-    bytes: int = option(number, "how many bytes more, for all connections together", 1 << 20)
+    bytes: int = option(positive, "how many bytes more, at least 1, for all connections together", 1 << 20)
 
     def rest(self, link: Link, now: float) -> float:
         out = link.talk.out
@@ -114,7 +114,7 @@ class Overfill(Fault):
 class Underfill(Fault):
     """The node takes the flow-control window for smaller than it is, and waits although there is room."""
 
-    bytes: int = option(number, "how many bytes smaller", 1 << 20)
+    bytes: int = option(positive, "how many bytes smaller, at least 1", 1 << 20)
     _kept: WeakKeyDictionary[Link, int] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
     def rest(self, link: Link, now: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dcp.embedded.faults.fault import FOR_EVER, Fault, Parts, number, option
+from dcp.embedded.faults.fault import FOR_EVER, Fault, Parts, number, option, positive
 from dcp.wire.dcp import DCP
 from dcp.wire.layout import HEADER_STRUCT, Magic
 from dcp.wire.memcached import MAX_FRAME
@@ -41,7 +41,7 @@ class Partition(Pause):
 class Slow(Fault):
     """A node sends slowly."""
 
-    rate: int = option(number, "bytes in a second", 100_000)
+    rate: int = option(positive, "bytes in a second, at least 1", 100_000)
     _next: WeakKeyDictionary[Link, float] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
     def rest(self, link: Link, now: float) -> float:
@@ -50,7 +50,7 @@ class Slow(Fault):
     def room(self, link: Link, now: float) -> int | None:
         self.hits += 1
         size = min(link.pending, max(1, self.rate // _PIECES))
-        self._next[link] = now + size / max(1, self.rate)
+        self._next[link] = now + size / self.rate
         return size
 
 
@@ -58,9 +58,13 @@ class Slow(Fault):
 class Cut(Fault):
     """A connection breaks when the node has sent, or received, so many bytes on it."""
 
-    sent: int | None = option(number, "after the node has sent so many bytes", None)
+    sent: int | None = option(number, "after the node has sent so many bytes; without both, at once", None)
     received_bytes: int | None = option(number, "after the node has received so many bytes", None)
-    times: int | None = option(number, "how many connections", 1)
+    times: int | None = option(positive, "how many connections, at least 1", 1)
+
+    def __post_init__(self) -> None:
+        if self.sent is None and self.received_bytes is None:
+            self.sent = 0
 
     def room(self, link: Link, now: float) -> int | None:
         if self.sent is None:
@@ -82,25 +86,25 @@ class Cut(Fault):
 class Split(Fault):
     """Every write is a few bytes, whatever the frames are."""
 
-    size: int = option(number, "bytes of a write", 1)
+    size: int = option(positive, "bytes of a write, at least 1", 1)
 
     def room(self, link: Link, now: float) -> int | None:
         self.hits += link.pending > 0
-        return max(1, self.size)
+        return self.size
 
 
 @dataclass(eq=False)
 class Garbage(Fault):
     """Bytes that are no frame, in front of what a node sends on a connection with streams."""
 
-    size: int = option(number, "how many bytes", 32)
-    times: int | None = option(number, "how often", 1)
+    size: int = option(positive, "how many bytes, at least 1", 32)
+    times: int | None = option(positive, "how often, at least once", 1)
 
     def sending(self, link: Link, parts: Parts) -> Parts:
         if not link.talk.sources:
             return parts
         self.hits += 1
-        noise = bytearray(self.random.randbytes(max(1, self.size)))
+        noise = bytearray(self.random.randbytes(self.size))
         noise[0] = next(byte for byte in iter(lambda: self.random.getrandbits(8), None) if byte not in set(Magic))
         return [bytes(noise), *parts]
 
@@ -110,7 +114,7 @@ class Oversize(Fault):
     """A frame that says it is larger than any may be."""
 
     size: int = option(number, "bytes of its body", MAX_FRAME + 1)
-    times: int | None = option(number, "how often", 1)
+    times: int | None = option(positive, "how often, at least once", 1)
 
     def sending(self, link: Link, parts: Parts) -> Parts:
         if not link.talk.sources:

@@ -1,0 +1,51 @@
+"""What callers give to a cluster, checked before any socket is opened."""
+
+from __future__ import annotations
+
+import re
+
+from dcp.embedded.users import User
+from dcp.errors import LocalProtocolError
+
+_MOST_NODES, _MOST_REPLICAS, _MOST_VBUCKETS = 8, 3, 32_768
+_MOST_PORT = (1 << 16) - 1
+
+
+def check_size(nodes: object, vbuckets: object, replicas: object) -> None:
+    _whole("nodes", nodes, 1, _MOST_NODES)
+    _whole("vbuckets", vbuckets, 1, _MOST_VBUCKETS)
+    _whole("replicas", replicas, 0, _MOST_REPLICAS)
+
+
+def check_names(bucket: object, host: object, server_version: object) -> None:
+    for name, value, pattern, expected in (
+        ("bucket", bucket, r"[A-Za-z0-9_.%-]{1,100}", "up to 100 letters, digits, _, -, . and %"),
+        ("host", host, r"[\w.:%-]+", "a name or an address, such as 127.0.0.1"),
+        ("server_version", server_version, r".*", "text such as '7.2'"),
+    ):
+        if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
+            raise LocalProtocolError(f"{name}: expected {expected}, found {value!r:.100}")
+
+
+def check_ports(port: object, nodes: int, *, tls: bool) -> None:
+    """Nodes have the ports from the first one on, and those of TLS come after them."""
+    _whole("port", port, 0, _MOST_PORT + 1 - nodes * (2 if tls else 1))
+
+
+def check_users(username: object, password: object, users: list[User]) -> None:
+    for name, value in (("username", username), ("password", password)):
+        if value is not None and (not isinstance(value, str) or not value or "\0" in value):
+            raise LocalProtocolError(f"{name}: expected text without zero bytes, found something else")
+    for user in users:
+        if not isinstance(user, User):
+            raise LocalProtocolError(f"users: expected some of dcp.embedded.users.User, found a {type(user).__name__}")
+
+
+def check_seed(seed: object) -> None:
+    if not isinstance(seed, int | str | None):
+        raise LocalProtocolError(f"seed: expected a number, found {seed!r:.100}")
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise LocalProtocolError(f"{name}: expected {least} to {most}, found {value!r:.100}")
