@@ -9,6 +9,7 @@
     │   └── AuthenticationError … to believe who you are
     ├── RollbackError           what a position is built on is lost, and you asked to be told
     └── TransportError          a node cannot be reached, or is there no more
+        ├── SnapshotError       … or left out the end of a snapshot: it has to be asked again
         └── TimeoutError        … within the time that it had; also a TimeoutError of Python's own
 
 Only these leave an entry point of the package; any other exception is a bug. All of them are
@@ -115,6 +116,20 @@ class TransportError(DcpError):
     """A node cannot be reached, or is there no more."""
 
     retriable = True
+
+
+class SnapshotError(TransportError):
+    """A node went on, or ended a stream, before the end of a snapshot that it announced.
+
+    Of `vbucket`, `seqno` is the last that came, `end` what was announced.
+    """
+
+    def __init__(self, vbucket: int, seqno: int, end: int) -> None:
+        super().__init__(vbucket, seqno, end)
+        self.vbucket, self.seqno, self.end = vbucket, seqno, end
+
+    def _text(self) -> str:
+        return f"vbucket {self.vbucket}: the node stopped at seqno {self.seqno} of a snapshot up to {self.end}"
 
 
 class TimeoutError(TransportError, builtins.TimeoutError):

@@ -90,8 +90,8 @@ def test_answers_that_a_node_waits_for_come_first() -> None:
 
 def test_what_is_processed_is_given_back_of_every_message_that_counts() -> None:
     session, stream = streaming(replace(AGREEMENT, window=1 << 20))
-    counted = marker(stream, 0, 90) + row(stream, 1) + message(stream, "seqno_advanced", seqno=5)
-    counted += marker(stream, 91, 99) + row(stream, 95) + message(stream, "stream_end", reason=0)
+    counted = marker(stream, 0, 5) + row(stream, 1) + message(stream, "seqno_advanced", seqno=5)
+    counted += marker(stream, 91, 95) + row(stream, 95) + message(stream, "stream_end", reason=0)
     stray = Stream(4711, Progress(StreamPosition(9)))
     counted += message(stray, "seqno_advanced", seqno=5)
     hear(session, counted + encode(Frame("dcp_noop", Magic.REQUEST, 1)))
@@ -299,7 +299,7 @@ def breach(what: str) -> tuple[Session, bytes]:
         "a row that was there": marker(stream, 0, 50) + row(stream, 9) + marker(stream, 0, 50),
         "a snapshot that lies back": marker(stream, 3, 9),
         "an advance beyond": message(stream, "seqno_advanced", seqno=51),
-        "a row after the end": message(stream, "stream_end", reason=0) + marker(stream, 11, 12) + row(stream, 11),
+        "a row after the end": message(stream, "stream_end", reason=2) + marker(stream, 11, 12) + row(stream, 11),
         "an end out of nowhere": message(stream, "oso_snapshot", flags=int(OsoSnapshot.END)),
         "out of order later": message(stream, "oso_snapshot", flags=int(OsoSnapshot.START)),
         "another vbucket": marker(other, 0, 9),

@@ -19,7 +19,15 @@ from dcp.client.stats import Window
 from dcp.client.watch import Seen
 from dcp.cluster import ClusterMap, Node
 from dcp.columns.batch import Batch
-from dcp.errors import DcpError, RemoteProtocolError, RollbackError, ServerError, TimeoutError, TransportError
+from dcp.errors import (
+    DcpError,
+    RemoteProtocolError,
+    RollbackError,
+    ServerError,
+    SnapshotError,
+    TimeoutError,
+    TransportError,
+)
 from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.connection import Delivery, Session
@@ -132,6 +140,9 @@ class Follower:
         # What went wrong last with a node, by its name.
         self._troubles: dict[str, str] = {}
         self._items: deque[Item] = deque()
+        # Ends of snapshots that nodes left out, and whether that is still a reason to ask again.
+        self._lacking: set[tuple[int, int]] = set()
+        self._wants_tails = True
         self._error: Exception | None = None
         self._closed = False
         self._map_due: float | None = None
@@ -262,7 +273,21 @@ class Follower:
                 self._troubles[link.name] = str(error)
                 self.counters.reconnects += 1
                 self._map_due = time.monotonic()
+                if isinstance(error, SnapshotError):
+                    self._lacked(error.vbucket, error.seqno)
             self._work.notify_all()
+
+    def _lacked(self, vbucket: int, seqno: int) -> None:
+        """What a node left out twice it does not have: some have no way to say where a snapshot ends."""
+        if (vbucket, seqno) in self._lacking:
+            log.warning(
+                "vbucket %d: nothing comes behind seqno %d but another snapshot, again: taken for complete from now "
+                "on, for all vbuckets; if the nodes are from 7.0 on, changes are missing",
+                vbucket,
+                seqno,
+            )
+            self._wants_tails = False
+        self._lacking.add((vbucket, seqno))
 
     def broken(self, bug: Exception) -> None:
         """Something that no code foresaw."""
@@ -404,6 +429,12 @@ class Follower:
         """The vbucket has no stream any more; its position is what came of it."""
         if vbucket.stream is not None:
             vbucket.position = vbucket.stream.position
+            if vbucket.stream.progress.disorder is not None:
+                log.warning(
+                    "vbucket %d: the stream broke in a snapshot out of order: its rows come again from seqno %d",
+                    vbucket.number,
+                    vbucket.position.seqno,
+                )
         vbucket.stream = vbucket.link = None
 
     def _retry(self, vbucket: Vbucket) -> None:
@@ -502,6 +533,7 @@ class Follower:
         def command(session: Session) -> None:
             with self._lock:
                 if vbucket.link is link:
+                    session.wants_tails = self._wants_tails
                     vbucket.stream = session.open(progress, end=end, chosen=chosen)
 
         vbucket.link, vbucket.leaving = link, False

@@ -8,7 +8,7 @@ from typing import Any
 
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
-from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError
+from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, SnapshotError
 from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.events import Accepted, Answered, Ended, Event, MapChanged, Ready, Refused, RolledBack
@@ -56,6 +56,8 @@ class Session:
         self.last_heard = now
         # Messages of streams that are over, or that nobody asked for, and answers to nothing.
         self.strays = 0
+        # Whether a snapshot has to reach its end, by a row or by SEQNO_ADVANCED, where keys carry collections.
+        self.wants_tails = True
         self._wishes = wishes
         self._make_decoder = decoder
         self._decoder = decoder(wishes.collections)
@@ -282,6 +284,9 @@ class Session:
         return stream
 
     def _stream_message(self, stream: Stream, frame: Frame) -> Iterable[Event]:
+        assert self.agreement is not None
+        if self.wants_tails and self.agreement.collections and stream.lacks(frame):
+            raise SnapshotError(stream.vbucket, stream.position.seqno, stream.progress.end)
         stream.control(frame)
         self._touched.add(stream)
         if frame.name == "stream_end":

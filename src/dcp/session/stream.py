@@ -11,7 +11,7 @@ from dcp.progress import Progress
 from dcp.session.manifest import FLATBUFFERS
 from dcp.session.states import OVER, REQUESTED, STREAM, follow, knows
 from dcp.wire.body import FAILOVER_LOG
-from dcp.wire.dcp import ENDLESS, OsoSnapshot
+from dcp.wire.dcp import ENDLESS, OsoSnapshot, StreamEnd
 from dcp.wire.frame import Frame
 
 # Servers keep 25 histories; the oldest documents speak of up to 1024.
@@ -100,6 +100,14 @@ class Stream:
                 f"vbucket {self.vbucket}: expected a row from seqno {self.last + 1} to {most}, found {last}"
             )
         self._told, self.last = last, max(self.last, last)
+
+    def lacks(self, frame: Frame) -> bool:
+        """Whether a message comes before the end of the snapshot that was announced."""
+        progress, seqno = self.progress, self.position.seqno
+        if frame.name == "stream_end" and frame.fields["reason"] == StreamEnd.OK:
+            return progress.disorder is not None or seqno < min(progress.end, self.end)
+        begins = frame.name == "snapshot_marker" and int(frame.fields["snapshot_start"]) > progress.end
+        return begins and not progress.first and seqno < progress.end
 
     def control(self, frame: Frame) -> None:
         """A message of the stream that is no row."""
