@@ -1,6 +1,8 @@
 """Many schedules: what happened in them, and the seeds of those that failed.
 
 python -m tests.chaos --count 20000 --seed 0
+python -m tests.chaos --kind memory --count 20000
+python -m tests.chaos --kind kills --count 50
 python -m tests.chaos --replay --seed 17
 """
 
@@ -12,26 +14,32 @@ import sys
 import time
 from collections import Counter
 
-from tests.chaos.running import play_all, report
+from tests.chaos.running import KINDS, play_all, report
 from tests.chaos.schedule import Schedule
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--kind",
+        choices=KINDS,
+        default="sockets",
+        help="a client and a cluster on sockets; a session and a bucket in memory; a process that is killed",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the first schedule")
     parser.add_argument("--count", type=int, default=1000, help="how many schedules, each with the next seed")
-    parser.add_argument("--replay", action="store_true", help="the one schedule of --seed, step by step")
+    parser.add_argument("--replay", action="store_true", help="the one schedule on sockets of --seed, step by step")
     chosen = parser.parse_args()
     if chosen.replay:
         logging.basicConfig(level=logging.INFO)
         Schedule(chosen.seed, print).run()
         return 0
-    return many(range(chosen.seed, chosen.seed + chosen.count))
+    return many(chosen.kind, range(chosen.seed, chosen.seed + chosen.count))
 
 
-def many(seeds: range) -> int:
+def many(kind: str, seeds: range) -> int:
     began, done, failed, played = time.monotonic(), Counter[str](), list[int](), 0
-    for outcome in play_all(seeds):
+    for outcome in play_all(kind, seeds):
         played += 1
         done += outcome.done
         if outcome.error:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
-import dcp
 from dcp.embedded import Cluster
 from tests.client.consumer import Consumer
 
 
 class Ledger(Consumer):
-    def take(self, batch: dcp.Batch) -> None:
+    def keep(self, rows: Iterable[dict[str, Any]]) -> None:
         before = {vbucket: log[-1].seqno for vbucket, log in self.rows.items() if log}
         known = len(self.rollbacks)
-        super().take(batch)
+        super().keep(rows)
         undone = self.rollbacks[known:]
         for vbucket, since, back in undone:
             assert back <= since, f"vbucket {vbucket}: rolled back from {since} to {back}"

@@ -6,14 +6,15 @@ import multiprocessing
 import os
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
+from tests.chaos.killing import Killing
 from tests.chaos.schedule import Schedule
+from tests.session.test_positions import play as play_in_memory
 
-# Schedules wait for a part of their time: so many of them share a process.
-_TOGETHER = 6
 _CHUNK = 48
 
 
@@ -25,28 +26,41 @@ class Outcome(NamedTuple):
     error: str = ""
 
 
-def play(seed: int) -> Outcome:
-    schedule = Schedule(seed)
+class Kind(NamedTuple):
+    """What is played for a seed, and how many share a process."""
+
+    play: Callable[[int], Counter[str]]
+    together: int
+
+
+# On sockets schedules wait for a part of their time.
+KINDS = {
+    "sockets": Kind(lambda seed: Schedule(seed).run(), 6),
+    "memory": Kind(lambda seed: Counter(play_in_memory(seed).counts), 1),
+    "kills": Kind(lambda seed: Killing(seed, 20).run(), 2),
+}
+
+
+def play(kind: str, seed: int) -> Outcome:
     try:
-        schedule.run()
+        return Outcome(seed, KINDS[kind].play(seed))
     except Exception:
-        return Outcome(seed, schedule.done, traceback.format_exc())
-    return Outcome(seed, schedule.done)
+        return Outcome(seed, Counter(), traceback.format_exc())
 
 
-def play_all(seeds: range) -> Iterator[Outcome]:
-    """In any order."""
+def play_all(kind: str, seeds: range) -> Iterator[Outcome]:
+    """On all cores."""
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
     # A copy of this process would have its threads' locks, and not its threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(len(chunks), os.cpu_count() or 1), context) as pool:
-        for outcomes in pool.map(_play_some, chunks):
+        for outcomes in pool.map(partial(_play_some, kind), chunks):
             yield from outcomes
 
 
-def _play_some(seeds: Iterable[int]) -> list[Outcome]:
-    with ThreadPoolExecutor(_TOGETHER) as pool:
-        return list(pool.map(play, seeds))
+def _play_some(kind: str, seeds: Iterable[int]) -> list[Outcome]:
+    with ThreadPoolExecutor(KINDS[kind].together) as pool:
+        return list(pool.map(partial(play, kind), seeds))
 
 
 def report(done: Counter[str]) -> str:

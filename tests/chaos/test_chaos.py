@@ -23,7 +23,7 @@ BLOCK = 250
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, BLOCK))
 def test_no_change_is_lost(first: int, tally: Counter[str]) -> None:
     seeds = range(first, min(first + BLOCK, FIRST + COUNT))
-    outcomes = list(play_all(seeds))
+    outcomes = list(play_all("sockets", seeds))
     for outcome in outcomes:
         tally["schedules"] += 1
         tally.update(outcome.done)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import dcp
 from dcp.embedded import Cluster
@@ -27,7 +28,10 @@ class Consumer:
         self.rollbacks: list[tuple[int, int, int]] = []
 
     def take(self, batch: dcp.Batch) -> None:
-        for row in batch.to_arrow().to_pylist():
+        self.keep(batch.to_arrow().to_pylist())
+
+    def keep(self, rows: Iterable[dict[str, Any]]) -> None:
+        for row in rows:
             log = self.rows[row["vbucket"]]
             if row["event"] == "rollback":
                 self.rollbacks.append((row["vbucket"], row["snapshot_end"], row["seqno"]))

@@ -99,6 +99,9 @@ class World:
         self.session: Session | None = None
         self.waiting: list[Delivery] = []
         self.counts: dict[str, int] = {}
+        for control in self.controls:
+            self.count(control)
+        self.count(f"window {self.window}")
 
     def _filters(self) -> Iterator[tuple[int | None, StreamFilter | None]]:
         lasting = self.bucket.manifest.collection("_default", "lasting").id if self.collections else 0
@@ -343,6 +346,8 @@ class World:
     def mark(self, follower: Follower, mark: Mark) -> None:
         follower.position = mark.position
         follower.disordered = mark.progress.disorder is not None
+        if follower.disordered:
+            self.count("marks in disorder")
         if not follower.disordered:
             # Every row is covered by the position that comes with it.
             assert all(seqno <= follower.position.seqno for seqno, _, _ in follower.applied)
@@ -386,6 +391,7 @@ class World:
 
     def play(self) -> None:
         action = self.random.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+        self.count(action.__name__)
         action(self)
 
     def catch_up(self) -> None:

@@ -1,0 +1,155 @@
+"""A real process that follows a cluster is killed at any moment, and started again, while the cluster is in trouble."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import dcp
+from dcp.embedded import Cluster
+from tests.chaos.following import last_length, read_log
+from tests.chaos.ledger import Ledger
+from tests.client.consumer import truth
+
+KEYS = [f"key{n}" for n in range(30)]
+VBUCKETS, NODES = 4, 3
+PATIENCE = 60
+
+
+class Process:
+    """The consumer. `waits` for it to store a batch."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        command = [sys.executable, "-m", "tests.chaos.following", url, str(directory)]
+        self._popen = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        for line in self._popen.stdout:
+            self._lines.put(line)
+
+    def waits(self, seconds: float) -> bool:
+        """Whether it has stored a batch within this time."""
+        assert self._popen.poll() is None, "the consumer ended by itself"
+        with contextlib.suppress(queue.Empty):
+            return bool(self._lines.get(timeout=seconds))
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL, where there are signals."""
+        self._popen.kill()
+        self._popen.wait()
+        self._reader.join()
+        assert self._popen.stdout is not None
+        self._popen.stdout.close()
+
+
+class Killing:
+    """One cluster, and one consumer that is killed `kills` times."""
+
+    def __init__(self, seed: int, kills: int) -> None:
+        self.done: Counter[str] = Counter()
+        self._random = Random(f"killing {seed}")
+        self._seed, self._kills = seed, kills
+        self._written = 0
+
+    def run(self) -> Counter[str]:
+        with (
+            tempfile.TemporaryDirectory() as name,
+            Cluster(nodes=NODES, vbuckets=VBUCKETS, replicas=1, seed=self._seed) as self._cluster,
+        ):
+            directory = Path(name)
+            self._change()
+            for _ in range(self._kills):
+                self._live_and_die(directory)
+            self._end(directory)
+        return self.done
+
+    def _live_and_die(self, directory: Path) -> None:
+        process = Process(self._cluster.url, directory)
+        try:
+            stored = self._random.choice((0, 1, 1, 2, 5))
+            while stored:
+                got = process.waits(0.02)
+                stored -= got
+                self.done["batches"] += got
+                self._change()
+            # Not always right behind a batch, or at the beginning.
+            process.waits(self._random.choice((0.0, 0.001, 0.01, 0.5)))
+        finally:
+            process.kill()
+        self.done["kills"] += 1
+        self._change()
+
+    def _end(self, directory: Path) -> None:
+        process = Process(self._cluster.url, directory)
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while self._ledger(directory).state() != truth(self._cluster):
+                assert time.monotonic() < deadline, "the consumer does not get what the cluster has"
+                process.waits(0.5)
+        finally:
+            process.kill()
+        self.done["rows"] += sum(1 for _ in read_log(directory))
+        self.done["rollback rows"] += len(self._ledger(directory).rollbacks)
+
+    def _ledger(self, directory: Path) -> Ledger:
+        """What is stored; a checkpoint that comes while this looks may take the one before away."""
+        ledger = Ledger()
+        ledger.keep(read_log(directory) if last_length(directory) else ())
+        return ledger
+
+    def _change(self) -> None:
+        change, weight = zip(*_CHANGES, strict=True)
+        with contextlib.suppress(dcp.LocalProtocolError):
+            action = self._random.choices(change, weight)[0]
+            action(self)
+            self.done[action.__name__.strip("_")] += 1
+
+    def _write(self) -> None:
+        for _ in range(self._random.randrange(1, 12)):
+            self._written += 1
+            self._cluster.upsert(self._random.choice(KEYS), f'{{"n":{self._written}}}')
+
+    def _delete(self) -> None:
+        alive = sorted(truth(self._cluster))
+        if alive:
+            self._cluster.delete(self._random.choice(alive))
+
+    def _lag(self) -> None:
+        self._cluster.set_lag(self._random.choice((0, 1, 4)))
+
+    def _promote(self) -> None:
+        """What its replica lags behind is lost."""
+        self._cluster.promote(self._random.randrange(VBUCKETS), self._random.randrange(NODES))
+
+    def _move(self) -> None:
+        self._cluster.move(self._random.randrange(VBUCKETS), self._random.randrange(NODES))
+
+    def _snapshot(self) -> None:
+        self._cluster.snapshot()
+
+    def _purge(self) -> None:
+        self._cluster.purge()
+
+
+_CHANGES = (
+    (Killing._write, 12),
+    (Killing._delete, 4),
+    (Killing._lag, 2),
+    (Killing._promote, 3),
+    (Killing._move, 1),
+    (Killing._snapshot, 1),
+    (Killing._purge, 1),
+)

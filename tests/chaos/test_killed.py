@@ -1,0 +1,20 @@
+"""A consumer that is killed between any two batches goes on from its last checkpoint, and ends with the truth."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.chaos.killing import Killing
+
+# How often each consumer is killed.
+KILLS = 7
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_process_that_is_killed_goes_on(seed: int, tally: Counter[str]) -> None:
+    done = Killing(seed, KILLS).run()
+    tally.update({f"processes: {name}": count for name, count in done.items()})
+    assert done["kills"] == KILLS
+    assert done["promote"]
