@@ -19,8 +19,8 @@ from dcp.wire.frame import Frame
 class LegacySession(Session):
     """A session in the dialect of its decoder.
 
-    `Delivery.counted` are all bytes that came for it. Nodes are not told how much may be under way: where that is
-    more than the window, the owner has to stop reading.
+    `Delivery.counted` are all bytes that came up to its last row, and 0 if it has none. Nodes are not told how much
+    may be under way: where that is more than the window, the owner has to stop reading.
     """
 
     def __init__(self, wishes: Wishes, decoder: Callable[[bool], Decoder], now: float) -> None:
@@ -35,6 +35,8 @@ class LegacySession(Session):
 
     def take(self) -> Delivery:
         delivery = super().take()
+        if not len(delivery.batch):
+            return replace(delivery, counted=0)
         size = self._decoder.offset - self._delivered
         self._delivered += size
         self._waiting += size

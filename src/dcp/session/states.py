@@ -76,6 +76,30 @@ UPR: Table = {
     OVER: {},
 }
 
+BACKFILLING, CURRENT, IN_CHECKPOINT = "backfilling", "current", "in_checkpoint"
+
+# What a node says of a vbucket over TAP. One request is for all of a connection, and only a refusal answers it.
+TAP: Table = {
+    REQUESTED: {"initial_vbucket_stream": BACKFILLING, "only_changes": CURRENT, "refused": OVER},
+    BACKFILLING: {"close_backfill": CURRENT, "end_of_backfill": OVER, "tap_flush": OVER, "close_tap_stream": OVER},
+    CURRENT: {
+        "initial_vbucket_stream": BACKFILLING,
+        "open_checkpoint": CURRENT,
+        "tap_checkpoint_start": IN_CHECKPOINT,
+        "taken_over": OVER,
+        "tap_flush": OVER,
+        "close_tap_stream": OVER,
+    },
+    IN_CHECKPOINT: {
+        "initial_vbucket_stream": BACKFILLING,
+        "tap_checkpoint_end": CURRENT,
+        "taken_over": OVER,
+        "tap_flush": OVER,
+        "close_tap_stream": OVER,
+    },
+    OVER: {},
+}
+
 
 def follow(table: Table, state: str, event: str, whose: str) -> str:
     """The state after an event. RemoteProtocolError if it cannot happen there."""
