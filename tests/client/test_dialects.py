@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from collections import defaultdict
+from typing import Any
+
 import pytest
 
 import dcp
@@ -94,3 +99,130 @@ def test_a_stream_is_not_chosen_by_what_a_dialect_lacks(dialect: str, options: d
 def test_a_connection_does_not_ignore_what_a_dialect_lacks(option: str) -> None:
     with pytest.raises(dcp.LocalProtocolError, match=f"^{option.partition('=')[0]}: UPR draft 2 has no such thing"):
         dcp.connect(f"couchbase://localhost/b?dialect=upr2&{option}")
+
+
+# ------------------------------------------------------------------ TAP
+
+
+class Keeper:
+    """Keeps the documents of each vbucket, in the order in which they come; a rollback says to forget a vbucket."""
+
+    def __init__(self) -> None:
+        self.documents: dict[int, dict[bytes, bytes]] = defaultdict(dict)
+        self.rollbacks = 0
+
+    def take(self, batch: dcp.Batch) -> None:
+        for row in batch.to_arrow().to_pylist():
+            mine = self.documents[row["vbucket"]]
+            if row["event"] == "rollback":
+                self.rollbacks += 1
+                mine.clear()
+            elif row["event"] == "mutation":
+                mine[row["key"]] = row["value"]
+            else:
+                mine.pop(row["key"], None)
+
+    def state(self) -> dict[bytes, bytes]:
+        return {key: value for mine in self.documents.values() for key, value in mine.items()}
+
+    def catch_up(self, stream: dcp.ChangeStream, cluster: Cluster) -> None:
+        while self.state() != values(cluster):
+            batch = stream.next(PATIENCE)
+            assert batch is not None
+            self.take(batch)
+
+
+def values(cluster: Cluster) -> dict[bytes, bytes]:
+    return {key: found.value for key, found in cluster.truth().items()}
+
+
+@pytest.mark.parametrize("options", [{"dialect": "tap"}, {"server_version": "4.6"}])
+def test_what_there_is_comes_over_tap(options: dict[str, Any]) -> None:
+    with Cluster(nodes=2, vbuckets=8, **options) as cluster, dcp.connect(cluster.url, dialect="tap") as client:
+        # More than goes out without an acknowledgement; in one vbucket there is nothing.
+        cluster.load(12_000)
+        for key in [key for key, found in cluster.truth().items() if found.vbucket == 3]:
+            cluster.delete(key)
+        keeper = Keeper()
+        for batch in client.stream(end="now"):
+            keeper.take(batch)
+        assert keeper.state() == values(cluster)
+
+
+def test_changes_come_over_tap_and_a_lost_connection_begins_again() -> None:
+    with (
+        Cluster(nodes=2, vbuckets=8, replicas=1, dialect="tap") as cluster,
+        dcp.connect(cluster.url, dialect="tap") as client,
+    ):
+        cluster.load(300)
+        keeper = Keeper()
+        with client.stream() as stream:
+            keeper.catch_up(stream, cluster)
+            cluster.upsert("later", b"1")
+            cluster.delete("key-0000000003")
+            keeper.catch_up(stream, cluster)
+            assert keeper.rollbacks == 0
+            cluster.failover(0, lose=5)
+            keeper.catch_up(stream, cluster)
+            assert keeper.rollbacks == 4
+
+
+def test_a_vbucket_that_moves_is_followed_over_tap() -> None:
+    with (
+        Cluster(nodes=2, vbuckets=4, dialect="tap") as cluster,
+        dcp.connect(cluster.url, dialect="tap", config_poll_interval=0.1) as client,
+    ):
+        cluster.load(100)
+        keeper = Keeper()
+        with client.stream() as stream:
+            keeper.catch_up(stream, cluster)
+            cluster.move(0, 1)
+            cluster.load(200)
+            keeper.catch_up(stream, cluster)
+
+
+def test_changes_alone_have_a_beginning_and_no_second_one() -> None:
+    with Cluster(vbuckets=4, dialect="tap") as cluster, dcp.connect(cluster.url, dialect="tap") as client:
+        cluster.load(100)
+        with client.stream("now") as stream:
+            batch = None
+            for n in itertools.count():
+                # The node takes the request a moment after it was made.
+                cluster.upsert(f"later-{n}", b"1")
+                with contextlib.suppress(TimeoutError):
+                    batch = stream.next(0.05)
+                    break
+            assert batch is not None
+            assert all(key.startswith(b"later-") for key in batch.to_arrow().column("key").to_pylist())
+            cluster.crash(0)
+            with pytest.raises(dcp.TransportError, match="nothing says where to go on without a gap"):
+                list(stream)
+
+
+CHECKPOINT = dcp.Checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"start": CHECKPOINT}, "start: expected beginning or now, as TAP numbers no changes, found a Checkpoint"),
+        ({"end": CHECKPOINT}, "end: expected None or now, as TAP numbers no changes, found a Checkpoint"),
+        ({"start": "now", "end": "now"}, "end: expected None, as TAP numbers no changes, found 'now'"),
+        ({"start": "yesterday"}, "start: expected beginning or now, as TAP numbers no changes, found 'yesterday'"),
+    ],
+)
+def test_tap_knows_no_positions(options: dict[str, Any], problem: str) -> None:
+    with Cluster(vbuckets=2, dialect="tap") as cluster, dcp.connect(cluster.url, dialect="tap") as client:
+        with pytest.raises(dcp.LocalProtocolError) as caught:
+            client.stream(**options)
+        assert str(caught.value) == problem
+
+
+def test_whoever_does_not_want_rollbacks_gets_an_error() -> None:
+    with Cluster(vbuckets=2, dialect="tap") as cluster, dcp.connect(cluster.url, dialect="tap") as client:
+        cluster.load(10)
+        with client.stream(on_rollback="fail") as stream:
+            Keeper().catch_up(stream, cluster)
+            cluster.crash(0)
+            with pytest.raises(dcp.RollbackError):
+                list(stream)

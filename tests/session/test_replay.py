@@ -105,6 +105,7 @@ def check_documents(path: Path, replay: Replay) -> None:
 def test_every_recording_is_heard_or_has_a_reason() -> None:
     left_out = Counter(path.stem for path in TALKS if path.stem in WITHOUT_STREAM)
     assert len(TALKS) == len(STREAMED) + left_out.total()
+    # Those over TAP, 21 more, are in tests/session/test_tap_replay.py.
     assert (len(STREAMED), left_out.total()) == (109, 46)
     assert left_out.keys() == WITHOUT_STREAM.keys()
     # The others are windows that no position of ours has, and a history for the beginning of all.

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import RemoteProtocolError
-from dcp.session.states import OVER, READY, SESSION, STREAM, UPR, Table, follow, mermaid
+from dcp.session.states import OVER, READY, SESSION, STREAM, TAP, UPR, Table, follow, mermaid
 
 PAGE = Path(__file__).parents[2] / "docs" / "session.md"
-TABLES = {"SESSION": SESSION, "STREAM": STREAM, "UPR": UPR}
+TABLES = {"SESSION": SESSION, "STREAM": STREAM, "UPR": UPR, "TAP": TAP}
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)

@@ -12,8 +12,7 @@ from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.events import Accepted, Ended, Event
 from dcp.session.handshake import Wishes
-from dcp.session.stream import Stream
-from dcp.session.tap import TapSession
+from dcp.session.tap import TapSession, TapStream
 from dcp.wire.dcp import ENDLESS
 from dcp.wire.frame import encode
 from dcp.wire.memcached import Status
@@ -55,7 +54,7 @@ class Replay:
         self.rows: list[tuple[str, int, bytes, int, bytes]] = []
         self.sent = b""
 
-    def _open(self, vbucket: int) -> Stream:
+    def _open(self, vbucket: int) -> TapStream:
         return self.session.open(Progress(StreamPosition(vbucket)), end=1 if self.dump else ENDLESS)
 
     def run(self, chunks: Iterator[int]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dcp.checkpoint import Checkpoint
-from dcp.client.dialects import DCP, check_stream
+from dcp.client.dialects import DCP, check_stream, manner_of
 from dcp.client.follower import Follower, Vbucket
 from dcp.client.link import Limits
 from dcp.client.rollback import rollback_rows, with_rollback
@@ -85,7 +85,10 @@ class Bounds:
     def _probe(self, logs: Mapping[int, FailoverLog]) -> Probe:
         values = self._client.server_version().startswith(_VALUES_ONLY)
         opener = self._client.opener(
-            lambda collections: Decoder(DCP, _COLUMNS, collections=collections), _LIMITS, values=values
+            lambda collections: Decoder(DCP, _COLUMNS, collections=collections),
+            _LIMITS,
+            manner_of(DCP, None),
+            values=values,
         )
 
         def probe(spans: Mapping[int, Span]) -> Mapping[int, list[Seen] | None]:

@@ -18,7 +18,7 @@ from dcp.client import arguments
 from dcp.client import url as urls
 from dcp.client.bounds import Bounds
 from dcp.client.call import Caller
-from dcp.client.dialects import DCP, SESSIONS, check_options, check_stream
+from dcp.client.dialects import DCP, TAP, Manner, check_options, check_stream, manner_of, tap_end
 from dcp.client.follower import Follower, Vbucket
 from dcp.client.link import Limits, Link
 from dcp.client.rollback import EVENT, rollback_rows, with_rollback
@@ -262,7 +262,11 @@ class Client:
         wanted = self._wanted(vbuckets)
         chosen, empty = self._filter(scope, collections)
         bounds = Bounds(self, wanted, chosen)
-        begins, ends = bounds.begin(start, empty), bounds.end(end)
+        if self.dialect == TAP:
+            ends: Mapping[int, int] = dict.fromkeys(wanted, tap_end(start, end))
+            begins = bounds.begin("beginning", empty)
+        else:
+            begins, ends = bounds.begin(start, empty), bounds.end(end)
         cut = None
         if bounds.found:
             if decoding.get("views"):
@@ -274,7 +278,8 @@ class Client:
             return Decoder(self.dialect, named, collections=has_collections, also=(EVENT,), **decoding)
 
         limits = Limits(batch_rows, batch_bytes, linger)
-        opener = self.opener(decoder, limits, xattrs=named is None or "xattrs" in named)
+        manner = manner_of(self.dialect, start)
+        opener = self.opener(decoder, limits, manner, xattrs=named is None or "xattrs" in named)
         events = (*decoder(True).plan.events,)
         rollbacks = rollback_rows(Decoder(with_rollback(self.dialect), named, events=events, **decoding))
         follower = Follower(
@@ -413,9 +418,9 @@ class Client:
             raise TransportError(f"{node}: no port {'with' if self._target.tls else 'without'} TLS in the map")
         return port
 
-    def opener(self, decoder: Callable[[bool], Decoder], limits: Limits, **wishes: bool) -> _Opener:
+    def opener(self, decoder: Callable[[bool], Decoder], limits: Limits, manner: Manner, **wishes: bool) -> _Opener:
         """What makes the connections of a stream. wishes: what they want besides."""
-        return _Opener(self, decoder, limits, wishes)
+        return _Opener(self, decoder, limits, manner, wishes)
 
     def _open_link(self, node: Node, owner: Follower, opener: _Opener) -> Link:
         host, port = node.address.host, self._port(node)
@@ -424,7 +429,7 @@ class Client:
         return Link(
             str(node),
             lambda: self._connect(host, port),
-            lambda now: SESSIONS[self.dialect](wishes, opener.decoder, now),
+            lambda now: opener.manner.make(wishes, opener.decoder, now),
             owner,
             opener.limits,
         )
@@ -444,9 +449,14 @@ class _Opener:
     """What a follower needs of a client: links with the decoder and limits of its stream."""
 
     def __init__(
-        self, client: Client, decoder: Callable[[bool], Decoder], limits: Limits, wishes: Mapping[str, bool]
+        self,
+        client: Client,
+        decoder: Callable[[bool], Decoder],
+        limits: Limits,
+        manner: Manner,
+        wishes: Mapping[str, bool],
     ) -> None:
-        self.decoder, self.limits, self.wishes = decoder, limits, wishes
+        self.decoder, self.limits, self.manner, self.wishes = decoder, limits, manner, wishes
         self._client = client
 
     @property

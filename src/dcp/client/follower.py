@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dcp.client.call import Caller
+from dcp.client.dialects import Manner
 from dcp.client.link import Link
 from dcp.client.persistence import History, Persistence, needs_of
 from dcp.client.sight import position, see, window_of
@@ -32,6 +33,7 @@ from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.connection import Delivery, Session
 from dcp.session.events import Accepted, Ended, Event, MapChanged, Ready, Refused, RolledBack
+from dcp.session.states import REQUESTED
 from dcp.session.stream import Mark, Stream
 from dcp.wire.dcp import ENDLESS, StreamEnd
 from dcp.wire.dcp_body import StreamFilter
@@ -52,6 +54,9 @@ class Cluster(Protocol):
 
     @property
     def poll_interval(self) -> float: ...
+
+    @property
+    def manner(self) -> Manner: ...
 
     def refresh(self) -> ClusterMap: ...
 
@@ -128,6 +133,7 @@ class Follower:
         self._on_rollback = on_rollback
         # Vbuckets that are done because they were to go back.
         self.stopped: set[int] = set()
+        self._manner = cluster.manner
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._work = threading.Condition(self._lock)
@@ -136,6 +142,8 @@ class Follower:
             self.marks[vbucket.number] = Mark(Progress(vbucket.position), 0)
             vbucket.done = vbucket.end == 0 == vbucket.position.seqno
         self._links: dict[Node, Link] = {}
+        # Those that take no more requests.
+        self._full: dict[Link, Node] = {}
         self._link_pauses: dict[Node, tuple[float, float]] = {}
         # What went wrong last with a node, by its name.
         self._troubles: dict[str, str] = {}
@@ -197,7 +205,7 @@ class Follower:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            links = list(self._links.values())
+            links = [*self._links.values(), *self._full]
             self._changed.notify_all()
             self._work.notify_all()
         for link in links:
@@ -263,8 +271,10 @@ class Follower:
             if self._closed:
                 return
             self._links = {node: other for node, other in self._links.items() if other is not link}
+            self._full.pop(link, None)
             for vbucket in self._vbuckets.values():
                 if vbucket.link is link:
+                    self._cut_off(vbucket)
                     self._release(vbucket)
             if not isinstance(error, TransportError) and not error.retriable:
                 self._fail(error)
@@ -382,6 +392,25 @@ class Follower:
         row = self._rollback_row(vbucket.number, before.seqno, vbucket.position.seqno)
         self._items.append(Item(row, {vbucket.number: mark}))
 
+    def _cut_off(self, vbucket: Vbucket) -> None:
+        """The connection of its stream is lost. Without positions, what came of it comes again, or is not whole."""
+        if self._manner.resumes or vbucket.stream is None or vbucket.stream.state == REQUESTED:
+            return
+        if not self._manner.replays:
+            self._fail(
+                TransportError(
+                    f"vbucket {vbucket.number}: the connection is lost, and nothing says where to go on without a gap; "
+                    "stream again, from the beginning"
+                )
+            )
+        elif self._on_rollback == "fail":
+            self._fail(RollbackError(vbucket.number, 0, 0))
+        else:
+            self.counters.rollbacks += 1
+            log.warning("vbucket %d: begins again", vbucket.number)
+            mark = Mark(Progress(vbucket.position), 0)
+            self._items.append(Item(self._rollback_row(vbucket.number, 0, 0), {vbucket.number: mark}))
+
     def _forget(self, number: int) -> bool:
         """Nobody has seen what still waits for disks: all from the first batch of a vbucket on comes again.
 
@@ -491,6 +520,7 @@ class Follower:
             if node not in cluster_map.nodes and link.ready:
                 link.ready = False
                 link.do(_abandon)
+        opening: dict[Link, list[Vbucket]] = {}
         for vbucket in self._vbuckets.values():
             if vbucket.done:
                 continue
@@ -506,7 +536,9 @@ class Follower:
                 continue
             at = self._link_of(owner, now, wakes)
             if at is not None and at.ready:
-                self._open(vbucket, at)
+                opening.setdefault(at, []).append(vbucket)
+        for at, vbuckets in opening.items():
+            self._open(vbuckets, at)
         if self._polls:
             self._map_within(self._cluster.poll_interval)
         if self._map_due is not None:
@@ -525,31 +557,38 @@ class Follower:
         link.start()
         return None
 
-    def _open(self, vbucket: Vbucket, link: Link) -> None:
-        # An end that lies before the start is asked for all the same: only so a loss of changes is noticed.
-        end = max(vbucket.end, vbucket.position.seqno)
-        progress, chosen = Progress(vbucket.position), self._chosen
+    def _open(self, vbuckets: list[Vbucket], link: Link) -> None:
+        """All at once, as some dialects have it."""
+        for vbucket in vbuckets:
+            # An end that lies before the start is asked for all the same: only so a loss of changes is noticed.
+            end = max(vbucket.end, vbucket.position.seqno)
+            vbucket.link, vbucket.leaving = link, False
+            vbucket.stream = Stream(0, Progress(vbucket.position), end)
 
         def command(session: Session) -> None:
             with self._lock:
-                if vbucket.link is link:
-                    session.wants_tails = self._wants_tails
-                    vbucket.stream = session.open(progress, end=end, chosen=chosen)
+                session.wants_tails = self._wants_tails
+                for vbucket in vbuckets:
+                    if vbucket.link is link and (asked := vbucket.stream) is not None:
+                        vbucket.stream = session.open(asked.progress, end=asked.end, chosen=self._chosen)
 
-        vbucket.link, vbucket.leaving = link, False
-        vbucket.stream = Stream(0, progress, end)
+        if self._manner.one_request:
+            node = next(node for node, other in self._links.items() if other is link)
+            self._full[self._links.pop(node)] = node
         link.do(command)
 
     def _leave_replica(self, vbucket: Vbucket, owner: Node | None) -> None:
         """Servers before 5.0 stream replicas to who asks them, and never say that these are no active copies."""
         link = vbucket.link
-        if owner is None or link is None or vbucket.leaving or self._links.get(owner) is link:
+        if owner is None or link is None or vbucket.leaving:
+            return
+        if self._links.get(owner) is link or self._full.get(link) == owner:
             return
 
         def command(session: Session) -> None:
             stream = vbucket.stream
             if stream is not None and session.streams.get(stream.opaque) is stream:
-                session.close_stream(stream)
+                self._manner.leave(session, stream)
 
         vbucket.leaving = True
         link.do(command)

@@ -137,7 +137,7 @@ class TapSession(LegacySession):
         end: int = ENDLESS,
         flags: StreamFlag = StreamFlag.ACTIVE_VB_ONLY,
         chosen: StreamFilter | None = None,
-    ) -> Stream:
+    ) -> TapStream:
         """Ask for a vbucket from its beginning on; with any `end`, only for what exists."""
         self._refuse_filter(flags, chosen)
         if self._connected:
