@@ -226,3 +226,16 @@ def test_whoever_does_not_want_rollbacks_gets_an_error() -> None:
             cluster.crash(0)
             with pytest.raises(dcp.RollbackError):
                 list(stream)
+
+
+def test_nobody_tells_how_far_behind_tap_is(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        Cluster(vbuckets=2, dialect="tap") as cluster,
+        dcp.connect(cluster.url, dialect="tap", stats_interval=0.01) as client,
+    ):
+        cluster.load(10)
+        with client.stream() as stream:
+            Keeper().catch_up(stream, cluster)
+            with pytest.raises(TimeoutError):
+                stream.next(0.3)
+        assert not [record for record in caplog.records if "nothing comes" in record.message]

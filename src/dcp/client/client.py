@@ -293,7 +293,9 @@ class Client:
         watcher = Watcher(opener, follower, self._options["stats_interval"], _follows(chosen, scope))
         log.info("bucket %s: following %d vbuckets from %s", empty.bucket, len(wanted), _shown(start))
         stream = ChangeStream(follower, empty, watcher, bounds.found, cut)
-        watcher.start()
+        if manner.resumes:
+            # Where nothing has a number, nobody can tell how far behind it is.
+            watcher.start()
         self._forget_closed()
         self._streams.append(stream)
         return stream
