@@ -311,7 +311,8 @@ class Follower:
         with self._lock:
             owner = self._cluster.map.owner
             there = [vbucket for vbucket in self._vbuckets.values() if not vbucket.done]
-            return [see(vbucket, owner(vbucket.number), self._links, self._troubles) for vbucket in there]
+            links = self._links | {node: link for link, node in self._full.items()}
+            return [see(vbucket, owner(vbucket.number), links, self._troubles) for vbucket in there]
 
     def done(self) -> dict[int, int]:
         """How far the consumer is with each vbucket."""
@@ -325,7 +326,7 @@ class Follower:
     def windows(self) -> dict[str, Window]:
         """The connections that are of use, by node."""
         with self._lock:
-            return {link.name: window_of(link) for link in self._links.values() if link.ready}
+            return {link.name: window_of(link) for link in [*self._links.values(), *self._full] if link.ready}
 
     # For what knows of disks.
 
