@@ -53,6 +53,11 @@ class Bounds:
         logs = self._client.failover_logs(self._wanted)
         return {number: _at(number, highs.get(number, 0), logs.get(number)) for number in self._wanted}
 
+    def purged(self, vbucket: int) -> int:
+        """Up to where deletions since the start may be forgotten; 0 if none can be."""
+        place = self.found.get("start", {}).get(vbucket)
+        return place.seqno if place is not None and place.how == "purged" else 0
+
     def end(self, end: Time | Checkpoint | None) -> Mapping[int, int]:
         self.until = tick("end", end)
         if self.until is not None:

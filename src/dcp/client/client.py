@@ -21,7 +21,7 @@ from dcp.client.call import Caller
 from dcp.client.dialects import DCP, TAP, Manner, check_options, check_stream, manner_of, tap_end
 from dcp.client.follower import Follower, Vbucket
 from dcp.client.link import Limits, Link
-from dcp.client.rollback import EVENT, rollback_rows, with_rollback
+from dcp.client.rollback import EVENT, PURGED, rollback_rows, with_rollback
 from dcp.client.srv import lookup
 from dcp.client.stats import Stats, together
 from dcp.client.stream import ChangeStream
@@ -234,6 +234,7 @@ class Client:
         batch_bytes: int = 4 << 20,
         linger: float = 0.02,
         on_rollback: str = "replay",
+        ignore_purged: bool = False,
         persisted_only: bool = False,
         persisted_within: float = 60.0,
         **decoding: Any,
@@ -248,6 +249,8 @@ class Client:
         first row is so many seconds old.
         on_rollback: "replay", where a row with the event `rollback` comes before what is sent again, or
         "fail" with a RollbackError.
+        ignore_purged: go on from a checkpoint although deletions since may be forgotten, where otherwise the vbucket
+        is rolled back to 0 and comes whole; a row with the event `purged` says that some may never come.
         persisted_only: hand out only what every copy of its vbucket has on disk, so that no failover takes it
         back. What has to wait for longer than `persisted_within` seconds is a TransportError that names the
         copies which lag.
@@ -257,8 +260,9 @@ class Client:
         if on_rollback not in ("replay", "fail"):
             raise LocalProtocolError(f"on_rollback: expected replay or fail, found {on_rollback!r}")
         named = None if columns is None else arguments.names("columns", columns)
-        asked = {"scope": scope, "collections": collections, "persisted_only": persisted_only or None}
-        check_stream(self.dialect, [name for name, value in asked.items() if value is not None])
+        asked = {"scope": scope is not None, "collections": collections is not None}
+        asked |= {"persisted_only": persisted_only, "ignore_purged": ignore_purged}
+        check_stream(self.dialect, [name for name, value in asked.items() if value])
         wanted = self._wanted(vbuckets)
         chosen, empty = self._filter(scope, collections)
         bounds = Bounds(self, wanted, chosen)
@@ -275,7 +279,7 @@ class Client:
             named = named and with_cas(named)
 
         def decoder(has_collections: bool) -> Decoder:
-            return Decoder(self.dialect, named, collections=has_collections, also=(EVENT,), **decoding)
+            return Decoder(self.dialect, named, collections=has_collections, also=(EVENT, PURGED), **decoding)
 
         limits = Limits(batch_rows, batch_bytes, linger)
         manner = manner_of(self.dialect, start)
@@ -284,10 +288,11 @@ class Client:
         rollbacks = rollback_rows(Decoder(with_rollback(self.dialect), named, events=events, **decoding))
         follower = Follower(
             opener,
-            [Vbucket(number, begins[number], ends[number]) for number in wanted],
+            [Vbucket(number, begins[number], ends[number], bounds.purged(number)) for number in wanted],
             chosen=chosen,
             rollback_row=rollbacks,
             on_rollback=on_rollback,
+            ignore_purged=ignore_purged,
             persisted_within=persisted_within if persisted_only else None,
         )
         watcher = Watcher(opener, follower, self._options["stats_interval"], _follows(chosen, scope))

@@ -15,6 +15,7 @@ from dcp.client.call import Caller
 from dcp.client.dialects import Manner
 from dcp.client.link import Link
 from dcp.client.persistence import History, Persistence, needs_of
+from dcp.client.rollback import EVENT, PURGED
 from dcp.client.sight import position, see, window_of
 from dcp.client.stats import Window
 from dcp.client.watch import Seen
@@ -32,10 +33,10 @@ from dcp.errors import (
 from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.connection import Delivery, Session
-from dcp.session.events import Accepted, Ended, Event, MapChanged, Ready, Refused, RolledBack
+from dcp.session.events import Accepted, Ended, Event, MapChanged, Purged, Ready, Refused, RolledBack
 from dcp.session.states import REQUESTED
 from dcp.session.stream import Mark, Stream
-from dcp.wire.dcp import ENDLESS, StreamEnd
+from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import Feature, Status
 
@@ -74,6 +75,8 @@ class Vbucket:
     number: int
     position: StreamPosition
     end: int = ENDLESS
+    # Up to where deletions may be lost for a stream that begins at the beginning to begin at a time.
+    purged: int = 0
     done: bool = False
     link: Link | None = None
     stream: Stream | None = None
@@ -121,8 +124,9 @@ class Follower:
         vbuckets: Iterable[Vbucket],
         *,
         chosen: StreamFilter | None,
-        rollback_row: Callable[[int, int, int], Batch],
+        rollback_row: Callable[[int, int, int, str], Batch],
         on_rollback: str,
+        ignore_purged: bool = False,
         persisted_within: float | None = None,
     ) -> None:
         self.counters = Counters()
@@ -131,6 +135,9 @@ class Follower:
         self._chosen = chosen
         self._rollback_row = rollback_row
         self._on_rollback = on_rollback
+        self._flags = StreamFlag.ACTIVE_VB_ONLY
+        if ignore_purged:
+            self._flags |= StreamFlag.IGNORE_PURGED_TOMBSTONES
         # Vbuckets that are done because they were to go back.
         self.stopped: set[int] = set()
         self._manner = cluster.manner
@@ -148,6 +155,9 @@ class Follower:
         # What went wrong last with a node, by its name.
         self._troubles: dict[str, str] = {}
         self._items: deque[Item] = deque()
+        for vbucket in self._vbuckets.values():
+            if vbucket.purged:
+                self._purged(vbucket.number, 0, vbucket.purged)
         # Ends of snapshots that nodes left out, and whether that is still a reason to ask again.
         self._lacking: set[tuple[int, int]] = set()
         self._wants_tails = True
@@ -233,6 +243,9 @@ class Follower:
                 self._told_of_map(link, event)
             elif isinstance(event, Accepted):
                 self._accepted(event.stream)
+            elif isinstance(event, Purged):
+                if StreamFlag.IGNORE_PURGED_TOMBSTONES in self._flags:
+                    self._purged(event.stream.vbucket, event.start, event.seqno)
             elif isinstance(event, RolledBack):
                 self._rolled_back(event.stream, event.seqno)
             elif isinstance(event, Refused):
@@ -390,7 +403,7 @@ class Follower:
         self.counters.rollbacks += 1
         log.warning("vbucket %d: rolled back from seqno %d to %d", vbucket.number, before.seqno, vbucket.position.seqno)
         mark = Mark(Progress(vbucket.position), 0)
-        row = self._rollback_row(vbucket.number, before.seqno, vbucket.position.seqno)
+        row = self._rollback_row(vbucket.number, before.seqno, vbucket.position.seqno, EVENT)
         self._items.append(Item(row, {vbucket.number: mark}))
 
     def _cut_off(self, vbucket: Vbucket) -> None:
@@ -410,7 +423,17 @@ class Follower:
             self.counters.rollbacks += 1
             log.warning("vbucket %d: begins again", vbucket.number)
             mark = Mark(Progress(vbucket.position), 0)
-            self._items.append(Item(self._rollback_row(vbucket.number, 0, 0), {vbucket.number: mark}))
+            self._items.append(Item(self._rollback_row(vbucket.number, 0, 0, EVENT), {vbucket.number: mark}))
+
+    def _purged(self, number: int, start: int, seqno: int) -> None:
+        log.warning(
+            "vbucket %d: the cluster has forgotten deletions up to seqno %d, and the stream began at %d: "
+            "some may never come",
+            number,
+            seqno,
+            start,
+        )
+        self._items.append(Item(self._rollback_row(number, seqno, start, PURGED), {}))
 
     def _forget(self, number: int) -> bool:
         """Nobody has seen what still waits for disks: all from the first batch of a vbucket on comes again.
@@ -449,6 +472,8 @@ class Follower:
             return
         elif event.status not in _TEMPORARY:
             name = Status(event.status).name if event.status in list(Status) else "unknown"
+            if event.status == Status.EINVAL and StreamFlag.IGNORE_PURGED_TOMBSTONES in self._flags:
+                name += "; ignore_purged takes servers of 7.2 or newer"
             self._fail(ServerError(f"vbucket {vbucket.number}: the stream was refused: {name}", event.status))
             return
         vbucket.trouble = f"refused, {Status(event.status).name}"
@@ -571,7 +596,9 @@ class Follower:
                 session.wants_tails = self._wants_tails
                 for vbucket in vbuckets:
                     if vbucket.link is link and (asked := vbucket.stream) is not None:
-                        vbucket.stream = session.open(asked.progress, end=asked.end, chosen=self._chosen)
+                        vbucket.stream = session.open(
+                            asked.progress, end=asked.end, chosen=self._chosen, flags=self._flags
+                        )
 
         if self._manner.one_request:
             node = next(node for node, other in self._links.items() if other is link)

@@ -11,7 +11,7 @@ from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, SnapshotError
 from dcp.position import StreamPosition
 from dcp.progress import Progress
-from dcp.session.events import Accepted, Answered, Ended, Event, MapChanged, Ready, Refused, RolledBack
+from dcp.session.events import Accepted, Answered, Ended, Event, MapChanged, Purged, Ready, Refused, RolledBack
 from dcp.session.handshake import Agreement, Dialogue, Wishes, agree, greet
 from dcp.session.manifest import Manifest
 from dcp.session.states import READY, REQUESTED, SESSION, follow
@@ -287,8 +287,11 @@ class Session:
         assert self.agreement is not None
         if self.wants_tails and self.agreement.collections and stream.lacks(frame):
             raise SnapshotError(stream.vbucket, stream.position.seqno, stream.progress.end)
+        start, purged = stream.position.seqno, stream.purged(frame)
         stream.control(frame)
         self._touched.add(stream)
+        if purged:
+            return (Purged(stream, start, purged),)
         if frame.name == "stream_end":
             self._is_over(stream)
             return (Ended(stream, int(frame.fields["reason"])),)

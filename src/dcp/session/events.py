@@ -33,6 +33,15 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Purged:
+    """The node forgot deletions up to `seqno`, some of them perhaps behind `start`, where the stream began."""
+
+    stream: Stream
+    start: int
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A stream will not come. `body` is what the producer says of it: words, or a cluster map."""
 
@@ -63,4 +72,4 @@ class Answered:
     frame: Frame
 
 
-Event = Ready | Accepted | RolledBack | Refused | Ended | MapChanged | Answered
+Event = Ready | Accepted | RolledBack | Purged | Refused | Ended | MapChanged | Answered

@@ -109,6 +109,11 @@ class Stream:
         begins = frame.name == "snapshot_marker" and int(frame.fields["snapshot_start"]) > progress.end
         return begins and not progress.first and seqno < progress.end
 
+    def purged(self, frame: Frame) -> int:
+        """Up to where deletions are forgotten that the stream would have had to send; 0 if it misses none."""
+        here, told = self.position, int(frame.fields.get("purge_seqno", 0))
+        return told if self.progress.first and 0 < here.seqno < told != here.purge_seqno else 0
+
     def control(self, frame: Frame) -> None:
         """A message of the stream that is no row."""
         event = _event(frame)

@@ -61,7 +61,7 @@ def _undone(partition: Partition, schema: Schema) -> Iterator[pa.RecordBatch]:
     make = rollback_rows(Decoder(with_rollback("dcp"), schema.names, events=(EVENT,), types="plain"))
     for part in partition.ranges:
         if part.undone_from is not None:
-            yield make(part.vbucket, part.undone_from, part.start.seqno).to_arrow()
+            yield make(part.vbucket, part.undone_from, part.start.seqno, EVENT).to_arrow()
 
 
 def _batches(stream: ChangeStream, watch: _Watch, gone: Callable[[], bool]) -> Iterator[pa.RecordBatch]:

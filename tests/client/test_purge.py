@@ -1,0 +1,92 @@
+"""Deletions that the cluster has forgotten: never missed in silence."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+import dcp
+from dcp.embedded import Cluster
+from tests.client.consumer import Consumer, truth
+
+
+def read(stream: dcp.ChangeStream) -> list[dict[str, object]]:
+    return [row for batch in stream for row in batch.to_arrow().to_pylist()]
+
+
+def deleted_and_forgotten(cluster: Cluster, client: dcp.Client) -> dcp.Checkpoint:
+    """A checkpoint from before some deletions, all but the last of which are purged; their last seqno is 150."""
+    cluster.load(100)
+    stream = client.stream(end="now")
+    read(stream)
+    for n in range(50):
+        cluster.delete(f"key-{n:010d}")
+    cluster.upsert("last", b"1")
+    cluster.snapshot()
+    assert cluster.purge() == 50
+    return stream.checkpoint
+
+
+def test_who_would_miss_deletions_gets_everything_again() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        before = deleted_and_forgotten(cluster, client)
+        stream = client.stream(before, "now")
+        rows = read(stream)
+        assert (rows[0]["event"], rows[0]["seqno"], rows[0]["snapshot_end"]) == ("rollback", 0, 100)
+        assert {row["event"] for row in rows[1:]} == {"mutation"}
+        assert len(rows) == 1 + len(truth(cluster))
+        (position,) = stream.checkpoint
+        assert position.purge_seqno == 150
+
+
+def test_who_asks_to_go_on_is_told_what_may_be_missing(caplog: pytest.LogCaptureFixture) -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        before = deleted_and_forgotten(cluster, client)
+        rows = read(client.stream(before, "now", ignore_purged=True))
+        first, *others = rows
+        assert (first["event"], first["seqno"], first["snapshot_end"]) == ("purged", 100, 150)
+        assert [(row["event"], row["key"]) for row in others] == [("mutation", b"last")]
+        assert "forgotten deletions up to seqno 150, and the stream began at 100" in caplog.text
+
+
+def test_who_has_seen_the_deletions_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        deleted_and_forgotten(cluster, client)
+        stream = client.stream(end="now")
+        read(stream)
+        cluster.upsert("more", b"1")
+        with caplog.at_level(logging.WARNING, "dcp.client"):
+            rows = read(client.stream(stream.checkpoint, "now", ignore_purged=True))
+        assert [row["event"] for row in rows] == ["mutation"]
+        assert caplog.text == ""
+
+
+def test_a_time_before_the_purge_says_what_may_be_missing() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(300)
+        start = min(
+            datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=(row.cas & ~0xFFFF) // 1000)
+            for row in cluster.truth().values()
+        )
+        for n in range(200, 300):
+            cluster.delete(f"key-{n:010d}")
+        cluster.upsert("last", b"1")
+        cluster.purge()
+        stream = client.stream(start + timedelta(microseconds=200), "now", columns=["event", "key", "seqno"])
+        rows = read(stream)
+        assert stream.found["start"][0].how == "purged"
+        assert [row["event"] for row in rows].count("purged") == 1
+        assert (rows[0]["event"], rows[0]["seqno"]) == ("purged", 0)
+
+
+def test_servers_that_do_not_know_the_wish_refuse_it() -> None:
+    with Cluster(vbuckets=1, server_version="6.5") as cluster, dcp.connect(cluster.url) as client:
+        before = deleted_and_forgotten(cluster, client)
+        with pytest.raises(dcp.ServerError, match="ignore_purged"):
+            read(client.stream(before, "now", ignore_purged=True))
+        consumer = Consumer()
+        for batch in client.stream(before, "now"):
+            consumer.take(batch)
+        assert consumer.state() == truth(cluster)
