@@ -16,7 +16,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 import dcp
 from dcp.client import Client
-from dcp.errors import TransportError
+from dcp.client.dialects import TAP
+from dcp.errors import LocalProtocolError, TransportError
 from dcp.position import StreamPosition
 from dcp.spark.offsets import Positions, from_offset, to_offset
 from dcp.spark.options import Options
@@ -50,6 +51,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     """Made on the driver, where it keeps a client, and for the executors, where only `read` is called."""
 
     def __init__(self, options: Options) -> None:
+        if options.dialect == TAP:
+            raise LocalProtocolError("readStream: TAP numbers no changes, so no batch can go on from another: use read")
         self._options = options if options.start is not None else replace(options, start="now")
         self._client: Client | None = None
         self._first: dict[str, Any] | None = None

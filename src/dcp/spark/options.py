@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dcp.checkpoint import Checkpoint
+from dcp.client import url as urls
+from dcp.client.dialects import TAP, check_stream
 from dcp.columns.schema import choose
 from dcp.errors import LocalProtocolError
 from dcp.spark.login import Login, split
+from dcp.wire import DIALECTS
 from dcp.wire.dcp import DCP
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options as values. `url` has no credentials in it; None is what was not said."""
+    """Options as values. `url` has no credentials in it, but the dialect; None is what was not said."""
 
     url: str
     login: Login = field(default_factory=Login)
@@ -31,6 +34,7 @@ class Options:
     min_partitions: int | None = None
     on_rollback: str = "replay"
     max_offsets: int | None = None
+    dialect: str = DCP.name
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -50,6 +54,7 @@ class Options:
         if "url" not in values:
             raise LocalProtocolError("option url: expected couchbase://host/bucket, found none")
         login = _login(values)
+        values["dialect"] = _dialect(values)
         fields = {OPTIONS[option][0]: value for option, value in values.items() if OPTIONS[option][0]}
         return cls(**fields, login=login)
 
@@ -64,6 +69,21 @@ def _login(values: dict[str, Any]) -> Login:
     return Login(
         username or values.get("username", ""), password or values.get("password", ""), values.get("passwordFile", "")
     )
+
+
+def _dialect(values: dict[str, Any]) -> str:
+    """What is spoken, from an option of its own or of the url, which then has it. What it lacks is refused."""
+    if "dialect" in values:
+        values["url"] += f"{'&' if '?' in values['url'] else '?'}dialect={values['dialect']}"
+    dialect = str(urls.parse(values["url"]).options.get("dialect", DCP.name))
+    check_stream(dialect, values)
+    words = values.get("startingOffsets", "beginning"), values.get("endingOffsets", "now")
+    if dialect == TAP and words != ("beginning", "now"):
+        raise LocalProtocolError(
+            "option startingOffsets, endingOffsets: expected earliest and latest, as TAP numbers no changes; "
+            "leave them out"
+        )
+    return dialect
 
 
 def _bare(name: object) -> str:
@@ -162,6 +182,7 @@ OPTIONS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "username": ("", _text),
     "password": ("", _text),
     "passwordFile": ("", _text),
+    "dialect": ("dialect", _one_of(*DIALECTS)),
     "scope": ("scope", _text),
     "collections": ("collections", _names),
     "vbuckets": ("vbuckets", _numbers),

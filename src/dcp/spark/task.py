@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import ChangeStream, Client
+from dcp.client.dialects import TAP
 from dcp.client.rollback import EVENT, rollback_rows, with_rollback
 from dcp.columns.decoder import Decoder
 from dcp.errors import ServerError, TransportError
@@ -36,15 +37,17 @@ def rows(partition: Partition, options: Options) -> Iterator[pa.RecordBatch]:
         yield schema.checked(batch)
     with dcp.connect(options.login.into(options.url)) as client:
         stream = _stream(client, partition, options, schema)
-        watch = _Watch(client, stream, partition)
+        # Over TAP an end is where the node says that all was sent.
+        watch = _Watch(client, stream, {} if options.dialect == TAP else partition.end)
         yield from sized(schema.checked(batch) for batch in _batches(stream, watch, gone))
 
 
 def _stream(client: Client, partition: Partition, options: Options, schema: Schema) -> ChangeStream:
     ends = Checkpoint(tuple(StreamPosition(vbucket, 0, end, end, end) for vbucket, end in partition.end.items()))
+    start, end = ("beginning", "now") if options.dialect == TAP else (partition.start, ends)
     return client.stream(
-        partition.start,
-        ends,
+        start,
+        end,
         scope=options.scope,
         collections=options.collections,
         vbuckets=partition.vbuckets,
@@ -110,8 +113,8 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 class _Watch:
     """Ends a task that waits for what cannot come."""
 
-    def __init__(self, client: Client, stream: ChangeStream, partition: Partition) -> None:
-        self._client, self._stream, self._ends = client, stream, partition.end
+    def __init__(self, client: Client, stream: ChangeStream, ends: Mapping[int, int]) -> None:
+        self._client, self._stream, self._ends = client, stream, ends
         self._unreachable_since: float | None = None
         self.something()
 
@@ -132,7 +135,7 @@ class _Watch:
 
     def _check(self, highs: dict[int, int]) -> None:
         for position in self._stream.checkpoint:
-            end = self._ends[position.vbucket]
+            end = self._ends.get(position.vbucket, 0)
             high = highs.get(position.vbucket, end)
             if position.seqno < end and high < end:
                 raise ServerError(
