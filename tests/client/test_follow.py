@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
+import threading
 
 import pytest
 
@@ -219,3 +221,31 @@ def test_the_map_that_comes_with_a_connection_counts() -> None:
             cluster.upsert("key", "2")
             with client.stream(linger=0.0) as stream:
                 catch_up(stream, Consumer(), cluster)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_the_threads_of_a_client_that_nobody_holds_come_to_their_end() -> None:
+    with Cluster(nodes=2, vbuckets=4) as cluster:
+        cluster.load(100)
+        before = set(threading.enumerate())
+        stream = dcp.connect(cluster.url, stats_interval="20ms").stream(persisted_only=True)
+        assert stream.next(PATIENCE) is not None
+        started = set(threading.enumerate()) - before
+        assert {"dcp supervisor", "dcp watch", "dcp persistence"} < {thread.name for thread in started}
+        del stream
+        gc.collect()
+        for thread in started:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), thread.name
+
+
+def test_a_stream_holds_its_client() -> None:
+    with Cluster(vbuckets=4) as cluster:
+        cluster.load(100)
+        stream = dcp.connect(cluster.url).stream()
+        gc.collect()
+        consumer = Consumer()
+        catch_up(stream, consumer, cluster)
+        cluster.upsert("later", b"1")
+        catch_up(stream, consumer, cluster)
+        stream._client.close()  # type: ignore[attr-defined]

@@ -9,8 +9,10 @@ import socket
 import ssl
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dcp.checkpoint import Checkpoint
@@ -278,8 +280,10 @@ class Client:
             cut = Cut(Decoder(self.dialect, named, **decoding).schema, bounds.since, bounds.until)
             named = named and with_cas(named)
 
+        dialect = self.dialect
+
         def decoder(has_collections: bool) -> Decoder:
-            return Decoder(self.dialect, named, collections=has_collections, also=(EVENT, PURGED), **decoding)
+            return Decoder(dialect, named, collections=has_collections, also=(EVENT, PURGED), **decoding)
 
         limits = Limits(batch_rows, batch_bytes, linger)
         manner = manner_of(self.dialect, start)
@@ -297,7 +301,7 @@ class Client:
         )
         watcher = Watcher(opener, follower, self._options["stats_interval"], _follows(chosen, scope))
         log.info("bucket %s: following %d vbuckets from %s", empty.bucket, len(wanted), _shown(start))
-        stream = ChangeStream(follower, empty, watcher, bounds.found, cut)
+        stream = ChangeStream(self, follower, empty, watcher, bounds.found, cut)
         if manner.resumes:
             # Where nothing has a number, nobody can tell how far behind it is.
             watcher.start()
@@ -435,8 +439,8 @@ class Client:
         wishes = self._wishes(f"{self._name} {self._links}", **opener.wishes)
         return Link(
             str(node),
-            lambda: self._connect(host, port),
-            lambda now: opener.manner.make(wishes, opener.decoder, now),
+            partial(connect, host, port, self._options["kv_connect_timeout"], self._context),
+            partial(opener.manner.make, wishes, opener.decoder),
             owner,
             opener.limits,
         )
@@ -453,7 +457,10 @@ def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 class _Opener:
-    """What a follower needs of a client: links with the decoder and limits of its stream."""
+    """What a follower needs of a client: links with the decoder and limits of its stream.
+
+    It does not hold the client, so that threads end when nobody else does.
+    """
 
     def __init__(
         self,
@@ -464,7 +471,14 @@ class _Opener:
         wishes: Mapping[str, bool],
     ) -> None:
         self.decoder, self.limits, self.manner, self.wishes = decoder, limits, manner, wishes
-        self._client = client
+        self._reference = weakref.ref(client)
+
+    @property
+    def _client(self) -> Client:
+        client = self._reference()
+        if client is None:
+            raise LocalProtocolError("nobody holds the client any more: connect again")
+        return client
 
     @property
     def map(self) -> ClusterMap:

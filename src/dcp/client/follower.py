@@ -212,15 +212,20 @@ class Follower:
             link.unprocessed -= count
         link.do(lambda session: session.processed(count))
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Let all threads end."""
         with self._lock:
             self._closed = True
-            links = [*self._links.values(), *self._full]
             self._changed.notify_all()
             self._work.notify_all()
-        for link in links:
-            link.close()
-        for link in links:
+            for link in (*self._links.values(), *self._full):
+                link.close()
+        if self._persistence is not None:
+            self._persistence.stop()
+
+    def close(self) -> None:
+        self.stop()
+        for link in (*self._links.values(), *self._full):
             link.join()
         if self._persistence is not None:
             self._persistence.close()
@@ -517,12 +522,13 @@ class Follower:
 
     def _supervise(self) -> None:
         try:
-            while not self._closed:
-                self._refresh_map()
+            while True:
                 with self._lock:
-                    patience = self._assign()
-                    if not self._closed:
-                        self._work.wait(patience)
+                    # Nobody would close what is opened from then on.
+                    if self._closed:
+                        return
+                    self._work.wait(self._assign())
+                self._refresh_map()
         except Exception as error:
             with self._lock:
                 self._fail(error)

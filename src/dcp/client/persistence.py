@@ -85,8 +85,12 @@ class Persistence:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Let the thread end."""
         self._stop.set()
+
+    def close(self) -> None:
+        self.stop()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -23,8 +24,16 @@ class ChangeStream:
     """
 
     def __init__(
-        self, follower: Follower, empty: Checkpoint, watcher: Watcher, found: Mapping[str, Places], cut: Cut | None
+        self,
+        client: object,
+        follower: Follower,
+        empty: Checkpoint,
+        watcher: Watcher,
+        found: Mapping[str, Places],
+        cut: Cut | None,
     ) -> None:
+        # It has to be there as long as the stream is.
+        self._client = client
         # Where each vbucket was at a time that `start` or `end` is, and how that was found.
         self.found = found
         self._follower = follower
@@ -33,6 +42,8 @@ class ChangeStream:
         self._cut = cut
         self._item: Item | None = None
         self.closed = False
+        # The threads do not hold the stream: they end when nobody does.
+        weakref.finalize(self, _stop, follower, watcher).atexit = False
 
     def __iter__(self) -> ChangeStream:
         return self
@@ -104,3 +115,9 @@ class ChangeStream:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _stop(follower: Follower, watcher: Watcher) -> None:
+    """Let their threads end, and wait for none: whoever collects garbage may be one of them."""
+    watcher.stop()
+    follower.stop()

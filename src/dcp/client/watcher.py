@@ -71,8 +71,12 @@ class Watcher:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Let the thread end."""
         self._stop.set()
+
+    def close(self) -> None:
+        self.stop()
         self.stuck, self._backlogs, self.rates = {}, {}, (0.0, 0.0)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
