@@ -52,3 +52,14 @@ def test_a_node_is_asked_on_a_connection_of_its_own(cluster: Cluster) -> None:
                 assert caller.ask("version").status == 0
                 assert caller.agreement.controls == frozenset()
                 assert "enable_noop" in opened.agreement.controls
+
+
+def test_what_moved_since_the_client_connected_is_there(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url) as client:
+        before = client.high_seqnos()
+        cluster.rebalance_in()
+        assert client.high_seqnos() == before
+        positions = client.positions("now")
+        assert {here.vbucket: here.seqno for here in positions} == before
+        assert all(here.vbuuid for here in positions if here.seqno)
+        assert client.positions(positions, vbuckets=[3]) == positions

@@ -40,8 +40,8 @@ class Bounds:
     def begin(self, start: Time | Checkpoint, empty: Checkpoint) -> Mapping[int, StreamPosition]:
         self.since = tick("start", start)
         if self.since is not None:
-            logs = self._client.failover_logs(self._wanted)
-            places = self.found["start"] = self._find(self.since, logs)
+            places, logs = self._find(self.since)
+            self.found["start"] = places
             return {n: _at(n, 0 if place.how == "purged" else place.seqno, logs.get(n)) for n, place in places.items()}
         if isinstance(start, Checkpoint):
             start.check(empty)
@@ -65,7 +65,7 @@ class Bounds:
                 raise LocalProtocolError(
                     f"end: expected a time that is over, found {end}: follow without an end till then"
                 )
-            self.found["end"] = self._find(self.until, self._client.failover_logs(self._wanted))
+            self.found["end"], _ = self._find(self.until)
             return {number: place.seqno for number, place in self.found["end"].items()}
         if end is None:
             return dict.fromkeys(self._wanted, ENDLESS)
@@ -83,9 +83,11 @@ class Bounds:
 
     # Probes.
 
-    def _find(self, moment: int, logs: Mapping[int, FailoverLog]) -> Places:
+    def _find(self, moment: int) -> tuple[Places, Mapping[int, FailoverLog]]:
+        """Where each vbucket was, and its histories, which are not older than what is known of the seqnos."""
         check_stream(self._client.dialect, ["times"])
-        return find(self._probe(logs), moment, self._highs())
+        highs, logs = self._highs(), self._client.failover_logs(self._wanted)
+        return find(self._probe(logs), moment, highs), logs
 
     def _probe(self, logs: Mapping[int, FailoverLog]) -> Probe:
         values = self._client.server_version().startswith(_VALUES_ONLY)

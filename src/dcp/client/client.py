@@ -346,14 +346,14 @@ class Client:
         return str(self._ask("version").value, errors="replace")
 
     def high_seqnos(self, collection_id: int | None = None) -> dict[int, int]:
-        """The last seqno of every vbucket, or of a collection in it, from the nodes that have them.
+        """The last seqno of every vbucket, or of a collection in it, from the nodes that have them now.
 
         Vbuckets that never had anything of the collection may be missing.
         """
         fields = {"state": int(VbucketState.ACTIVE)}
         fields |= {} if collection_id is None else {"collection_id": collection_id}
         found: dict[int, int] = {}
-        for node in self._map.nodes:
+        for node in self.refresh().nodes:
             with self.call(node) as caller:
                 answer = caller.ask("get_all_vb_seqnos", fields=fields)
             if answer.status:
