@@ -12,7 +12,13 @@ import pytest
 import dcp
 from dcp.client.dialects import SESSIONS
 from dcp.embedded import Cluster
+from dcp.position import StreamPosition
+from dcp.progress import Progress
+from dcp.session.events import Refused
+from dcp.session.stream import Stream
 from dcp.wire import DIALECTS
+from dcp.wire.memcached import Status, VbucketState
+from tests.cli.running import until
 from tests.client.consumer import Consumer, truth
 from tests.client.test_follow import PATIENCE, catch_up
 
@@ -239,3 +245,20 @@ def test_nobody_tells_how_far_behind_tap_is(caplog: pytest.LogCaptureFixture) ->
             with pytest.raises(TimeoutError):
                 stream.next(0.3)
         assert not [record for record in caplog.records if "nothing comes" in record.message]
+
+
+def test_connections_of_which_nothing_is_wanted_are_closed() -> None:
+    with Cluster(vbuckets=2, dialect="tap") as cluster, dcp.connect(cluster.url, dialect="tap") as client:
+        cluster.load(10)
+        # The map still says that it is here.
+        cluster._bucket.active(0).state = VbucketState.DEAD
+        with client.stream(vbuckets=[0], end="now") as stream:
+            # Nothing is announced: only the sign of life after 20 seconds would say so.
+            follower = stream._follower
+            until(lambda: follower._full)
+            (link,) = follower._full
+            with follower._lock:
+                follower._refused(link, Refused(Stream(0, Progress(StreamPosition(0))), Status.NOT_MY_VBUCKET, b""))
+                follower._work.notify_all()
+            until(lambda: link not in follower._full and len(follower._full) == 1)
+            assert link.closing

@@ -552,6 +552,7 @@ class Follower:
             if node not in cluster_map.nodes and link.ready:
                 link.ready = False
                 link.do(_abandon)
+        self._close_idle()
         opening: dict[Link, list[Vbucket]] = {}
         for vbucket in self._vbuckets.values():
             if vbucket.done:
@@ -576,6 +577,13 @@ class Follower:
         if self._map_due is not None:
             wakes.append(self._map_due)
         return max(0.0, min(wakes) - now)
+
+    def _close_idle(self) -> None:
+        """What takes no more requests and has no stream left is of no use."""
+        busy = {vbucket.link for vbucket in self._vbuckets.values()} if self._full else set()
+        for link in [link for link in self._full if link not in busy]:
+            del self._full[link]
+            link.close()
 
     def _link_of(self, node: Node, now: float, wakes: list[float]) -> Link | None:
         if node in self._links:
