@@ -11,12 +11,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from dcp import connect
 from dcp.cli.group import dcp
 from dcp.embedded.faults import FAULTS
+from dcp.wire import DIALECTS
 
 # Longer than anything takes that goes right.
 PATIENCE = 60
@@ -114,3 +117,34 @@ def test_the_faults_are_listed() -> None:
     listed = CliRunner().invoke(dcp, ["serve", "--list-faults"])
     assert listed.exit_code == 0
     assert all(f"\n{name}: " in f"\n{listed.output}" for name in FAULTS)
+
+
+def test_a_client_reads_over_tls_what_was_loaded() -> None:
+    with serving("--tls", "--username", "me", "--password", "s3cret", "--load", "50", "--json") as process:
+        said = json.loads(next(lines(process)))
+        authority = Path(said["ca_file"])
+        with connect(said["tls_url"], ca_cert_path=authority) as client:
+            assert sum(client.high_seqnos().values()) == 50
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        assert not authority.exists()
+
+
+@pytest.mark.parametrize("dialect", list(DIALECTS))
+def test_any_dialect_is_served_until_it_is_told_to_stop(dialect: str) -> None:
+    with serving("--dialect", dialect, "--json") as process:
+        assert json.loads(next(lines(process)))["addresses"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
+    certificate = tmp_path / "node.pem"
+    certificate.write_text("no certificate")
+    assert "expected both certificate and key" in refused("--certificate", str(certificate)).output
+
+
+def test_a_bucket_has_a_name() -> None:
+    assert "bucket: expected" in refused("--bucket", "").output

@@ -25,7 +25,7 @@ def run(*arguments: str | int | Path) -> Result:
     return result
 
 
-def start(*arguments: str | Path, main: str = "from dcp.cli import main; main()") -> subprocess.Popen[str]:
+def start(*arguments: str | int | Path, main: str = "from dcp.cli import main; main()") -> subprocess.Popen[str]:
     """A command in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", main, *map(str, arguments)],

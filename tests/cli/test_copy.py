@@ -181,7 +181,11 @@ def test_it_follows_until_it_is_asked_to_stop(cluster: Cluster, tmp_path: Path) 
         ("full", (), "expected a new directory, or one that a copy wrote, found files and no checkpoint"),
         ("copied", ("--from", "now"), "has a checkpoint of its own; leave out --from"),
         ("copied", ("--format", "ndjson"), "has .parquet files, not ndjson"),
-        ("new", ("--from", "nothing.json"), "nothing.json: expected a checkpoint, found no such file"),
+        (
+            "new",
+            ("--from", "nothing.json"),
+            "nothing.json: expected beginning, now, or a checkpoint, found no such file",
+        ),
     ],
 )
 def test_a_mistake_moves_nothing(

@@ -122,7 +122,12 @@ def test_changes_come_as_they_happen_and_ctrl_c_ends_it() -> None:
         (("s3cret", "wr0ng"), (), 1, "the server refuses user 'dcp': wrong name or password"),
         (("/default", "/nothing"), (), 1, "bucket 'nothing': there is none of this name"),
         (("couchbase", "http"), (), 1, r"url: scheme: expected couchbase:// or couchbases://, found http://"),
-        (("", ""), ("--from", "yesterday"), 1, "yesterday: expected a checkpoint, found no such file"),
+        (
+            ("", ""),
+            ("--from", "yesterday"),
+            1,
+            "yesterday: expected beginning, now, or a checkpoint, found no such file",
+        ),
         (("", ""), ("--collection", "a.b"), 1, "collection: there is no 'a.b' in 'default'"),
         (("", ""), ("--event", "mutations"), 2, "'mutations' is not one of 'mutation', 'deletion'"),
         (("", ""), ("--hex", "--no-values"), 2, "--hex and --no-values: expected one of them, found both"),
@@ -136,3 +141,23 @@ def test_a_mistake_is_a_line_that_says_what_is_accepted(
     assert problem in result.output
     assert "s3cret" not in result.output
     assert "wr0ng" not in result.output
+
+
+def test_a_checkpoint_can_be_the_end(cluster: Cluster, tmp_path: Path) -> None:
+    before = tmp_path / "before.json"
+    with dcp.connect(cluster.url) as client, client.stream(end="now") as stream:
+        seen = sum(map(len, stream))
+        before.write_text(stream.checkpoint.to_json())
+    cluster.upsert("later", b"{}")
+    ran = run("tail", cluster.url, "--from", "beginning", "--to", before, "--json")
+    assert ran.exit_code == 0
+    # The snapshot that the end lies in is sent whole, and has what was written since.
+    assert seen <= len(ran.output.splitlines()) <= seen + 1
+
+
+@pytest.mark.parametrize("option", ["--from", "--to"])
+def test_a_position_that_is_none_is_refused(cluster: Cluster, option: str) -> None:
+    ran = run("tail", cluster.url, option, "yesterday")
+    assert ran.exit_code == 1
+    assert "yesterday: expected" in ran.output
+    assert "now, or a checkpoint, found no such file" in ran.output

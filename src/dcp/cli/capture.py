@@ -69,7 +69,7 @@ def _packets(data: bytes) -> Iterator[tuple[float, Any]]:
         for time, packet in reader:
             yield time, link(packet) if link is not dpkt.ip.IP else dpkt.Packet(data=dpkt.ip.IP(packet))
     except (dpkt.Error, ValueError) as error:
-        raise DcpError(f"capture: {error}") from None
+        raise DcpError(f"capture: damaged, or it ends too early: {error}") from None
 
 
 def _address(host: bytes, port: int) -> str:

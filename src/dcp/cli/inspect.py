@@ -62,8 +62,9 @@ def inspect(file: BinaryIO, dialect: str | None, arrow: Path | None, collections
     data = file.read()
     table = DIALECTS[dialect] if dialect else guess(data)
     seen = list(sightings(data, table))
-    if not seen:
-        raise click.ClickException(f"{file.name}: no frames of {table.name} in {len(data)} bytes")
+    if not any(sighting.frame for sighting in seen):
+        why = "".join(f": {sighting.violation}" for sighting in seen[:1])
+        raise click.ClickException(f"{file.name}: no frames of {table.name} in {counted(len(data), 'byte')}{why}")
     if as_json:
         click.echo("".join(f"{json.dumps(_object(sighting, table.name))}\n" for sighting in seen), nl=False)
     else:

@@ -58,12 +58,14 @@ class Output:
         self._parts: dict[int | None, _Part] = {}
         self._pending = 0
         directory.mkdir(parents=True, exist_ok=True)
+        self.checkpoint: Checkpoint | None = None
+        self._number = 0
         self._lock = _lock(directory)
-        saved = of_copy(directory)
-        self.checkpoint: Checkpoint | None = load(saved[-1]) if saved else None
-        self._number = (number_of(saved[-1]) or 0) if saved else 0
-        self._check(bool(saved))
-        self._recover()
+        try:
+            self._go_on()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Let others write to the directory."""
@@ -127,6 +129,14 @@ class Output:
         before, self._number = self.place, self._number + 1
         CheckpointFile(self.place).save(checkpoint)
         before.unlink(missing_ok=True)
+
+    def _go_on(self) -> None:
+        """Where the copy before ended."""
+        saved = of_copy(self.directory)
+        if saved:
+            self.checkpoint, self._number = load(saved[-1]), number_of(saved[-1]) or 0
+        self._check(bool(saved))
+        self._recover()
 
     def _check(self, known: bool) -> None:
         if not known and any(self.directory.iterdir()):

@@ -33,7 +33,20 @@ def load(path: str | Path, kind: str = NATIVE) -> Checkpoint:
 
 def start_of(text: str) -> str | Checkpoint:
     """What a user says to begin at: beginning, now, or a checkpoint."""
-    return text if text in ("beginning", "now") else load(text)
+    return _word_or_checkpoint(text, "beginning", "now")
+
+
+def end_of(text: str | None) -> str | Checkpoint | None:
+    """What a user says to end at: now, a checkpoint, or nothing."""
+    return None if text is None else _word_or_checkpoint(text, "now")
+
+
+def _word_or_checkpoint(text: str, *words: str) -> str | Checkpoint:
+    if text in words:
+        return text
+    if not Path(text).exists():
+        raise CheckpointError(f"{text}: expected {', '.join(words)}, or a checkpoint, found no such file")
+    return load(text)
 
 
 def of_copy(directory: Path) -> list[Path]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import click
 from rich.console import Console
@@ -18,10 +19,13 @@ from rich.table import Table
 from dcp.embedded import Cluster
 from dcp.embedded.faults import describe
 from dcp.embedded.server import Traffic
+from dcp.wire import DIALECTS
 
 # How often the counters are looked at.
 _INTERVAL = 1.0
 _UNITS = ("B", "kB", "MB", "GB")
+_FILE = click.Path(exists=True, dir_okay=False)
+_WITH_TLS = ("tls", "certificate", "key", "client_ca")
 
 
 class _Fault(NamedTuple):
@@ -62,6 +66,13 @@ def _list_faults(ctx: click.Context, option: click.Parameter, wanted: bool) -> N
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The first node's; others have the next ones.")
 @click.option("--username", default="dcp", show_default=True)
 @click.option("--password", envvar="DCP_PASSWORD", help="Random unless given, here or as DCP_PASSWORD.")
+@click.option(
+    "--dialect", type=click.Choice(list(DIALECTS)), default="dcp", show_default=True, help="What nodes speak."
+)
+@click.option("--tls", is_flag=True, help="A second door for each node, with TLS; the next three imply it.")
+@click.option("--certificate", type=_FILE, help="PEM file of the nodes, with --key. Made unless given.")
+@click.option("--key", type=_FILE, help="PEM file, with --certificate.")
+@click.option("--client-ca", type=_FILE, help="PEM file of whose clients need no password.")
 @click.option("--seed", type=int, help="Of all that is random.")
 @click.option("--history", is_flag=True, help="Keep every version, as change streams show them.")
 @click.option("--load", type=click.IntRange(0), default=0, metavar="N", help="Write so many documents first.")
@@ -85,7 +96,9 @@ def serve(load: int, value_size: int, faults: list[_Fault], as_json: bool, **opt
     Example:
       dcp serve --nodes 3 --replicas 1 --load 100000
       dcp serve --fault rollback:to=300,100 --fault slow:rate=50000:node=0
+      dcp serve --tls --username me --password secret
     """
+    options["tls"] = tls = any(options[name] for name in _WITH_TLS)
     console = Console(stderr=True, highlight=False)
     if not _is_loopback(options["host"]):
         console.print(
@@ -97,7 +110,7 @@ def serve(load: int, value_size: int, faults: list[_Fault], as_json: bool, **opt
     with Cluster(**options) as cluster:
         cluster.load(load, value_size=value_size)
         handles = [cluster.fault(name, **given) for name, given in faults]
-        _greet(cluster, load, as_json)
+        _greet(cluster, load, tls=tls, as_json=as_json)
         show = _show_json if as_json else _show_live if sys.stdout.isatty() else _show_lines
         show(cluster, stopped)
         for handle in handles:
@@ -119,14 +132,17 @@ def _stopped_by_signals() -> threading.Event:
     return stopped
 
 
-def _greet(cluster: Cluster, documents: int, as_json: bool) -> None:
+def _greet(cluster: Cluster, documents: int, *, tls: bool, as_json: bool) -> None:
     # The password is shown, since whoever started the cluster needs it, and it is in no other place.
     user = cluster.credentials
+    secure = {"tls_url": cluster.tls_url, "ca_file": cluster.ca_file} if tls else {}
     if as_json:
-        said = {"url": cluster.url, "addresses": cluster.addresses, "username": user.username}
+        said = {"url": cluster.url, **secure, "addresses": cluster.addresses, "username": user.username}
         _say_json(said | {"password": user.password, "documents": documents})
         return
     click.echo(f"url        {cluster.url}")
+    if secure:
+        click.echo(f"with TLS   {cluster.tls_url}?ca_cert_path={quote(cluster.ca_file, safe='/')}")
     click.echo(f"nodes      {', '.join(cluster.addresses)}")
     click.echo(f"user       {user.username}")
     click.echo(f"password   {user.password}")

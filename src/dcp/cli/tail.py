@@ -11,7 +11,7 @@ import click
 
 import dcp
 from dcp.cli.changes import Names, lines, objects
-from dcp.cli.positions import start_of
+from dcp.cli.positions import end_of, start_of
 from dcp.cli.terminal import is_colourful, readable
 from dcp.client.rollback import EVENT as ROLLBACK
 from dcp.columns.plan import events_of
@@ -29,7 +29,7 @@ _LAYOUT = "{:<23}  {:<10}  {:>7}  {:>12}  {:<24}  {}"
 @click.command()
 @click.argument("url")
 @click.option("--from", "start", default="now", metavar="beginning|now|FILE", help="Default: now. FILE: a checkpoint.")
-@click.option("--to", "end", type=click.Choice(["now"]), help="End at what is there now; without, go on for ever.")
+@click.option("--to", "end", metavar="now|FILE", help="Default: never. FILE: a checkpoint, and its snapshot's rest.")
 @click.option("--scope", help="Only this scope, or the scope of --collection.")
 @click.option("--collection", "collections", multiple=True, help="Only this one, as scope.collection; repeatable.")
 @click.option("--event", "events", multiple=True, type=click.Choice(EVENTS), help="Only these; repeatable.")
@@ -64,10 +64,10 @@ def tail(
     if as_hex and no_values:
         raise click.UsageError("--hex and --no-values: expected one of them, found both")
     columns = [*_COLUMNS, "collection_id", "key", *(() if no_values else ("value",))]
-    begin = start_of(start)
+    begin, until = start_of(start), end_of(end)
     with (
         dcp.connect(url) as client,
-        client.stream(begin, end, scope=scope, collections=collections or None, columns=columns) as stream,
+        client.stream(begin, until, scope=scope, collections=collections or None, columns=columns) as stream,
     ):
         names = Names(client)
         show = _as_json if as_json else _as_text

@@ -33,11 +33,11 @@ def tell(
     with ExitStack() as ends:
         cluster = ends.enter_context(Cluster(nodes=_NODES, vbuckets=_VBUCKETS, replicas=_REPLICAS, seed=seed))
         screen.say(f"dcp-arrow {__version__}: a bucket is copied into Parquet, and a node fails meanwhile\n", "bold")
+        copier = _copier(screen, cluster, lake, directory, with_spark)
+        ends.callback(copier.close)
         what = f"{_NODES} nodes, {_REPLICAS} replica, {_VBUCKETS} vbuckets; {count:,} orders and customers as JSON"
         with screen.step("cluster", lambda: what):
             keys = fill(cluster, count)
-        copier = _copier(screen, cluster, lake, directory, with_spark)
-        ends.callback(copier.close)
         course = Course(cluster, copier, keys)
         ends.callback(course.stop)
         trade = Trade(cluster, count, seed)

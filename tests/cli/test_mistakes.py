@@ -1,0 +1,89 @@
+"""What users get wrong, and what they are told: in one sentence, with an exit code, and never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dcp.embedded import Cluster
+from tests.cli.running import run
+
+PASSWORD = "s3cret"
+# Files that are there.
+FILES = {
+    "notes.txt": b"hello, this is no capture\n",
+    "empty": b"",
+    "torn.json": b'{"a":',
+    "other.json": b'{"version": 1}',
+    "torn.pcap": bytes.fromhex("d4c3b2a1020004000000000000000000ffff000001000000010203"),
+    "half.hex": b"8057",
+    "directory/file": b"",
+}
+# What was typed, the exit code, and what is said; URL stands for that of a cluster.
+MISTAKES = [
+    ("cout URL", 2, "Did you mean 'count'?"),
+    ("tail", 2, "Missing argument 'URL'"),
+    ("tail localhost/travel", 1, "expected couchbase:// or couchbases://, found none"),
+    ("tail http://localhost:8091/travel", 1, "did you mean couchbase://?"),
+    ("tail couchbase://localhost", 1, "as in couchbase://host/bucket, found none"),
+    ("tail couchbase://me:p@ss:w/rd@localhost/travel", 1, "expected %2F for a /"),
+    ("tail URL --from yesterday", 1, "expected beginning, now, or a checkpoint, found no such file"),
+    ("tail URL --to tomorrow", 1, "expected now, or a checkpoint, found no such file"),
+    ("tail URL --from torn.json", 1, "torn.json: checkpoint: line 1, column 6"),
+    ("tail URL --from other.json", 1, "expected a member 'format', found none"),
+    ("tail URL --event update", 2, "'update' is not one of 'mutation'"),
+    ("tail URL --collection shop.orders", 1, "there is no 'shop.orders' in 'default'"),
+    ("tail URL --hex --no-values", 2, "expected one of them, found both"),
+    ("tail URL --max 0", 2, "0 is not in the range"),
+    ("copy URL directory", 1, "expected a new directory, or one that a copy wrote"),
+    ("copy URL out.csv", 1, "expected a suffix of .parquet"),
+    ("copy URL notes.txt --format parquet", 2, "Directory 'notes.txt' is a file"),
+    ("count URL --collection x.y", 1, "expected _default._default"),
+    ("count URL --checkpoint nothing.json", 1, "expected a checkpoint, found no such file"),
+    ("checkpoint show directory", 1, "expected a checkpoint or the output of dcp copy"),
+    ("checkpoint show empty", 1, "empty: checkpoint: line 1, column 1"),
+    ("checkpoint convert other.json out.json --to kafka", 2, "is not one of 'dcp'"),
+    ("inspect missing.pcap", 2, "No such file or directory"),
+    ("inspect directory", 2, "Is a directory"),
+    ("inspect notes.txt", 1, "notes.txt: no frames of dcp in 26 bytes: frame at byte 0: magic: expected"),
+    ("inspect empty", 1, "empty: no frames of dcp in 0 bytes"),
+    ("inspect half.hex", 1, "the input ends inside it"),
+    ("inspect torn.pcap", 1, "capture: damaged, or it ends too early"),
+    ("replay notes.txt", 1, "magic: expected"),
+    ("replay other.json", 1, "expected an object with a member server_hex"),
+    ("doctor nonsense", 1, "write it as couchbase://user:password@host1,host2/bucket"),
+    ("doctor couchbase://me:secret@127.0.0.1:1/travel", 1, "check that the data service runs there"),
+]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with Cluster(vbuckets=4, password=PASSWORD) as cluster:
+        cluster.load(20)
+        yield cluster.url
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("typed", "code", "said"), MISTAKES, ids=[typed for typed, _, _ in MISTAKES])
+def test_a_mistake_is_explained(url: str, typed: str, code: int, said: str) -> None:
+    ran = run(*typed.replace("URL", url, 1 if " URL" in typed else 0).split())
+    assert ran.exit_code == code
+    assert said in " ".join(ran.output.split())
+    assert PASSWORD not in ran.output
+
+
+def test_a_copy_that_was_refused_keeps_nobody_else_out(url: str, here: Path) -> None:
+    assert run("copy", url, here / "out").exit_code == 0
+    assert "not ndjson" in run("copy", url, here / "out", "--format", "ndjson").output
+    assert run("copy", url, here / "out").exit_code == 0
