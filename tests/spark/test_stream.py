@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dcp.spark
 from dcp.embedded import Cluster
+from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.micro_batch import StreamReader, limited
 from dcp.spark.offsets import from_offset, to_offset
 from dcp.spark.options import Options
@@ -45,8 +48,8 @@ def test_a_query_that_is_started_again_goes_on(spark: SparkSession, cluster: Clu
 class Query:
     """Does with a stream reader what Spark does, and keeps the rows of each batch that succeeds."""
 
-    def __init__(self, url: str) -> None:
-        self.options = Options.of({"url": url, "startingOffsets": "earliest"})
+    def __init__(self, url: str, **options: str) -> None:
+        self.options = Options.of({"url": url, "startingOffsets": "earliest", **options})
         self.reader = Reader()
         self.driver = StreamReader(self.options)
         self.offset = self.driver.initialOffset()
@@ -61,6 +64,14 @@ class Query:
     def restart(self) -> None:
         self.driver.stop()
         self.driver = StreamReader(self.options)
+
+    def look_again(self) -> None:
+        """As if the time had come to ask the cluster again what it has."""
+        self.driver._seen = None
+
+    @property
+    def behind(self) -> int:
+        return (self.driver.reportLatestOffset() or {})["behind"]  # type: ignore[no-any-return]
 
     def log(self) -> None:
         """Decide where the next batch ends."""
@@ -127,17 +138,145 @@ def test_nothing_new_is_the_same_offset(cluster: Cluster) -> None:
         query.batch()
         assert query.driver.latestOffset(query.offset) == query.offset
         assert query.driver.latestOffset() == query.offset
-        assert to_offset(from_offset(query.offset).values()) == query.offset
+        assert to_offset(from_offset(query.offset)) == query.offset
 
 
-def test_a_batch_has_about_as_many_changes_as_it_may(cluster: Cluster) -> None:
+class AtMost(NamedTuple):
+    """The limit that Spark gives, from 4.2 on."""
+
+    max_rows: int
+
+
+LEFT = st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 50), st.integers(-20, 500)), max_size=6)
+
+
+@given(LEFT, st.integers(1, 300))
+def test_a_batch_has_about_as_many_changes_as_it_may(left: dict[int, tuple[int, int]], most: int) -> None:
+    starts = {vbucket: StreamPosition(vbucket, 1, seqno, 0, UNKNOWN_END) for vbucket, (seqno, _) in left.items()}
+    highs = {vbucket: max(0, seqno + more) for vbucket, (seqno, more) in left.items()}
+    ends = limited(starts, highs, most)
+    shares = {vbucket: ends[vbucket] - starts[vbucket].seqno for vbucket in left if highs[vbucket] > left[vbucket][0]}
+    total = sum(highs[vbucket] - starts[vbucket].seqno for vbucket in shares)
+    # What lost changes ends where it is, and nobody waits for ever.
+    assert all(ends[vbucket] == highs[vbucket] for vbucket in left if vbucket not in shares)
+    assert all(0 < share <= highs[vbucket] - starts[vbucket].seqno for vbucket, share in shares.items())
+    assert min(total, most) <= sum(shares.values()) < min(total, most) + max(1, len(shares))
+    if total > most:
+        assert all(share < most * (highs[v] - starts[v].seqno) / total + 1 for v, share in shares.items())
+
+
+def test_with_a_limit_every_change_comes_in_some_batch(cluster: Cluster) -> None:
     cluster.load(1000)
     with Query(cluster.url) as query:
-        starts = from_offset(query.offset)
-    highs = {position.vbucket: position.seqno for position in dcp.spark.plan(cluster.url).end}
-    ends = limited(starts, highs, 100)
-    assert 100 <= sum(ends.values()) <= 100 + len(highs)
-    assert limited(starts, highs, 2000) == highs
+        query.driver.prepareForTriggerAvailableNow()
+        target = truth(cluster)
+        cluster.upsert("for later", b"{}")
+        batches = 0
+        while (end := query.driver.latestOffset(query.offset, AtMost(300))) != query.offset:
+            query.ends, batches = end, batches + 1
+            query.batch()
+        assert batches == 4
+        # What came since may be in the snapshot that the last batch ends in.
+        assert query.reader.documents.items() >= target.items()
+        behind = [
+            position
+            for position in from_offset(query.offset)
+            if position.vbucket == cluster.truth()[b"for later"].vbucket
+        ]
+        assert [position.seqno for position in behind] == [cluster.truth()[b"for later"].seqno - 1]
+
+
+def test_as_many_new_changes_as_were_lost_are_noticed() -> None:
+    with Cluster(nodes=2, vbuckets=1, replicas=1, seed=1) as cluster:
+        for number in range(50):
+            cluster.upsert(f"key {number}", b"1")
+        reader = Reader()
+        first = dcp.spark.plan(cluster.url)
+        reader.read(first)
+        with Query(cluster.url) as query:
+            query.batch()
+            cluster.failover(cluster.owner("key 1"), lose=5)
+            for number in range(5):
+                cluster.upsert(f"key {number}", b"2")
+            query.batch()
+            assert query.reader.documents == truth(cluster)
+            # A new history alone is asked about once.
+            query.batch()
+            assert query.driver.latestOffset(query.offset) == query.offset
+        reader.read(dcp.spark.plan(cluster.url, start=first.end))
+        assert reader.documents == truth(cluster)
+
+
+def test_what_other_collections_get_makes_no_batch(cluster: Cluster) -> None:
+    cluster.create_scope("shop")
+    for name in ("stock", "orders", "other"):
+        cluster.create_collection("shop", name)
+    cluster.create_scope("else")
+    cluster.create_collection("else", "stock")
+    for options in ({"collections": "shop.stock,shop.orders"}, {"scope": "shop"}):
+        with Query(cluster.url, **options) as query:
+            query.batch()
+            before = query.offset
+            for number in range(20):
+                cluster.upsert(f"k{number}", b"{}", collection="else.stock")
+            query.look_again()
+            assert query.driver.latestOffset(before) == before
+            assert query.behind == 0
+            cluster.upsert("mine", b"{}", collection="shop.orders")
+            query.look_again()
+            assert query.driver.latestOffset(before) != before
+            query.batch()
+            assert query.reader.documents == truth(cluster, "shop.orders")
+
+
+def test_the_progress_tells_how_far_the_query_is_behind(cluster: Cluster) -> None:
+    cluster.load(100)
+    with Query(cluster.url) as query:
+        assert query.driver.reportLatestOffset() is None
+        query.ends = query.driver.latestOffset(query.offset, AtMost(10))
+        told = query.driver.reportLatestOffset() or {}
+        assert sum(told["seqnos"].values()) == 100
+        assert told["behind"] == 100 - sum(position.seqno for position in from_offset(query.ends))
+        query.batch()
+        query.batch()
+        assert query.behind == 0
+
+
+def test_a_collection_that_is_dropped_or_made_anew_ends_the_query(cluster: Cluster) -> None:
+    cluster.create_scope("shop")
+    cluster.create_collection("shop", "stock")
+    cluster.upsert("a", b"{}", collection="shop.stock")
+    with Query(cluster.url, collections="shop.stock") as query:
+        query.log()
+        cluster.drop_collection("shop", "stock")
+        query.look_again()
+        with pytest.raises(dcp.LocalProtocolError, match=r"there is no 'shop.stock' in 'default'"):
+            query.batch()
+        cluster.create_collection("shop", "stock")
+        cluster.upsert("b", b"{}", collection="shop.stock")
+        query.look_again()
+        with pytest.raises(dcp.CheckpointError, match="one was dropped and made anew, or the options changed"):
+            query.batch()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_bucket_that_was_made_anew_ends_the_query(restarts: bool) -> None:
+    with Cluster(vbuckets=4) as cluster:
+        cluster.load(100)
+        port, password = int(cluster.addresses[0].rpartition(":")[2]), cluster.credentials.password
+        query = Query(cluster.url)
+        query.batch()
+    with query, Cluster(vbuckets=4, port=port, password=password) as cluster:
+        cluster.load(100)
+        # A cluster goes on counting the maps of its buckets.
+        cluster.move(0, cluster_node := cluster.rebalance_in())
+        cluster.move(0, 0)
+        cluster.move(0, cluster_node)
+        if restarts:
+            query.restart()
+        query.look_again()
+        with pytest.raises(dcp.DcpError, match="bucket 'default' was deleted and made anew"):
+            query.batch()
 
 
 def test_an_offset_of_somebody_else_is_refused() -> None:

@@ -5,31 +5,36 @@ docs/spark-semantics.md says why nothing is missed although Spark logs the end o
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 import dcp
+from dcp.checkpoint import Checkpoint
 from dcp.client import Client
 from dcp.client.dialects import TAP
 from dcp.errors import LocalProtocolError, TransportError
 from dcp.position import StreamPosition
-from dcp.spark.offsets import Positions, from_offset, to_offset
+from dcp.spark.offsets import check, from_offset, to_offset
 from dcp.spark.options import Options
 from dcp.spark.planner import (
     Range,
+    asked_of,
     divide,
-    narrowed,
+    filtered_high_seqnos,
     newest,
     owners_of,
     position_after,
     positions,
     range_of,
+    worth_asking,
 )
 from dcp.spark.share import Share
 from dcp.spark.task import rows
@@ -47,6 +52,15 @@ _FRESH = 1.0
 _PATIENCE = 60.0
 
 
+class _Seen(NamedTuple):
+    """What the cluster had when it was looked at."""
+
+    at: float
+    asked: Checkpoint
+    highs: dict[int, int]
+    uuids: dict[int, int]
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Made on the driver, where it keeps a client, and for the executors, where only `read` is called."""
 
@@ -57,10 +71,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._client: Client | None = None
         self._first: dict[str, Any] | None = None
         self._last: dict[str, Any] | None = None
-        self._seen: tuple[float, dict[int, int], dict[int, int]] | None = None
+        self._seen: _Seen | None = None
+        # An offset behind which there was nothing new, and when.
+        self._idle: tuple[_Seen, dict[str, Any]] | None = None
         self._target: dict[int, int] | None = None
         # Positions that turned out to be ends of snapshots.
-        self._whole: Positions = {}
+        self._whole: dict[int, StreamPosition] = {}
         self._unreachable_since: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -78,43 +94,46 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._target, _ = newest(self._connected(), self._options)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        begin = start or self._last or self.initialOffset()
+        begin = dict(start or self._last or self.initialOffset())
         try:
-            highs, uuids = self._newest()
+            seen = self._look()
+            self._last = self._after(begin, seen, getattr(limit, "max_rows", None))
             self._unreachable_since = None
         except TransportError as error:
             self._unreachable_since = self._unreachable_since or time.monotonic()
             if time.monotonic() - self._unreachable_since > _PATIENCE:
                 raise
             log.warning("%s; trying again", error)
-            return dict(begin)
-        ends = highs
-        if self._target is not None:
-            ends = {vbucket: min(high, self._target.get(vbucket, high)) for vbucket, high in highs.items()}
-        starts = from_offset(begin)
-        most = getattr(limit, "max_rows", None)
-        if most is not None:
-            ends = limited(starts, ends, most)
-        self._last = to_offset(self._after(here, ends, highs, uuids) for here in starts.values())
+            return begin
         return self._last
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For the progress of the query: where the cluster is, and how many seqnos lie behind the next batch."""
+        if self._seen is None or self._last is None:
+            return None
+        highs = self._seen.highs
+        idle = self._idle is not None and self._idle == (self._seen, self._last)
+        behind = 0 if idle else sum(from_offset(self._last).lag(highs).values())
+        return {"behind": behind, "seqnos": {str(vbucket): seqno for vbucket, seqno in sorted(highs.items())}}
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         # What the tasks of the batch before saw is not above what is asked for now.
         self._seen = None
-        highs, uuids = self._newest()
-        ends = from_offset(end)
+        seen = self._look()
+        ends = from_offset(end).by_vbucket()
         ranges = []
-        for vbucket, here in from_offset(start).items():
-            if vbucket not in highs or ends.get(vbucket, here) == here:
+        for here in self._checked(start, seen):
+            vbucket = here.vbucket
+            if vbucket not in seen.highs or ends.get(vbucket, here) == here:
                 continue
-            to = ends[vbucket].seqno
+            to, high = ends[vbucket].seqno, seen.highs[vbucket]
             # An end below the start was planned when the vbucket had no more than that; what came since is for
             # later. A batch that is read again may end at what was lost since.
-            high = min(to, highs[vbucket]) if to < here.seqno else highs[vbucket]
-            ranges.append(self._range(here, min(to, high), high, uuids[vbucket]))
+            known = min(to, high) if to < here.seqno else high
+            ranges.append(self._range(here, min(to, known), known, seen.uuids[vbucket]))
             # The tasks may go further than what has been seen of the end so far.
             self._whole.pop(vbucket, None)
-        self._seen = None
+        self._seen = seen._replace(at=-math.inf)
         found = divide(ranges, owners_of(self._connected(), ranges), self._options.min_partitions or 1)
         return [Share(partition) for partition in found]
 
@@ -135,32 +154,68 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._client = dcp.connect(self._options.login.into(self._options.url))
         return self._client
 
-    def _newest(self) -> tuple[dict[int, int], dict[int, int]]:
+    def _look(self) -> _Seen:
         """High seqnos, and then uuids, as in every plan; no older than since the last batch was planned."""
-        if self._seen is None or time.monotonic() - self._seen[0] > _FRESH:
-            self._seen = time.monotonic(), *newest(self._connected(), self._options)
-        return self._seen[1], self._seen[2]
+        if self._seen is None or time.monotonic() - self._seen.at > _FRESH:
+            at, client = time.monotonic(), self._connected()
+            # Whether it is the same bucket still. While no node answers, `newest` goes on trying.
+            with contextlib.suppress(TransportError):
+                client.refresh()
+            highs, uuids = newest(client, self._options)
+            self._seen = _Seen(at, asked_of(client, self._options), highs, uuids)
+        return self._seen
+
+    def _checked(self, offset: Mapping[str, Any], seen: _Seen) -> Checkpoint:
+        here = from_offset(offset)
+        check(here, seen.asked)
+        return here
+
+    def _after(self, begin: dict[str, Any], seen: _Seen, most: int | None) -> dict[str, Any]:
+        """Where the next batch ends: at `begin` if there is nothing new, else Spark would run an empty batch."""
+        if self._idle == (seen, begin):
+            return begin
+        here = self._checked(begin, seen)
+        target = self._target or {}
+        ends = {vbucket: min(high, target.get(vbucket, high)) for vbucket, high in seen.highs.items()}
+        if most is not None:
+            ends = limited(here.by_vbucket(), ends, most)
+        found = replace(here, positions=tuple(self._position_after(position, ends, seen) for position in here))
+        if found == here or not self._for_us(here, seen):
+            self._idle = seen, begin
+            return begin
+        return to_offset(found)
+
+    def _position_after(self, start: StreamPosition, ends: Mapping[int, int], seen: _Seen) -> StreamPosition:
+        if start.vbucket not in seen.highs:
+            return start
+        high, uuid = seen.highs[start.vbucket], seen.uuids[start.vbucket]
+        part = self._range(start, ends[start.vbucket], high, uuid)
+        if worth_asking(part, uuid):
+            return position_after(part, uuid)
+        if high == start.seqno:
+            self._whole[start.vbucket] = part.start
+        return start
+
+    def _for_us(self, here: Checkpoint, seen: _Seen) -> bool:
+        """Whether any of what is new is for this stream, and not for other collections."""
+        if seen.asked.scope is None and not seen.asked.collections:
+            return True
+        if any(
+            position.seqno > seen.highs[position.vbucket] or position.vbuuid not in (0, seen.uuids[position.vbucket])
+            for position in here
+            if position.vbucket in seen.highs
+        ):
+            return True
+        highs = filtered_high_seqnos(self._connected(), seen.asked, self._options.scope)
+        return any(position.seqno < highs.get(position.vbucket, 0) for position in here)
 
     def _range(self, start: StreamPosition, end: int, high: int, uuid: int) -> Range:
         whole = self._whole.get(start.vbucket)
         known = whole if whole is not None and (whole.seqno, whole.vbuuid) == (start.seqno, start.vbuuid) else start
         return range_of(known, end, high, uuid, self._options)
 
-    def _after(
-        self, start: StreamPosition, ends: Mapping[int, int], highs: Mapping[int, int], uuids: Mapping[int, int]
-    ) -> StreamPosition:
-        """The same as `start` where there is nothing new: else Spark would run an empty batch."""
-        if start.vbucket not in highs:
-            return start
-        high, uuid = highs[start.vbucket], uuids[start.vbucket]
-        if high == start.seqno:
-            self._whole[start.vbucket] = narrowed(start, high, uuid)
-            return start
-        part = self._range(start, ends[start.vbucket], high, uuid)
-        return position_after(part, uuid) if part.size > 0 or part.undone_from is not None else start
 
-
-def limited(starts: Positions, highs: Mapping[int, int], most: int) -> dict[int, int]:
+def limited(starts: Mapping[int, StreamPosition], highs: Mapping[int, int], most: int) -> dict[int, int]:
     """Ends such that about `most` seqnos lie between, each vbucket having its share of what is left."""
     left = {vbucket: max(0, high - starts[vbucket].seqno) for vbucket, high in highs.items() if vbucket in starts}
     total = sum(left.values())

@@ -1,34 +1,72 @@
-"""Offsets of a stream: positions as the JSON that Spark keeps. Equal positions are equal text."""
+"""Offsets of a stream: a checkpoint as the JSON that Spark keeps. Equal checkpoints are equal text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from dcp.checkpoint import Checkpoint
 from dcp.errors import CheckpointError
 from dcp.position import StreamPosition
 
 _VERSION = 1
-Positions = dict[int, StreamPosition]
 
 
-def to_offset(positions: Iterable[StreamPosition]) -> dict[str, Any]:
+def to_offset(here: Checkpoint) -> dict[str, Any]:
     """Numbers of 64 bits are text: seqno, uuid, the window, and the marks."""
     rows = {
-        str(here.vbucket): f"{here.seqno} {here.vbuuid:x} {here.snapshot_start} {here.snapshot_end} "
-        + ",".join(map(str, here.marks))
-        for here in sorted(positions, key=lambda position: position.vbucket)
+        str(
+            position.vbucket
+        ): f"{position.seqno} {position.vbuuid:x} {position.snapshot_start} {position.snapshot_end} "
+        + ",".join(map(str, position.marks))
+        for position in here
     }
-    return {"version": _VERSION, "positions": rows}
+    return {
+        "version": _VERSION,
+        "bucket": here.bucket,
+        "uuid": here.bucket_uuid,
+        "vbuckets": here.num_vbuckets,
+        "scope": here.scope,
+        "collections": list(here.collections),
+        "positions": rows,
+    }
 
 
-def from_offset(offset: Mapping[str, Any]) -> Positions:
+def from_offset(offset: Mapping[str, Any]) -> Checkpoint:
     try:
         if offset["version"] != _VERSION:
             raise ValueError
-        return {int(vbucket): _position(int(vbucket), text) for vbucket, text in offset["positions"].items()}
+        return Checkpoint(
+            tuple(_position(int(vbucket), text) for vbucket, text in offset["positions"].items()),
+            offset["vbuckets"],
+            offset["bucket"],
+            offset["uuid"],
+            offset["scope"],
+            tuple(offset["collections"]),
+        )
     except (AttributeError, KeyError, TypeError, ValueError):
         raise CheckpointError("offset: expected what this source wrote, found something else") from None
+
+
+def check(here: Checkpoint, asked: Checkpoint) -> None:
+    """Raise unless a stream can go on from an offset; `asked` is an empty checkpoint of what it is to read now."""
+    if here.bucket_uuid != asked.bucket_uuid:
+        raise CheckpointError(
+            f"bucket {asked.bucket!r} was deleted and made anew, so no offset holds any more: start with another "
+            "checkpointLocation"
+        )
+    if (here.scope, here.collections) != (asked.scope, asked.collections):
+        raise CheckpointError(
+            f"scope, collections: expected those that the query began with, {_filter(here)}, found {_filter(asked)}: "
+            "one was dropped and made anew, or the options changed; start with another checkpointLocation"
+        )
+    here.check(asked)
+
+
+def _filter(checkpoint: Checkpoint) -> str:
+    if checkpoint.collections:
+        return "ids " + ", ".join(f"0x{collection:x}" for collection in checkpoint.collections)
+    return "the whole bucket" if checkpoint.scope is None else f"scope id 0x{checkpoint.scope:x}"
 
 
 def _position(vbucket: int, text: str) -> StreamPosition:

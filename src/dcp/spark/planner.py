@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -100,7 +100,7 @@ def ranges_of(client: Client, options: Options) -> tuple[list[Range], Checkpoint
             continue
         part = range_of(start, ends.get(vbucket, 0), highs[vbucket], uuids[vbucket], options)
         after[vbucket] = position_after(part, uuids[vbucket])
-        if part.size > 0 or part.undone_from is not None:
+        if worth_asking(part, uuids[vbucket]):
             ranges.append(part)
     return ranges, replace(begin, positions=tuple(after[vbucket] for vbucket in sorted(after)))
 
@@ -125,13 +125,18 @@ def narrowed(start: StreamPosition, high: int, uuid: int) -> StreamPosition:
     return replace(start, snapshot_start=begin, snapshot_end=high)
 
 
+def worth_asking(part: Range, uuid: int) -> bool:
+    """Whether there are changes, or some to undo, or a new history, which may have as many other changes."""
+    return part.size > 0 or part.undone_from is not None or (part.start.seqno > 0 and part.start.vbuuid != uuid)
+
+
 def position_after(part: Range, uuid: int) -> StreamPosition:
     """Where to go on behind a range. docs/spark-semantics.md says why this misses nothing."""
     start = part.start
+    if part.end and start.vbuuid != uuid:
+        return StreamPosition(start.vbucket, uuid, part.end, 0, UNKNOWN_END)
     if part.size <= 0:
         return start
-    if start.vbuuid != uuid:
-        return StreamPosition(start.vbucket, uuid, part.end, 0, UNKNOWN_END)
     safe = start.seqno if start.complete else start.snapshot_start
     ends = (safe, *start.marks) if start.complete else start.marks
     marks = sorted({mark for mark in ends if 0 < mark <= safe}, reverse=True)
@@ -145,6 +150,21 @@ def positions(client: Client, start: str | Checkpoint, options: Options) -> Chec
     return client.positions(start, scope=options.scope, collections=options.collections, vbuckets=options.vbuckets)
 
 
+def asked_of(client: Client, options: Options) -> Checkpoint:
+    """What is read, as a checkpoint without positions: the bucket, and the ids of scope or collections."""
+    return replace(client.positions("beginning", scope=options.scope, collections=options.collections), positions=())
+
+
+def filtered_high_seqnos(client: Client, asked: Checkpoint, scope: str | None) -> dict[int, int]:
+    """The last seqno of each vbucket that a filter lets through."""
+    ids = asked.collections or [number for number, path in client.collections().items() if path.split(".")[0] == scope]
+    found: dict[int, int] = {}
+    for number in ids:
+        for vbucket, seqno in client.high_seqnos(number).items():
+            found[vbucket] = max(seqno, found.get(vbucket, 0))
+    return found
+
+
 def newest(client: Client, options: Options) -> tuple[dict[int, int], dict[int, int]]:
     """The last seqno of each vbucket that is asked for, and the uuid of its history.
 
@@ -154,7 +174,7 @@ def newest(client: Client, options: Options) -> tuple[dict[int, int], dict[int, 
     while True:
         try:
             highs = high_seqnos(client, options)
-            return highs, {here.vbucket: here.vbuuid for here in positions(client, "now", options)}
+            return highs, _uuids(client, highs)
         except TransportError:
             if time.monotonic() > give_up_at:
                 raise
@@ -163,13 +183,24 @@ def newest(client: Client, options: Options) -> tuple[dict[int, int], dict[int, 
             client.refresh()
 
 
+def _uuids(client: Client, highs: Mapping[int, int]) -> dict[int, int]:
+    logs = client.failover_logs(highs)
+    if len(logs) < len(highs):
+        raise _nobody_has(vbucket for vbucket in highs if vbucket not in logs)
+    return {vbucket: log.newest.vbuuid for vbucket, log in logs.items()}
+
+
+def _nobody_has(vbuckets: Iterable[int]) -> TransportError:
+    return TransportError(f"no node has vbuckets {list(vbuckets)[:5]} now: try again when the cluster is whole")
+
+
 def high_seqnos(client: Client, options: Options) -> dict[int, int]:
     found = client.high_seqnos()
     count = client.map.num_vbuckets
     wanted = range(count) if options.vbuckets is None else options.vbuckets
     missing = [vbucket for vbucket in wanted if vbucket not in found and vbucket < count]
     if missing:
-        raise TransportError(f"no node has vbuckets {missing[:5]} now: try again when the cluster is whole")
+        raise _nobody_has(missing)
     return {vbucket: seqno for vbucket, seqno in found.items() if vbucket in wanted}
 
 
