@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,13 @@ def test_an_unknown_option_is_answered_with_all_that_there_are() -> None:
     with pytest.raises(LocalProtocolError) as told:
         Options.of({"url": URL, "zzz": 1})
     assert all(name in str(told.value) for name in OPTIONS)
+
+
+def test_the_guide_has_every_option() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
+    table = guide.partition("| option |")[2]
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(OPTIONS)
 
 
 def test_a_checkpoint_that_is_none_is_refused_as_one() -> None:
