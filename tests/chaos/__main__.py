@@ -38,19 +38,17 @@ def main() -> int:
 
 
 def many(kind: str, seeds: range) -> int:
-    began, done, failed, played = time.monotonic(), Counter[str](), list[int](), 0
-    for outcome in play_all(kind, seeds):
-        played += 1
+    began, done, failed = time.monotonic(), Counter[str](), list[int]()
+    for played, outcome in enumerate(play_all(kind, seeds), 1):
         done += outcome.done
         if outcome.error:
             failed.append(outcome.seed)
             print(f"seed {outcome.seed}:\n{outcome.error}", flush=True)
-        if played % 500 == 0:
-            print(f"{played:,} schedules in {time.monotonic() - began:.0f} s", flush=True)
-    seconds = time.monotonic() - began
-    print(report(done))
-    print(f"{played:,} schedules from seed {seeds[0]} in {seconds:.0f} s, {played / seconds:.1f} a second")
-    print(f"failed: {len(failed)} {failed or ''}")
+        if played % 1000 == 0 or played == len(seeds):
+            seconds = time.monotonic() - began
+            print(report(done))
+            print(f"{played:,} schedules from seed {seeds[0]} in {seconds:.0f} s, {played / seconds:.1f} a second")
+            print(f"failed: {len(failed)} {failed or ''}", flush=True)
     return 1 if failed else 0
 
 

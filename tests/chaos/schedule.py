@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import dcp
@@ -105,17 +105,21 @@ class Schedule:
         self.done["batches"] += 1
         self.done["rows"] += len(batch)
         if self._dice.random() < 0.5:
-            self._saved = self.stream.checkpoint.to_json(), self._ledger.copy()
+            self._save()
         return True
+
+    def _save(self) -> None:
+        self._saved = self.stream.checkpoint.to_json(), self._ledger.copy()
 
     def _die(self) -> None:
         """The process is gone, with everything since the last checkpoint; another one goes on."""
         self._close()
-        self._ledger = self._saved[1].copy()
-        self._connect(self._checkpoint())
+        self._go_on()
 
-    def _checkpoint(self) -> dcp.Checkpoint | None:
-        return dcp.Checkpoint.from_json(self._saved[0]) if self._saved[0] else None
+    def _go_on(self, end: str | None = None) -> None:
+        text, ledger = self._saved
+        self._ledger = ledger.copy()
+        self._connect(dcp.Checkpoint.from_json(text) if text else None, end)
 
     def _close(self) -> None:
         self.client.close()
@@ -135,10 +139,9 @@ class Schedule:
     def _begin_again(self) -> None:
         """A consumer that goes on from the last checkpoint until now gets there as well, and to an end."""
         self._close()
-        self._ledger = self._saved[1].copy()
         later = self.random.random() < 0.3
         fault = self.cluster.fault("beyond_end", items=self.random.randrange(1, 4))
-        self._connect(self._checkpoint(), "now")
+        self._go_on("now")
         if later:
             self._write()
         while self._read(PATIENCE):
@@ -247,15 +250,38 @@ class Schedule:
         self._down.pop()
         self.done["recovery that loses writes"] += lose > 0
 
-    def _promote(self) -> None:
-        self._hand_over(self.cluster.promote)
+    def _promote(self, *vbuckets: int) -> None:
+        self._hand_over(self.cluster.promote, vbuckets)
+
+    def _lose_the_end_of_a_snapshot(self) -> None:
+        """The consumer dies in the middle of a snapshot, and what the rest of it was is lost.
+
+        What newer versions in that rest had replaced is the truth again: the consumer never saw it.
+        """
+        self._look()
+        self._close()
+        self.cluster.set_lag(self.random.choice((1, 2, 5)))
+        try:
+            self._write()
+            self._write()
+        finally:
+            self._go_on()
+        self._read(_LOOK)
+        self._save()
+        self._close()
+        try:
+            for vbucket in range(self.setting.cluster["vbuckets"]):
+                with contextlib.suppress(dcp.LocalProtocolError):
+                    self._promote(vbucket)
+        finally:
+            self._go_on()
 
     def _move(self) -> None:
         self._hand_over(self.cluster.move)
 
-    def _hand_over(self, action: Callable[[int, int], None]) -> None:
-        """A vbucket to another node that can take it."""
-        vbuckets, nodes = range(self.setting.cluster["vbuckets"]), range(len(self.cluster.stats()))
+    def _hand_over(self, action: Callable[[int, int], None], chosen: Sequence[int] = ()) -> None:
+        """A vbucket, perhaps one of these, to another node that can take it."""
+        vbuckets, nodes = chosen or range(self.setting.cluster["vbuckets"]), range(len(self.cluster.stats()))
         places = [(vbucket, node) for vbucket in vbuckets for node in nodes]
         for vbucket, node in self.random.sample(places, len(places)):
             with contextlib.suppress(dcp.LocalProtocolError):
@@ -336,6 +362,7 @@ STEPS_OF: dict[str, tuple[int, Callable[[Schedule], None]]] = {
     "recover": (2, Schedule._recover),
     "promote": (5, Schedule._promote),
     "writes lost in a row": (6, Schedule._lose_again_and_again),
+    "end of a snapshot lost": (6, Schedule._lose_the_end_of_a_snapshot),
     "move": (3, Schedule._move),
     "rebalance in": (1, Schedule._rebalance_in),
     "rebalance out": (1, Schedule._rebalance_out),

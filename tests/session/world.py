@@ -266,6 +266,12 @@ class World:
     def cut(self) -> None:
         self.turn(cut=True)
 
+    def lose_the_end_of_a_snapshot(self) -> None:
+        """What newer versions in it had replaced is the truth again, and was never sent."""
+        self.write_some()
+        self.cut()
+        self.fail_over()
+
     def turn(self, cut: bool = False) -> bool:
         """Bytes go both ways; whether there were any. With `cut`, the last of them never arrive."""
         if self.session is None:
@@ -435,6 +441,7 @@ ACTIONS = {
     World.write_some: 30,
     World.turn_some: 30,
     World.cut: 6,
+    World.lose_the_end_of_a_snapshot: 4,
     World.apply_some: 10,
     World.save: 4,
     World.crash: 2,
