@@ -122,6 +122,14 @@ def test_fault_garbage(cluster: Cluster) -> None:
         assert fault.hits == 1
 
 
+@pytest.mark.parametrize("name", ["garbage", "oversize"])
+def test_what_is_no_frame_comes_on_streams_that_are_sent_at_once(cluster: Cluster, name: str) -> None:
+    with cluster.fault(name) as fault, Consumer(cluster) as consumer:
+        with pytest.raises(FrameError):
+            consumer.stream(0, end=COUNT)
+        assert fault.hits == 1
+
+
 def test_fault_oversize(cluster: Cluster) -> None:
     with cluster.fault("oversize") as fault, Consumer(cluster) as consumer:
         with pytest.raises(FrameError, match=str(MAX_FRAME)):
@@ -185,6 +193,19 @@ def test_fault_end(cluster: Cluster, reason: StreamEnd) -> None:
 def test_a_stream_ends_after_some_items(cluster: Cluster) -> None:
     with cluster.fault("end", after=COUNT), Consumer(cluster) as consumer:
         consumer.stream(0)
+        assert items(consumer.until("stream_end")) == list(range(1, COUNT + 1))
+
+
+@pytest.mark.parametrize("after", [1, COUNT // 2, COUNT])
+def test_a_stream_that_is_sent_at_once_ends_after_some_items(cluster: Cluster, after: int) -> None:
+    with Consumer(cluster) as consumer:
+        with cluster.fault("end", status="SLOW", after=after, times=1) as fault:
+            consumer.stream(0, end=COUNT)
+            *sent, end = consumer.until("stream_end")
+            assert items(sent) == list(range(1, after + 1))
+            assert end.fields["reason"] == StreamEnd.SLOW
+            assert fault.hits == 1
+        consumer.stream(0, end=COUNT)
         assert items(consumer.until("stream_end")) == list(range(1, COUNT + 1))
 
 

@@ -46,6 +46,8 @@ class Stream:
         self.cursor = accepted.start
         self.ended = False
         self.items_sent = 0
+        # After so many items in all it leaves the rest to its next turn.
+        self.rests_at = 0
         self._rules = rules
         self._encoder = rules.view.encoder()
         self._state = vbucket.state
@@ -85,6 +87,8 @@ class Stream:
                 self._finish(self._reason, out)
             elif self._next < len(self._rows):
                 self._write_item(out)
+                if self.items_sent == self.rests_at:
+                    return
             elif self._out_of_order:
                 self._close_out_of_order(out)
             elif self.cursor < self._snapshot_end:
@@ -187,10 +191,12 @@ class Stream:
     def _write_item(self, out: Outbox) -> None:
         item = self._rows[self._next]
         before = self._next
+        left = self.rests_at - self.items_sent
+        rows = self._rows[: before + left] if left > 0 else self._rows
         if isinstance(item, Item):
             self._next = out.rows(
                 self._encoder,
-                self._rows,
+                rows,
                 self._next,
                 opaque=self.opaque,
                 vbucket=self.vbucket.number,

@@ -64,7 +64,10 @@ class End(Fault):
     after: int = option(number, "items that are sent before", 0)
 
     def writes(self, talk: Conversation, stream: Stream) -> bool:
-        if stream.items_sent >= self.after and not stream.ending:
+        if stream.items_sent < self.after:
+            # Even one whose items would all go out at once.
+            stream.rests_at = self.after
+        elif not stream.ending:
             self.hits += 1
             stream.end(self.status)  # type: ignore[arg-type]
         return True

@@ -101,7 +101,7 @@ class Garbage(Fault):
     times: int | None = option(positive, "how often, at least once", 1)
 
     def sending(self, link: Link, parts: Parts) -> Parts:
-        if not link.talk.sources:
+        if not _has_streams(link):
             return parts
         self.hits += 1
         noise = bytearray(self.random.randbytes(self.size))
@@ -117,11 +117,16 @@ class Oversize(Fault):
     times: int | None = option(positive, "how often, at least once", 1)
 
     def sending(self, link: Link, parts: Parts) -> Parts:
-        if not link.talk.sources:
+        if not _has_streams(link):
             return parts
         self.hits += 1
         opcode = DCP.by_name["mutation"].opcode
         return [HEADER_STRUCT.pack(Magic.REQUEST, opcode, 0, 0, 0, 0, min(self.size, 0xFFFF_FFFF), 0, 0), *parts]
+
+
+def _has_streams(link: Link) -> bool:
+    """Or had one: a short stream is over when its bytes are looked at."""
+    return bool(link.talk.sources or link.talk.out.items)
 
 
 WIRES: dict[str, type[Fault]] = {
