@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ class Copier:
     def __init__(self, url: str, lake: Lake, directory: Path) -> None:
         self._url, self._lake = url, lake
         self._directory = directory
+        # py4j logs at length what an interrupt breaks.
+        logging.disable(logging.CRITICAL)
         self._spark = _session(directory)
         self.name = f"Spark {self._spark.version}, {_MASTER}"
         self._start: Checkpoint | None = None
@@ -79,9 +82,15 @@ class Copier:
         self.follow()
 
     def close(self) -> None:
-        if self._query is not None:
-            self._query.stop()
-        self._spark.stop()
+        """After an interrupt Java may be gone already."""
+        with (
+            (self._directory / "spark.log").open("a", encoding="utf-8") as log,
+            redirect_stderr(log),
+            suppress(Exception),
+        ):
+            if self._query is not None:
+                self._query.stop()
+            self._spark.stop()
 
 
 def _session(directory: Path) -> SparkSession:
