@@ -69,8 +69,7 @@ class Copier:
         progress = None if self._query is None else self._query.lastProgress
         if progress is None:
             return self._start
-        positions = from_offset(json.loads(progress["sources"][0]["endOffset"]))
-        return Checkpoint(tuple(positions.values()))
+        return from_offset(json.loads(progress["sources"][0]["endOffset"]))
 
     def check(self) -> None:
         """A query whose batch was to end at what the cluster lost fails, and goes on when it is started again."""
