@@ -36,7 +36,8 @@ def spark() -> Iterator[SparkSession]:
 
     import dcp.spark
 
-    builder = SparkSession.builder.master("local[2]").appName("dcp").config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master("local[2]").appName("dcp")
+    builder = builder.config("spark.ui.port", "0").config("spark.ui.showConsoleProgress", "false")
     # What a batch has besides what its schema says would be dropped without a word.
     builder = builder.config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
     # As many as there are cores: the default is for clusters.
