@@ -47,7 +47,7 @@ class Setting:
         }
         chosen = random.choice(_FILTERS) if release >= _WITH_COLLECTIONS else {}
         limits = {"batch_rows": random.choice((1, 2, 5, 1000)), "batch_bytes": random.choice((200, 4 << 20))}
-        return cls(cluster, options, limits | {"linger": random.choice((0.0, 0.0, 0.002))} | chosen)
+        return cls(cluster, options, limits | {"linger": random.choice((0.0, 0.0, 0.002, 0.02))} | chosen)
 
     @property
     def collections(self) -> bool:

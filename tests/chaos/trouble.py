@@ -18,7 +18,10 @@ AT_REQUESTS = frozenset({"cut", "refuse", "rollback", "end", "underfill"})
 # `stream_ids` is for streams that have any, and `no_noops` for those who wait longer than a schedule is.
 # `beyond_end` is for streams that have an end: the last one of every schedule.
 TROUBLE: Mapping[str, Draw] = {
-    "cut": lambda random: {random.choice(("sent", "received_bytes")): random.randrange(1, 5000), "times": 1},
+    "cut": lambda random: {
+        random.choice(("sent", "streamed", "streamed", "received_bytes")): random.randrange(1, 5000),
+        "times": random.choice((1, 1, 3)),
+    },
     "split": lambda random: {"size": random.randrange(1, 40)},
     "pause": lambda random: {"node": random.choice((None, 0, 1))},
     "partition": lambda random: {"node": random.choice((None, 0, 1))},

@@ -101,6 +101,17 @@ def test_fault_cut(cluster: Cluster, at: int) -> None:
     consumer.socket.close()
 
 
+# Behind the answer to the request.
+@pytest.mark.parametrize("at", [77, 300, 777])
+def test_a_connection_is_cut_within_its_streams(cluster: Cluster, at: int) -> None:
+    with Consumer(cluster) as consumer, cluster.fault("cut", streamed=at) as fault:
+        before = consumer.received
+        consumer.stream(0)
+        consumer.rest()
+        assert consumer.received - before == at
+        assert fault.hits == 1
+
+
 def test_a_connection_is_cut_by_what_is_received(cluster: Cluster) -> None:
     with Consumer(cluster) as consumer, cluster.fault("cut", received_bytes=1000, times=1) as fault:
         with pytest.raises(Gone):

@@ -58,21 +58,31 @@ class Slow(Fault):
 class Cut(Fault):
     """A connection breaks when the node has sent, or received, so many bytes on it."""
 
-    sent: int | None = option(number, "after the node has sent so many bytes; without both, at once", None)
+    sent: int | None = option(number, "after the node has sent so many bytes; without any of these, at once", None)
+    streamed: int | None = option(number, "after it has sent so many bytes since a stream was asked for", None)
     received_bytes: int | None = option(number, "after the node has received so many bytes", None)
     times: int | None = option(positive, "how many connections, at least 1", 1)
+    _begun: WeakKeyDictionary[Link, int] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.sent is None and self.received_bytes is None:
+        if self.sent is None and self.streamed is None and self.received_bytes is None:
             self.sent = 0
 
     def room(self, link: Link, now: float) -> int | None:
-        if self.sent is None:
+        last = self._last(link)
+        if last is None:
             return None
-        if link.sent >= self.sent:
+        if link.sent >= last:
             self.hits += 1
             link.gone = True
-        return max(0, self.sent - link.sent)
+        return max(0, last - link.sent)
+
+    def _last(self, link: Link) -> int | None:
+        """How many bytes of the connection the client gets to see."""
+        if self.streamed is None or not (link in self._begun or _has_streams(link)):
+            return self.sent
+        end = self._begun.setdefault(link, link.sent) + self.streamed
+        return end if self.sent is None else min(end, self.sent)
 
     def received(self, link: Link, data: bytes) -> bytes:
         if self.received_bytes is None or link.received < self.received_bytes:
