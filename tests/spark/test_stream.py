@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import dcp.spark
 from dcp.embedded import Cluster
 from dcp.position import UNKNOWN_END, StreamPosition
+from dcp.spark import task
 from dcp.spark.micro_batch import StreamReader, limited
 from dcp.spark.offsets import from_offset, to_offset
 from dcp.spark.options import Options
@@ -81,10 +83,14 @@ class Query:
         if self.ends is None:
             self.log()
         assert self.ends is not None
-        for share in self.driver.partitions(self.offset, self.ends):
+        self.take(self.driver.partitions(self.offset, self.ends))
+
+    def take(self, shares: Sequence[Any]) -> None:
+        for share in shares:
             for batch in self.driver.read(share):
                 for row in batch.to_pylist():
                     self.reader.take(row)
+        assert self.ends is not None
         self.offset, self.ends = self.ends, None
 
 
@@ -129,6 +135,25 @@ def test_a_rollback_that_was_logged_is_delivered_whatever_is_written_since() -> 
             query.batch()
             assert query.reader.rollbacks > 0
             query.batch()
+            assert query.reader.documents == truth(cluster)
+
+
+def test_a_batch_whose_end_is_lost_while_it_runs_ends_at_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "_SILENCE", 0.0)
+    with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
+        for number in range(200):
+            cluster.upsert(f"key {number}", b"1")
+        with Query(cluster.url) as query:
+            query.batch()
+            write(cluster, True)
+            query.log()
+            assert query.ends is not None
+            shares = query.driver.partitions(query.offset, query.ends)
+            cluster.failover(0, lose=20)
+            query.take(shares)
+            query.batch()
+            query.batch()
+            assert query.reader.rollbacks > 0
             assert query.reader.documents == truth(cluster)
 
 

@@ -139,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def read(self, share: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(share, Share):
-            yield from rows(share.partition, self._options)
+            yield from rows(share.partition, self._options, followed=True)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Positions are in Spark's checkpoint only."""

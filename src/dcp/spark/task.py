@@ -29,8 +29,8 @@ _NAP = 0.2
 _SILENCE, _PATIENCE = 5.0, 60.0
 
 
-def rows(partition: Partition, options: Options) -> Iterator[pa.RecordBatch]:
-    """The changes of a partition."""
+def rows(partition: Partition, options: Options, *, followed: bool = False) -> Iterator[pa.RecordBatch]:
+    """The changes of a partition. `followed`: another read comes, which finds what got lost up to its end."""
     schema = Schema(options)
     gone = gone_of()
     for batch in _undone(partition, schema):
@@ -38,7 +38,7 @@ def rows(partition: Partition, options: Options) -> Iterator[pa.RecordBatch]:
     with dcp.connect(options.login.into(options.url)) as client:
         stream = _stream(client, partition, options, schema)
         # Over TAP an end is where the node says that all was sent.
-        watch = _Watch(client, stream, {} if options.dialect == TAP else partition.end)
+        watch = _Watch(client, stream, {} if options.dialect == TAP else partition.end, followed)
         yield from sized(schema.checked(batch) for batch in _batches(stream, watch, gone))
 
 
@@ -72,7 +72,8 @@ def _batches(stream: ChangeStream, watch: _Watch, gone: Callable[[], bool]) -> I
         try:
             batch = stream.next(_NAP)
         except TimeoutError:
-            watch.nothing()
+            if watch.nothing():
+                return
             continue
         if batch is None:
             return
@@ -113,32 +114,39 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 class _Watch:
     """Ends a task that waits for what cannot come."""
 
-    def __init__(self, client: Client, stream: ChangeStream, ends: Mapping[int, int]) -> None:
-        self._client, self._stream, self._ends = client, stream, ends
+    def __init__(self, client: Client, stream: ChangeStream, ends: Mapping[int, int], followed: bool) -> None:
+        self._client, self._stream, self._ends, self._followed = client, stream, ends, followed
         self._unreachable_since: float | None = None
         self.something()
 
     def something(self) -> None:
         self._look_at = time.monotonic() + _SILENCE
 
-    def nothing(self) -> None:
+    def nothing(self) -> bool:
+        """Whether all that there is has come, although the end was planned further."""
         if time.monotonic() < self._look_at:
-            return
+            return False
+        over = False
         try:
-            self._check(self._client.high_seqnos())
+            over = self._check(self._client.high_seqnos())
             self._unreachable_since = None
         except TransportError:
             self._unreachable_since = self._unreachable_since or time.monotonic()
             if time.monotonic() - self._unreachable_since > _PATIENCE:
                 raise
         self._look_at = time.monotonic() + _SILENCE
+        return over
 
-    def _check(self, highs: dict[int, int]) -> None:
+    def _check(self, highs: dict[int, int]) -> bool:
+        waits = over = 0
         for position in self._stream.checkpoint:
             end = self._ends.get(position.vbucket, 0)
             high = highs.get(position.vbucket, end)
-            if position.seqno < end and high < end:
+            if position.seqno < end and high < end and not self._followed:
                 raise ServerError(
                     f"vbucket {position.vbucket}: planned up to seqno {end}, but the cluster lost changes since and "
                     f"ends at {high}: plan the read again"
                 )
+            waits += position.seqno < end
+            over += high <= position.seqno < end
+        return 0 < over == waits
