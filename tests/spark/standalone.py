@@ -1,0 +1,122 @@
+"""Spark's standalone cluster on this machine: a master, two workers that pass for two machines, and drivers to kill."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pyspark
+
+import dcp.spark
+from tests.spark.driver import URL
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+HOME = Path(pyspark.__file__).parent
+_DEPLOY = "org.apache.spark.deploy"
+# Spark tries no task twice at the same time on one host.
+_HOSTS = ("127.0.0.1", "127.0.0.2")
+
+
+class Standalone:
+    """`master` is what sessions are built with."""
+
+    def __init__(self, at: Path) -> None:
+        self._at = at
+        self._processes: list[subprocess.Popen[bytes]] = []
+        dcp.spark.session_options()
+        log = self._start(f"{_DEPLOY}.master.Master", "--host", _HOSTS[0], "--port", "0")
+        self.master = until(lambda: found(r"spark://[\d.]+:\d+", log))
+        for host in _HOSTS:
+            log = self._start(
+                f"{_DEPLOY}.worker.Worker", "--host", host, "--cores", "1", "--memory", "600M", self.master
+            )
+            until(lambda log=log: found("Successfully registered", log))  # type: ignore[misc]
+
+    def _start(self, role: str, *arguments: str) -> Path:
+        log = self._at / f"{len(self._processes)}.log"
+        environment = os.environ | {
+            "SPARK_HOME": str(HOME),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_WORKER_DIR": str(self._at),
+        }
+        with log.open("wb") as out:
+            command = [str(HOME / "bin" / "spark-class"), role, "--webui-port", "0", *arguments]
+            process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
+        self._processes.append(process)
+        return log
+
+    def kill_an_executor(self) -> None:
+        os.kill(until(lambda: next(self._executors(), None)), signal.SIGKILL)
+
+    def _executors(self) -> Iterator[int]:
+        """The children of the workers."""
+        workers = {process.pid for process in self._processes[1:]}
+        told = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        for line in told.splitlines():
+            pid, parent = map(int, line.split())
+            if parent in workers:
+                yield pid
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            process.wait()
+
+
+class Driver:
+    """One of `tests.spark.driver`, with all processes that it starts here."""
+
+    def __init__(self, standalone: Standalone, url: str, lake: Path, *how: str) -> None:
+        self.log = lake / f"driver{''.join(how)}.log"
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.driver", standalone.master, str(lake), *how],
+                cwd=ROOT,
+                env=os.environ | {URL: url},
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def until(self, question: Callable[[], object]) -> None:
+        """Wait for something that it has to live for."""
+        until(lambda: question() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.log.read_text("utf-8", "replace")
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextmanager
+def driver(standalone: Standalone, url: str, lake: Path, *how: str) -> Iterator[Driver]:
+    started = Driver(standalone, url, lake, *how)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.kill()
+
+
+def found(pattern: str, log: Path) -> str | None:
+    match = re.search(pattern, log.read_text("utf-8", "replace"))
+    return match[0] if match else None
+
+
+def until(question: Callable[[], T | None]) -> T:
+    """Ask until there is an answer. The time limit of all tests ends what has none."""
+    pause = threading.Event()
+    while not (answer := question()):
+        pause.wait(0.05)
+    return answer

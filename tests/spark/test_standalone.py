@@ -1,0 +1,84 @@
+"""Processes die and nodes fail while a bucket is read and followed: what is kept is what the cluster has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dcp.embedded import Cluster
+from tests.spark.driver import READ
+from tests.spark.standalone import Standalone, driver, found, until
+from tests.spark.test_task import truth, write
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    standalone = Standalone(tmp_path_factory.mktemp("standalone"))
+    yield standalone
+    standalone.close()
+
+
+def documents(rows: pa.Table) -> dict[bytes, tuple[bytes, int]]:
+    keys, values, numbers = (rows.column(name).to_pylist() for name in ("key", "value", "cas"))
+    assert len(set(keys)) == len(keys)
+    return dict(zip(keys, zip(values, numbers, strict=True), strict=True))
+
+
+def state(lake: Path) -> dict[bytes, tuple[bytes, int]] | None:
+    """As of the last batch that was written, unless it is just being removed."""
+    done = sorted((lake / "state").glob("asof=*/_SUCCESS"), key=lambda path: int(path.parent.name[5:]))
+    try:
+        return documents(pq.ParquetDataset(done[-1].parent).read(["key", "value", "cas"])) if done else None
+    except FileNotFoundError:
+        return None
+
+
+def test_whatever_dies_the_sink_is_what_the_cluster_has(standalone: Standalone, tmp_path: Path) -> None:
+    # An address that nobody else takes: the port of a node that is gone may be that of another cluster soon.
+    with Cluster(nodes=3, vbuckets=12, replicas=1, seed=1, host="127.0.0.9") as cluster:
+        for number in range(1000):
+            cluster.upsert(f"key {number}", b"1")
+        whole = truth(cluster)
+
+        def agrees() -> bool:
+            return state(tmp_path) == truth(cluster)
+
+        def items() -> int:
+            return sum(traffic.items for traffic in cluster.stats().values())
+
+        with driver(standalone, cluster.url, tmp_path) as first:
+            # A batch, in which the tasks of one node get second attempts; of each only one counts.
+            with cluster.fault("slow", node=0, rate=30_000):
+                first.until(lambda: found(READ, first.log))
+            assert documents(pq.ParquetDataset(tmp_path / "batch").read()) == whole
+            first.until(agrees)
+            # An executor, in the middle of a batch.
+            with cluster.fault("slow", rate=20_000):
+                write(cluster, True)
+                before = items()
+                first.until(lambda: items() > before)
+                standalone.kill_an_executor()
+            first.until(agrees)
+            # A node, in the middle of a batch, with writes that nobody has any more; then the others take its work.
+            with cluster.fault("slow", rate=20_000):
+                cluster.load(300)
+                before = items()
+                first.until(lambda: items() > before)
+                cluster.failover(0, lose=20)
+                cluster.rebalance_in()
+            first.until(agrees)
+            # The driver, in the middle of a batch.
+            with cluster.fault("silent") as silence:
+                cluster.load(500, seed=1)
+                first.until(lambda: silence.hits)
+                first.kill()
+        cluster.failover(1, lose=20)
+        cluster.upsert("new", b"{}")
+        with driver(standalone, cluster.url, tmp_path, "once") as second:
+            assert second.process.wait(240) == 0
+        assert agrees()
+        until(lambda: not cluster._server.links)
