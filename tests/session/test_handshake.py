@@ -162,7 +162,6 @@ OPTIONAL = [
     "enable_expiry_opcode",
     "max_marker_version",
     "enable_out_of_order_snapshots",
-    "change_streams",
     "backfill_order",
 ]
 
@@ -199,6 +198,7 @@ REFUSED: list[tuple[dict[str, Said], type[DcpError], str]] = [
     ({"enable_noop": Status.EINVAL}, ServerError, "enable_noop: refused, but no stream has collections or xattrs"),
     ({"enable_noop": Status.ENOMEM}, ServerError, "control enable_noop: refused"),
     ({"enable_stream_id": Status.EINVAL}, ServerError, "it takes 6.5"),
+    ({"change_streams": Status.NOT_SUPPORTED}, ServerError, "keeps none"),
     ({"get_cluster_config": b"{no"}, RemoteProtocolError, "expected JSON"),
 ]
 
@@ -206,7 +206,7 @@ REFUSED: list[tuple[dict[str, Said], type[DcpError], str]] = [
 @pytest.mark.parametrize(("said", "kind", "words"), REFUSED)
 def test_a_refusal_says_what_to_do(said: dict[str, Said], kind: type[DcpError], words: str) -> None:
     with pytest.raises(kind, match=words) as caught:
-        shake(Peer(said), stream_ids="enable_stream_id" in said)
+        shake(Peer(said), stream_ids="enable_stream_id" in said, history="change_streams" in said)
     assert PASSWORD not in f"{caught.value!s}{caught.value!r}"
 
 

@@ -239,6 +239,8 @@ class Client:
         ignore_purged: bool = False,
         persisted_only: bool = False,
         persisted_within: float = 60.0,
+        out_of_order: bool = False,
+        history: bool = False,
         **decoding: Any,
     ) -> ChangeStream:
         """Follow the changes.
@@ -256,14 +258,22 @@ class Client:
         persisted_only: hand out only what every copy of its vbucket has on disk, so that no failover takes it
         back. What has to wait for longer than `persisted_within` seconds is a TransportError that names the
         copies which lag.
+        out_of_order: let nodes send what a collection has in any order at first, which may be faster. Positions of
+        a vbucket stay at its beginning until that is whole.
+        history: every version of a document that is kept, not only the last one of a snapshot.
         """
         arguments.check_decoding(decoding, _STREAM_OPTIONS)
         arguments.check_limits(batch_rows, batch_bytes, linger)
         if on_rollback not in ("replay", "fail"):
             raise LocalProtocolError(f"on_rollback: expected replay or fail, found {on_rollback!r}")
+        if out_of_order and persisted_only:
+            raise LocalProtocolError(
+                "out_of_order: expected it without persisted_only, which waits for whole snapshots"
+            )
         named = None if columns is None else arguments.names("columns", columns)
         asked = {"scope": scope is not None, "collections": collections is not None}
         asked |= {"persisted_only": persisted_only, "ignore_purged": ignore_purged}
+        asked |= {"out_of_order": out_of_order, "history": history}
         check_stream(self.dialect, [name for name, value in asked.items() if value])
         wanted = self._wanted(vbuckets)
         chosen, empty = self._filter(scope, collections)
@@ -287,7 +297,8 @@ class Client:
 
         limits = Limits(batch_rows, batch_bytes, linger)
         manner = manner_of(self.dialect, start)
-        opener = self.opener(decoder, limits, manner, xattrs=named is None or "xattrs" in named)
+        wishes = {"out_of_order": out_of_order, "history": history, "xattrs": named is None or "xattrs" in named}
+        opener = self.opener(decoder, limits, manner, **wishes)
         events = (*decoder(True).plan.events,)
         rollbacks = rollback_rows(Decoder(with_rollback(self.dialect), named, events=events, **decoding))
         follower = Follower(

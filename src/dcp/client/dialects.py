@@ -18,7 +18,7 @@ DCP, TAP = "dcp", "tap"
 SESSIONS: dict[str, type[Session]] = {DCP: Session, "upr1": UprSession, "upr2": UprSession, TAP: TapSession}
 # What only DCP has.
 _OF_CONNECTIONS = ("compression", "dcp_priority", "noop_interval")
-_OF_STREAMS = ("scope", "collections", "persisted_only", "ignore_purged", "times")
+_OF_STREAMS = ("scope", "collections", "persisted_only", "ignore_purged", "out_of_order", "history", "times")
 
 _UP_TO_NOW = 1
 

@@ -401,15 +401,9 @@ class Follower:
             vbucket.done = True
             self.stopped.add(vbucket.number)
             return
-        if self._on_rollback == "fail":
-            self._fail(RollbackError(vbucket.number, before.seqno, seqno))
-            return
         vbucket.position = before.rolled_back(seqno)
-        self.counters.rollbacks += 1
         log.warning("vbucket %d: rolled back from seqno %d to %d", vbucket.number, before.seqno, vbucket.position.seqno)
-        mark = Mark(Progress(vbucket.position), 0)
-        row = self._rollback_row(vbucket.number, before.seqno, vbucket.position.seqno, EVENT)
-        self._items.append(Item(row, {vbucket.number: mark}))
+        self._go_back(vbucket, before.seqno)
 
     def _cut_off(self, vbucket: Vbucket) -> None:
         """The connection of its stream is lost. Without positions, what came of it comes again, or is not whole."""
@@ -422,13 +416,9 @@ class Follower:
                     "stream again, from the beginning"
                 )
             )
-        elif self._on_rollback == "fail":
-            self._fail(RollbackError(vbucket.number, 0, 0))
         else:
-            self.counters.rollbacks += 1
             log.warning("vbucket %d: begins again", vbucket.number)
-            mark = Mark(Progress(vbucket.position), 0)
-            self._items.append(Item(self._rollback_row(vbucket.number, 0, 0, EVENT), {vbucket.number: mark}))
+            self._go_back(vbucket, 0)
 
     def _purged(self, number: int, start: int, seqno: int) -> None:
         log.warning(
@@ -487,15 +477,33 @@ class Follower:
 
     def _release(self, vbucket: Vbucket) -> None:
         """The vbucket has no stream any more; its position is what came of it."""
-        if vbucket.stream is not None:
-            vbucket.position = vbucket.stream.position
-            if vbucket.stream.progress.disorder is not None:
-                log.warning(
-                    "vbucket %d: the stream broke in a snapshot out of order: its rows come again from seqno %d",
-                    vbucket.number,
-                    vbucket.position.seqno,
-                )
-        vbucket.stream = vbucket.link = None
+        stream, vbucket.stream, vbucket.link = vbucket.stream, None, None
+        if stream is None:
+            return
+        vbucket.position = stream.position
+        if stream.progress.disorder is not None:
+            self._broke_in_disorder(vbucket, stream.last)
+
+    def _broke_in_disorder(self, vbucket: Vbucket, last: int) -> None:
+        """Rows came that no position speaks of: after a failover no node would say that they are lost."""
+        seqno = vbucket.position.seqno
+        log.warning(
+            "vbucket %d: the stream broke in a snapshot out of order: its rows come again from seqno %d",
+            vbucket.number,
+            seqno,
+        )
+        if last > seqno:
+            self._go_back(vbucket, last)
+
+    def _go_back(self, vbucket: Vbucket, before: int) -> None:
+        """All above its position is undone, up to where it was before."""
+        seqno = vbucket.position.seqno
+        if self._on_rollback == "fail":
+            self._fail(RollbackError(vbucket.number, before, seqno))
+            return
+        self.counters.rollbacks += 1
+        mark = Mark(Progress(vbucket.position), 0)
+        self._items.append(Item(self._rollback_row(vbucket.number, before, seqno, EVENT), {vbucket.number: mark}))
 
     def _retry(self, vbucket: Vbucket) -> None:
         vbucket.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, vbucket.pause * 2))

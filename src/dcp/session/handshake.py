@@ -32,6 +32,7 @@ class Wishes:
     name: of the connection; two of one name on a node and bucket cut each other off.
     stream: whether it opens for DCP; without, it is for commands.
     stream_ids: several streams of a vbucket, told apart by a number that every request has to name.
+    history: every version that is kept of a document. A server that keeps none is refused.
     window: bytes that may be under way; 0 for any number.
     """
 
@@ -188,6 +189,8 @@ def _controls(wishes: Wishes, features: frozenset[Feature], flags: OpenFlag) -> 
             raise ServerError("control enable_noop: refused, but no stream has collections or xattrs without it")
         elif name == "enable_stream_id":
             raise ServerError("control enable_stream_id: the server has one stream a vbucket only; it takes 6.5")
+        elif name == "change_streams":
+            raise ServerError("history: the bucket keeps none; it takes servers of 7.2 or newer, and Magma")
     return frozenset(taken)
 
 
