@@ -81,14 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build(name: str, folder: Path) -> Build:
-    """Installs what `name` stands for, without its dependencies."""
+    """Installs what `name` stands for."""
     print(f"building {name}", flush=True)
     tree = folder / "tree"
     unpack(name, tree)
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv/bin/python"
     environment = {key: value for key, value in os.environ.items() if key != "DCP_BUILD"}
-    run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", str(tree)], env=environment)
+    run([str(python), "-m", "pip", "install", "--quiet", str(tree)], env=environment)
     return Build(name, python)
 
 

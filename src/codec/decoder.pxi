@@ -26,6 +26,8 @@ cdef class Decoder:
     cdef Work _work
     cdef Status _status
     cdef long _busy
+    # Memory ran out while a batch was handed over: some of its columns are gone.
+    cdef bint _torn
 
     def __cinit__(self, Plan plan not None, *, Py_ssize_t max_frame, Py_ssize_t max_value, bint collections=False,
                   bint inflate=True, bint split_xattrs=True, bint check_keys=False, bint quarantine=False,
@@ -135,6 +137,8 @@ cdef class Decoder:
 
     cdef int _enter(self) except -1:
         """The loop lets go of the GIL: nobody else may touch what it works on."""
+        if self._torn:
+            raise MemoryError("decoder: memory ran out while a batch was handed out, whose rows are lost: begin again")
         if atomic_take(&self._busy):
             raise LocalProtocolError("decoder: expected one thread at a time, found two")
         return 0
@@ -320,6 +324,7 @@ cdef class Decoder:
         cdef Rows rows = Rows.__new__(Rows, FINISHED)
         cdef int i
         self._enter()
+        self._torn = True
         try:
             rows.plan, rows.num_rows = self.plan, w.rows
             if w.room == 0 and not grow_rows(w):
@@ -338,6 +343,7 @@ cdef class Decoder:
                     raise MemoryError
             w.hint = max(<int64_t>FEWEST_ROWS, w.rows + w.rows // 8)
             w.rows = w.room = w.data = w.counted = 0
+            self._torn = False
             return rows
         finally:
             atomic_give(&self._busy)
