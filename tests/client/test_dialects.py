@@ -255,10 +255,12 @@ def test_connections_of_which_nothing_is_wanted_are_closed() -> None:
         with client.stream(vbuckets=[0], end="now") as stream:
             # Nothing is announced: only the sign of life after 20 seconds would say so.
             follower = stream._follower
-            until(lambda: follower._full)
-            (link,) = follower._full
+            connections = follower._connections
+            until(lambda: connections._full)
+            (link,) = connections._full
             with follower._lock:
-                follower._refused(link, Refused(Stream(0, Progress(StreamPosition(0))), Status.NOT_MY_VBUCKET, b""))
+                refusal = Refused(Stream(0, Progress(StreamPosition(0))), Status.NOT_MY_VBUCKET, b"")
+                follower._outcome.refused(refusal, link.name)
                 follower._work.notify_all()
-            until(lambda: link not in follower._full and len(follower._full) == 1)
+            until(lambda: link not in connections._full and len(connections._full) == 1)
             assert link.closing

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from dcp.checkpoint import Checkpoint
 from dcp.client.dialects import DCP, check_stream, manner_of
-from dcp.client.follower import Follower, Vbucket
+from dcp.client.follower import Follower
 from dcp.client.link import Limits
 from dcp.client.rollback import rollback_rows, with_rollback
+from dcp.client.terms import Terms
+from dcp.client.vbucket import Vbucket
 from dcp.client.when import Places, Probe, Seen, Span, Time, find, tick
 from dcp.columns.decoder import Decoder
 from dcp.errors import LocalProtocolError, TransportError
@@ -98,13 +100,13 @@ class Bounds:
             values=values,
         )
 
+        terms = Terms(self._chosen, rollback_rows(Decoder(with_rollback(DCP), _COLUMNS)), "stop")
+
         def probe(spans: Mapping[int, Span]) -> Mapping[int, list[Seen] | None]:
             follower = Follower(
                 opener,
                 [Vbucket(n, _at(n, start, logs.get(n)), end) for n, (start, end) in spans.items()],
-                chosen=self._chosen,
-                rollback_row=rollback_rows(Decoder(with_rollback(DCP), _COLUMNS)),
-                on_rollback="stop",
+                terms,
             )
             seen: dict[int, list[Seen]] = {number: [] for number in spans}
             try:

@@ -21,13 +21,15 @@ from dcp.client import url as urls
 from dcp.client.bounds import Bounds
 from dcp.client.call import Caller
 from dcp.client.dialects import DCP, TAP, Manner, check_options, check_stream, manner_of, tap_end
-from dcp.client.follower import Follower, Vbucket
+from dcp.client.follower import Follower
 from dcp.client.link import Limits, Link
 from dcp.client.rollback import EVENT, PURGED, rollback_rows, with_rollback
 from dcp.client.srv import lookup
 from dcp.client.stats import Stats, together
 from dcp.client.stream import ChangeStream
+from dcp.client.terms import Terms
 from dcp.client.transport import Security, connect
+from dcp.client.vbucket import Vbucket
 from dcp.client.watcher import Watcher
 from dcp.client.when import Time
 from dcp.cluster import ClusterMap, Node
@@ -301,15 +303,9 @@ class Client:
         opener = self.opener(decoder, limits, manner, **wishes)
         events = (*decoder(True).plan.events,)
         rollbacks = rollback_rows(Decoder(with_rollback(self.dialect), named, events=events, **decoding))
-        follower = Follower(
-            opener,
-            [Vbucket(number, begins[number], ends[number], bounds.purged(number)) for number in wanted],
-            chosen=chosen,
-            rollback_row=rollbacks,
-            on_rollback=on_rollback,
-            ignore_purged=ignore_purged,
-            persisted_within=persisted_within if persisted_only else None,
-        )
+        terms = Terms(chosen, rollbacks, on_rollback, ignore_purged, persisted_within if persisted_only else None)
+        vbuckets_ = [Vbucket(number, begins[number], ends[number], bounds.purged(number)) for number in wanted]
+        follower = Follower(opener, vbuckets_, terms)
         watcher = Watcher(opener, follower, self._options["stats_interval"], _follows(chosen, scope))
         log.info("bucket %s: following %d vbuckets from %s", empty.bucket, len(wanted), _shown(start))
         stream = ChangeStream(self, follower, empty, watcher, bounds.found, cut)

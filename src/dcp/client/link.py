@@ -82,6 +82,11 @@ class Link:
         self._commands.append(command)
         self._ring()
 
+    def processed(self, count: int) -> None:
+        """The consumer is done with so many counted bytes."""
+        self.unprocessed -= count
+        self.do(lambda session: session.processed(count))
+
     def close(self) -> None:
         """Let the thread end; nothing is delivered any more."""
         self.closing = True

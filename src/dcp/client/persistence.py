@@ -72,17 +72,18 @@ class Persistence:
     patience: seconds after which something that waits still is an error, which names the vbucket and its copies.
     """
 
-    def __init__(self, cluster: Cluster, owner: Owner, patience: float) -> None:
-        self._cluster, self._owner, self._patience = cluster, owner, patience
+    def __init__(self, cluster: Cluster, patience: float) -> None:
+        self._cluster, self._patience = cluster, patience
         self._copies: dict[History, Copies] = {}
         self._callers: dict[Node, Caller] = {}
         self._later: dict[Node, float] = {}
         self._first: Waiting | None = None
         self._since = 0.0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dcp persistence", daemon=True)
+        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def start(self, owner: Owner) -> None:
+        self._thread = threading.Thread(target=self._run, args=(owner,), name="dcp persistence", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -91,7 +92,7 @@ class Persistence:
 
     def close(self) -> None:
         self.stop()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def covers(self, needs: Needs) -> bool:
@@ -104,10 +105,10 @@ class Persistence:
 
     # The thread.
 
-    def _run(self) -> None:
+    def _run(self, owner: Owner) -> None:
         try:
             while not self._stop.wait(_INTERVAL):
-                held = self._owner.held()
+                held = owner.held()
                 wanted = {
                     each for waiting in held for each, seqno in waiting.needs.items() if self._missing(each, seqno)
                 }
@@ -115,10 +116,10 @@ class Persistence:
                     known = {each for waiting in held for each in waiting.needs}
                     found = self._ask(wanted)
                     self._copies = {each: has for each, has in (self._copies | found).items() if each in known}
-                    self._owner.told()
+                    owner.told()
                 self._judge(held)
         except Exception as error:
-            self._owner.broken(error)
+            owner.broken(error)
         finally:
             for caller in self._callers.values():
                 caller.close()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from dcp.client.link import Link
 from dcp.client.stats import Window
+from dcp.client.vbucket import Vbucket
 from dcp.client.watch import CONSUMER, NO_CONNECTION, NO_OWNER, RETRYING, SILENT, UNANSWERED, Seen
 from dcp.cluster import Node
 from dcp.session.states import REQUESTED
 from dcp.session.stream import Mark
-
-if TYPE_CHECKING:
-    from dcp.client.follower import Vbucket
 
 
 def see(vbucket: Vbucket, owner: Node | None, links: Mapping[Node, Link], troubles: Mapping[str, str]) -> Seen:

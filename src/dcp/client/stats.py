@@ -65,6 +65,18 @@ class Stats:
     stuck: Mapping[int, Stuck] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Counters:
+    """What happened to a stream so far."""
+
+    rows: int = 0
+    bytes: int = 0
+    batches: int = 0
+    rollbacks: int = 0
+    reconnects: int = 0
+    stream_ends: dict[str, int] = field(default_factory=dict)
+
+
 def together(bucket: str, parts: Iterable[Stats]) -> Stats:
     """Those of several streams as one. The lag is that of the one that is further behind; windows are added."""
     return reduce(_add, parts, Stats(bucket))

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dcp.checkpoint import Checkpoint
-from dcp.client.follower import Counters, Follower, Item
-from dcp.client.stats import Stats
+from dcp.client.follower import Follower
+from dcp.client.queue import Item
+from dcp.client.stats import Counters, Stats
 from dcp.client.watch import FLOWING
 from dcp.client.watcher import Watcher
 from dcp.client.when import Places
