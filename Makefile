@@ -70,7 +70,7 @@ demo: $(VENV)/.installed ## copy a million documents with Spark, through a failo
 # BENCH=--quick is a look; BENCH='--only decode' takes one of them.
 BENCH ?=
 bench: $(VENV)/.installed $(VENV)/.bench ## the benchmarks; tables, JSON and a plot in build/bench
-	$(BIN)/python -m bench --out build/bench $(BENCH)
+	$(BIN)/dcp bench --out build/bench $(BENCH)
 
 # The sanitizers' run time has to be loaded before Python, and the C++ one with it: pyarrow throws exceptions.
 # The interpreter frees little at its end, so leaks are not looked for here. pytest may not capture file descriptors,

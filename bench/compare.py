@@ -120,7 +120,7 @@ def run(command: list[str], **more: Any) -> bytes:
 
 def made_workloads(folder: Path) -> list[dict[str, Any]]:
     """The same bytes for both, made with the tables of this tree."""
-    run([sys.executable, "-m", "bench.frames", str(folder)], cwd=ROOT)
+    run([sys.executable, "-m", "dcp.bench.frames", str(folder)], cwd=ROOT)
     workloads: list[dict[str, Any]] = json.loads((folder / "workloads.json").read_text("utf-8"))
     return [workload | {"path": str(folder / workload["file"])} for workload in workloads]
 

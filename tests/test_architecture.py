@@ -23,26 +23,27 @@ ORDER = [
     *["errors", "_codec", "tree", "wire", "columns", "position", "progress", "foreign", "checkpoint"],
     *["checkpoint_file", "cluster", "session", "client", "metrics"],
 ]
-EVERYTHING = frozenset([*ORDER, "embedded", "spark", "cli", "__init__"])
+EVERYTHING = frozenset([*ORDER, "embedded", "spark", "bench", "cli", "__init__"])
 MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, room in enumerate(ORDER)} | {
     "embedded": frozenset(["errors", "_codec", "tree", "wire", "columns", "position", "cluster", "embedded"]),
     "spark": EVERYTHING,
+    "bench": EVERYTHING,
     "cli": EVERYTHING,
     "pytest_plugin": EVERYTHING,
     "__init__": EVERYTHING,
     "__main__": EVERYTHING,
 }
 
-OUTSIDE = frozenset(["client", "embedded", "spark", "cli"])
+OUTSIDE = frozenset(["client", "embedded", "spark", "bench", "cli"])
 SOCKETS = ["socket", "ssl", "select", "selectors", "asyncio", "subprocess"]
 CLOCKS_AND_THREADS = ["time", "threading", "concurrent", "multiprocessing"]
 
 # Optional libraries: the rooms that may import them. `import dcp` works without any of them.
 LIBRARIES: dict[str, frozenset[str]] = {
-    "numpy": frozenset(["columns", "spark", "cli"]),
-    "pyarrow": frozenset(["columns", "spark", "cli"]),
+    "numpy": frozenset(["columns", "spark", "bench", "cli"]),
+    "pyarrow": frozenset(["columns", "spark", "bench", "cli"]),
     "pandas": frozenset(["spark"]),
-    "pyspark": frozenset(["spark", "cli"]),
+    "pyspark": frozenset(["spark", "bench", "cli"]),
     "prometheus_client": frozenset(["metrics"]),
     "scramp": frozenset(["session", "embedded"]),
 }
@@ -50,7 +51,7 @@ LIBRARIES: dict[str, frozenset[str]] = {
 REQUIRED = {"dns": frozenset(["client"]), "scramp": frozenset(["session", "embedded"])}
 LIBRARIES |= REQUIRED
 # These are imported only by someone who asked for them, so what they need may stand at the top of their modules.
-LOADED_ON_REQUEST = frozenset(["spark", "cli", "metrics", "pytest_plugin"])
+LOADED_ON_REQUEST = frozenset(["spark", "bench", "cli", "metrics", "pytest_plugin"])
 
 
 class Import(NamedTuple):
@@ -220,7 +221,7 @@ BROKEN: dict[Rule, list[tuple[str, str, str]]] = {
         ("columns/batch.py", "import numpy as np", "batch.py:1: numpy is optional"),
         ("columns/batch.py", "class B:\n    from pyarrow import compute", "batch.py:2: pyarrow is optional"),
         ("wire/frame.py", "def f():\n    import pyarrow", "frame.py:2: pyarrow belongs in"),
-        ("client/copy.py", "import pyspark.sql", "copy.py:1: pyspark belongs in cli, spark"),
+        ("client/copy.py", "import pyspark.sql", "copy.py:1: pyspark belongs in bench, cli, spark"),
         ("session/sasl.py", "import dpkt", "sasl.py:1: dpkt is optional"),
         ("embedded/tls.py", "import cryptography", "tls.py:1: cryptography is optional"),
         ("wire/frame.py", "import scramp", "frame.py:1: scramp belongs in embedded, session"),

@@ -13,16 +13,15 @@ import dcp
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
-# An installed package comes without its benchmarks.
-pytest.importorskip("bench")
+pytest.importorskip("click", reason="the command line is an extra")
 
-from bench import (  # noqa: E402
+from bench import callgrind  # noqa: E402
+from dcp.bench import (  # noqa: E402
     bench_decode,
     bench_encode,
     bench_producer,
     bench_socket,
     budgets,
-    callgrind,
     conventional,
     frames,
     memory,
@@ -31,9 +30,10 @@ from bench import (  # noqa: E402
     report,
     timing,
 )
-from bench.__main__ import main  # noqa: E402
-from bench.frames import KIB, Case  # noqa: E402
-from bench.producer import producing  # noqa: E402
+from dcp.bench.frames import KIB, Case  # noqa: E402
+from dcp.bench.producer import producing  # noqa: E402
+from tests.cli.running import run  # noqa: E402
+from tests.pages import README  # noqa: E402
 
 TINY = 16 * KIB
 CASES = list({replace(case, total=64 * KIB, in_cache=True) for case in (*bench_decode.CASES, *bench_encode.CASES)})
@@ -99,9 +99,8 @@ def test_the_loop_in_python_makes_the_same_frames(mix: str) -> None:
     assert [dcp.Encoder().encode(batch, opaque=bench_encode.OPAQUE) for batch in batches] == expected
 
 
-def test_a_run_leaves_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--out", str(tmp_path), "--repetitions", "2", "--bytes", str(TINY)])
-    printed = capsys.readouterr().out
+def test_a_run_leaves_a_table_and_json(tmp_path: Path) -> None:
+    printed = run("bench", "--out", tmp_path, "--repetitions", 2, "--bytes", TINY).output
     assert (tmp_path / "bench.txt").read_text("utf-8") in printed
     found = json.loads((tmp_path / "bench.json").read_text("utf-8"))
     tables = (bench_decode.CASES, "1", bench_encode.CASES, bench_producer.CASES, bench_socket.CASES)
@@ -114,7 +113,15 @@ def test_a_run_leaves_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFix
             assert sample["ns_a_row"] == pytest.approx(min(sample["nanoseconds"]) / sample["rows"])
 
 
+def test_one_benchmark_as_json_prints_nothing_else(tmp_path: Path) -> None:
+    ran = run("bench", "--only", "encode", "--repetitions", 1, "--bytes", TINY, "--out", tmp_path / "new", "--json")
+    found = json.loads(ran.stdout)
+    assert {measurement["bench"] for measurement in found["measurements"]} == {"encode"}
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["bench.json", "bench.txt"]
+
+
 def test_memory_is_reported_for_every_tenth_of_the_changes() -> None:
+    pytest.importorskip("resource", reason="Windows has none")
     with producing(2000, 100) as url:
         found = list(memory.passing(url, 2000))
     assert [came for came, _ in found][-1] == 2000
@@ -125,7 +132,7 @@ def test_a_plot_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     cases = tuple(replace(case, total=TINY) for case in (Case(), Case(value=1024), Case(mix="xattrs")))
     measurements = list(bench_decode.run(cases, repetitions=1, total=TINY))
-    assert plot.plot(measurements, tmp_path / "bench.svg")
+    plot.plot(measurements, tmp_path / "bench.svg")
     assert ElementTree.parse(tmp_path / "bench.svg").getroot().tag.endswith("svg")
 
 
@@ -160,21 +167,21 @@ def test_the_readme_tells_the_figures_of_a_run_and_where_they_are_from() -> None
     (budget,) = (b for b in budgets.BUDGETS if b.case == replace(fast.case, total=b.case.total) and b.bench == "decode")
     verdict = budget.verdict([fast])
     assert verdict is not None
-    written = readme.rewrite(page, [fast], [verdict], "python -m bench")
+    written = readme.rewrite(page, [fast], [verdict], "dcp bench")
     assert (written[:7], written[-6:]) == ("before\n", "\nafter")
     assert "old" not in written
-    assert "`python -m bench` at" in written
+    assert "`dcp bench` at" in written
     # 10 rows of 1000 bytes in 100 and in 50 nanoseconds.
     assert (
         "| bytes to columns | 4,096 | 100.00 | 10.00 |\n| bytes to columns, as views | 4,096 | 200.00 | 20.00 |"
         in written
     )
     assert "| views, value 4096, in memory: times memcpy | ≥ 1 x | 2.00 x |" in written
-    assert readme.rewrite(written, [fast], [verdict], "python -m bench") == written
+    assert readme.rewrite(written, [fast], [verdict], "dcp bench") == written
 
 
 def test_the_readme_has_a_place_for_figures() -> None:
-    page = (report.ROOT / "README.md").read_text("utf-8")
+    page = README.read_text("utf-8")
     assert page.index(readme.START) < page.index(readme.END)
 
 

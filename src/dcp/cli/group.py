@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from dcp import __version__
+from dcp.cli.bench import bench
 from dcp.cli.checkpoint import checkpoint
 from dcp.cli.copy import copy
 from dcp.cli.count import count
@@ -30,9 +31,8 @@ class _Group(click.Group):
         except DcpError as error:
             raise click.ClickException(str(error)) from None
         except ModuleNotFoundError as missing:
-            raise click.ClickException(
-                f"this command needs {missing.name}: pip install 'dcp-arrow[cli,arrow,embedded]'"
-            ) from None
+            extra = "spark" if missing.name in ("pyspark", "pandas") else "cli,arrow,embedded"
+            raise click.ClickException(f"this command needs {missing.name}: pip install 'dcp-arrow[{extra}]'") from None
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
@@ -54,5 +54,5 @@ def dcp() -> None:
     """
 
 
-for command in (checkpoint, copy, count, demo, doctor, inspect, replay, serve, tail):
+for command in (bench, checkpoint, copy, count, demo, doctor, inspect, replay, serve, tail):
     dcp.add_command(command)

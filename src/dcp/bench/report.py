@@ -16,15 +16,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bench.bench_decode import COPY, MEMCPY, ONE_HASH, ONE_THREAD, STRUCT, TWO_HASHES, TWO_THREADS
-from bench.bench_encode import DECODE, ENCODE
-from bench.bench_producer import PRODUCER, SENDALL
-from bench.bench_socket import BARE, CLIENT
-from bench.budgets import Verdict
-from bench.timing import Measurement
 from dcp import _codec
+from dcp.bench.bench_decode import COPY, MEMCPY, ONE_HASH, ONE_THREAD, STRUCT, TWO_HASHES, TWO_THREADS
+from dcp.bench.bench_encode import DECODE, ENCODE
+from dcp.bench.bench_producer import PRODUCER, SENDALL
+from dcp.bench.bench_socket import BARE, CLIENT
+from dcp.bench.bench_spark import FLOOR, READ, SOURCE
+from dcp.bench.budgets import Verdict
+from dcp.bench.timing import Measurement
 
-ROOT = Path(__file__).parents[1]
+# The source that this is run from; an installed package has none.
+_ROOT = Path(__file__).parents[3]
+_SETUP = _ROOT / "setup.py"
 
 # What stands in the last columns of a table: how many times as fast one contender is as another.
 RATIOS = {
@@ -33,6 +36,7 @@ RATIOS = {
     "encode": ((ENCODE, DECODE), (ENCODE, STRUCT)),
     "producer": ((PRODUCER, SENDALL),),
     "socket": ((CLIENT, BARE),),
+    "spark": ((READ, FLOOR), (SOURCE, FLOOR)),
 }
 
 # ------------------------------------------------------------------------------------------ table
@@ -142,10 +146,12 @@ def _measured(measurement: Measurement) -> dict[str, Any]:
 
 def commit() -> str | None:
     """The revision in the tree, with + if files differ from it; None outside of a repository."""
+    if not _SETUP.exists():
+        return None
     try:
         ran = subprocess.run(
             ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
-            cwd=ROOT,
+            cwd=_ROOT,
             capture_output=True,
             text=True,
             check=True,
@@ -200,7 +206,7 @@ def _cython() -> str | None:
 def build() -> dict[str, str | None]:
     """The compiler that signed the extension, and the flags that a build here is given."""
     signed = re.search(rb"(GCC: \([^\0]*|clang version [^\0]*)\0", Path(str(_codec.__file__)).read_bytes())
-    lists = re.findall(r"COMPILE = \[(.*)\]", (ROOT / "setup.py").read_text("utf-8"))
+    lists = re.findall(r"COMPILE = \[(.*)\]", _SETUP.read_text("utf-8") if _SETUP.exists() else "")
     own = [re.findall('"(.*?)"', listed) for listed in lists]
     platform_own = [flags for flags in own if flags[0].startswith("/") == (sys.platform == "win32")]
     return {

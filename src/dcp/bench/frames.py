@@ -1,8 +1,8 @@
 """Wire bytes for the benchmarks: the same ones for the same case, on any machine.
 
 The tables encode each kind of frame once, with numbers in it that are easy to find again; the frames of a
-wire are copies of these templates with numbers of their own. `python -m bench.frames DIR` writes the wires
-that `compare.py` counts instructions on.
+wire are copies of these templates with numbers of their own. `python -m dcp.bench.frames DIR` writes the wires
+that `bench/compare.py` counts instructions on.
 """
 
 from __future__ import annotations

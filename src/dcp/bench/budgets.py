@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from bench import bench_producer, bench_socket
-from bench.bench_decode import COPY, MEMCPY, ONE_HASH, ONE_THREAD, STRUCT, TWO_HASHES, TWO_THREADS, VIEWS
-from bench.bench_encode import DECODE, ENCODE
-from bench.bench_producer import PRODUCER, SENDALL
-from bench.bench_socket import BARE, CLIENT
-from bench.frames import Case
-from bench.timing import Measurement
+from dcp.bench import bench_producer, bench_socket
+from dcp.bench.bench_decode import COPY, MEMCPY, ONE_HASH, ONE_THREAD, STRUCT, TWO_HASHES, TWO_THREADS, VIEWS
+from dcp.bench.bench_encode import DECODE, ENCODE
+from dcp.bench.bench_producer import PRODUCER, SENDALL
+from dcp.bench.bench_socket import BARE, CLIENT
+from dcp.bench.frames import Case
+from dcp.bench.timing import Measurement
 
 (_BUCKET,) = bench_producer.CASES
 _FOLLOWED = bench_socket.CASES[0]

@@ -1,24 +1,23 @@
 """Spark: from the producer's sockets to the noop sink, against tasks that receive the same bytes and throw them away.
 
-`python -m bench.bench_spark` runs it: it needs pyspark and a Java, and is not among the others for that reason.
 The floor receives what the read receives, over connections that begin as its do, and yields a prebuilt batch as often
 as it takes to have as many rows. `prebuilt` does that without a socket; `received` is the producer without Spark.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 import dcp.spark
-from bench.frames import Case
-from bench.producer import producing
-from bench.report import aligned
-from bench.timing import Measurement, Sample, take_turns
+from dcp.bench.frames import KIB, MIB, Case
+from dcp.bench.producer import producing
+from dcp.bench.timing import Measurement, Sample, take_turns
 from dcp.client.call import Caller
 from dcp.progress import Progress
 from dcp.session.events import Ended
@@ -29,7 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 READ, SOURCE, FLOOR, PREBUILT, RECEIVED = "read", 'format("dcp")', "floor", "prebuilt", "received"
-COUNTS = {1024: 300_000, 128: 1_000_000}
+CASES = tuple(Case(value=value, key=14, total=320 * MIB, in_cache=False) for value in (KIB, 128))
+# As many bytes of a bucket for each that is asked for, and fewer turns: to start tasks takes a part of short ones.
+_SCALE, _FEWER = 5, 3
 _ROOM, _MANY = 1 << 20, 1 << 30
 _BATCH = 1 << 20
 
@@ -43,8 +44,34 @@ class Share:
     rows: int
 
 
-def run(spark: SparkSession, value: int, count: int, repetitions: int) -> Measurement:
-    with producing(count, value) as url:
+def run(cases: tuple[Case, ...] = CASES, *, repetitions: int = 15, total: int = 64 * MIB) -> Iterator[Measurement]:
+    with session() as spark:
+        for case in cases:
+            yield spark_case(spark, case.sized(_SCALE * total), max(1, repetitions // _FEWER))
+
+
+@contextmanager
+def session() -> Iterator[SparkSession]:
+    """A local Spark of its own, which is quiet."""
+    for library in ("pyspark", "pandas"):
+        # Without pandas, Spark fails in the middle.
+        import_module(library)
+    from pyspark.sql import SparkSession
+
+    options: dict[str, Any] = dcp.spark.session_options() | {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
+    spark.dataSource.register(dcp.spark.DcpDataSource)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def spark_case(spark: SparkSession, case: Case, repetitions: int) -> Measurement:
+    with producing(max(1, case.total // (case.value + case.key + 64)), case.value) as url:
         plan = dcp.spark.plan(url, minPartitions=2)
         login = plan.options.login.into(plan.options.url)
         shares = [share_of(login, partition) for partition in plan.partitions]
@@ -59,7 +86,7 @@ def run(spark: SparkSession, value: int, count: int, repetitions: int) -> Measur
         }
         times = take_turns(contenders, repetitions)
     rows_, bytes_ = sum(share.rows for share in shares), sum(share.bytes for share in shares)
-    return Measurement("spark", Case(value=value), {name: Sample(times[name], rows_, bytes_) for name in contenders})
+    return Measurement("spark", case, {name: Sample(times[name], rows_, bytes_) for name in contenders})
 
 
 def drained(frame: DataFrame) -> None:
@@ -137,37 +164,3 @@ def sample_of(plan: dcp.spark.Plan) -> pa.RecordBatch:
     first = next(rows(plan.partitions[0], plan.options))
     some = first.slice(0, max(1, first.num_rows * _BATCH // max(first.nbytes, _BATCH)))
     return pa.Table.from_batches([some]).combine_chunks().to_batches()[0]
-
-
-def measured(repetitions: int = 5, share: float = 1.0) -> list[Measurement]:
-    """Every case, in a session of its own."""
-    from pyspark.sql import SparkSession
-
-    options: dict[str, Any] = dcp.spark.session_options() | {"spark.ui.enabled": "false"}
-    spark = SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
-    spark.dataSource.register(dcp.spark.DcpDataSource)
-    try:
-        return [run(spark, value, int(count * share), repetitions) for value, count in COUNTS.items()]
-    finally:
-        spark.stop()
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.bench_spark", description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=5, help="turns of each contender")
-    parser.add_argument("--share", type=float, default=1.0, help="of the rows, for a look")
-    chosen = parser.parse_args(arguments)
-    print(table(measured(chosen.repetitions, chosen.share)))
-
-
-def table(found: list[Measurement]) -> str:
-    lines = [["value", *(f"{name}: M rows/s" for name in found[0].samples), f"{READ} / {FLOOR}", f"{SOURCE} / {FLOOR}"]]
-    for measured in found:
-        speeds = [f"{1e3 / sample.best:.2f} (+{sample.noise:.0%})" for sample in measured.samples.values()]
-        ratios = [f"{measured.speed(name, FLOOR) or 0:.2f}" for name in (READ, SOURCE)]
-        lines.append([str(measured.case.value), *speeds, *ratios])
-    return aligned(lines)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.frames import KIB, MIB, Case
-from bench.timing import Measurement, Sample, take_turns
 from dcp._codec import Splitter
+from dcp.bench.frames import KIB, MIB, Case
+from dcp.bench.timing import Measurement, Sample, take_turns
 from dcp.embedded import Cluster
 from dcp.wire.dcp import DCP, OpenFlag, StreamFlag
 from dcp.wire.frame import Frame, encode
@@ -106,8 +106,9 @@ def _connect(where: str) -> socket.socket:
 
 @contextmanager
 def process(*arguments: object) -> Iterator[str]:
-    command = [sys.executable, "-m", "bench.bench_producer", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "dcp.bench.bench_producer", *map(str, arguments)]
+    # In a session of its own it does not hear of Ctrl-C, which is for the one that ends it.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()

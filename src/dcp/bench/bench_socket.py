@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import dcp
-from bench.bench_producer import ask, process, receive, sent
-from bench.frames import KIB, MIB, Case
-from bench.timing import Measurement, Sample, take_turns
+from dcp.bench.bench_producer import ask, process, receive, sent
+from dcp.bench.frames import KIB, MIB, Case
+from dcp.bench.timing import Measurement, Sample, take_turns
 
 CLIENT, BARE = "client", "bare recv_into"
 CASES = tuple(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from time import perf_counter_ns
 
-from bench.frames import Case
+from dcp.bench.frames import Case
 
 Contender = Callable[[], object]
 

@@ -11,9 +11,9 @@ from mmap import mmap
 import numpy as np
 
 import dcp
-from bench import conventional
-from bench.frames import KIB, MIB, Case, Wire, options, wire
-from bench.timing import Contender, Measurement, Sample, take_turns
+from dcp.bench import conventional
+from dcp.bench.frames import KIB, MIB, Case, Wire, options, wire
+from dcp.bench.timing import Contender, Measurement, Sample, take_turns
 
 COPY, VIEWS = "decode", "decode, views"
 COPY_RECEIVED, VIEWS_RECEIVED = "received, decode", "received, views"

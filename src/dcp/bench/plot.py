@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from bench.bench_decode import COPY, MEMCPY, STRUCT, VIEWS
-from bench.frames import Case
-from bench.timing import Measurement, Sample
+from dcp.bench.bench_decode import COPY, MEMCPY, STRUCT, VIEWS
+from dcp.bench.frames import Case
+from dcp.bench.timing import Measurement, Sample
 
 _LINES = {
     MEMCPY: ("memcpy of the same bytes", "0.45", "--"),
@@ -19,13 +19,11 @@ _LINES = {
 _BUDGET: dict[str, Any] = {"color": "tab:red", "zorder": 4}
 
 
-def plot(measurements: Iterable[Measurement], path: Path) -> bool:
-    """Draws to `path`, in the format of its suffix. False if matplotlib is not installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
+def plot(measurements: Iterable[Measurement], path: Path) -> None:
+    """Draws what decoding took to `path`, in the format of its suffix. Needs matplotlib."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     decoded = [measurement for measurement in measurements if measurement.bench == "decode"]
     figure = Figure(figsize=(13, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -33,7 +31,6 @@ def plot(measurements: Iterable[Measurement], path: Path) -> bool:
     _draw_sizes(by_size, {m.case.value: m for m in decoded if _is_plain(m.case)})
     _draw_mixes(by_mix, [m for m in decoded if _is_mix(m.case)])
     figure.savefig(path)
-    return True
 
 
 def _draw_sizes(axes: Any, decoded: dict[int, Measurement]) -> None:

@@ -1,4 +1,4 @@
-"""A cluster in a process of its own. `python -m bench.producer COUNT SIZE` prints its url, and ends with its input."""
+"""A cluster in a process of its own: `python -m dcp.bench.producer COUNT SIZE` prints its url, ends with its input."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def main(count: int, value_size: int) -> None:
 @contextmanager
 def producing(count: int, value_size: int) -> Iterator[str]:
     """The url of a cluster with so many documents."""
-    command = [sys.executable, "-m", "bench.producer", str(count), str(value_size)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "dcp.bench.producer", str(count), str(value_size)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         try:

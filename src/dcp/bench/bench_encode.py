@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import dcp
-from bench import conventional
-from bench.bench_decode import MEMCPY, STRUCT, STRUCT_BYTES, copy_warm, feed, is_conventional, turns, warm_memory
-from bench.frames import Case, Wire, options, wire
-from bench.timing import Contender, Measurement, Sample, take_turns
+from dcp.bench import conventional
+from dcp.bench.bench_decode import MEMCPY, STRUCT, STRUCT_BYTES, copy_warm, feed, is_conventional, turns, warm_memory
+from dcp.bench.frames import Case, Wire, options, wire
+from dcp.bench.timing import Contender, Measurement, Sample, take_turns
 
 ENCODE, DECODE = "encode", "decode"
 OPAQUE = 0x10000

@@ -1,4 +1,4 @@
-"""Whether rows cost Spark the same however many there are: `python -m bench.growth`.
+"""Whether rows cost Spark the same however many there are: `python -m dcp.bench.growth`.
 
 A bucket of 10 million documents is what fits into a small machine: more rows are the same partitions again, read by
 the same workers.
@@ -15,7 +15,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import dcp.spark
-from bench.producer import producing
+from dcp.bench.bench_spark import session
+from dcp.bench.producer import producing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,16 +67,12 @@ def _peak(process: int) -> int:
 
 
 def main() -> None:
-    from pyspark.sql import SparkSession
-
-    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m dcp.bench.growth", description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000_000, help="the most of them")
     chosen = parser.parse_args()
-    options = dcp.spark.session_options() | {"spark.ui.enabled": "false"}
-    spark = SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
-    for rows, nanoseconds, memory in growing(spark, chosen.rows):
-        print(f"{rows:>12,} rows {nanoseconds:8.0f} ns a row {memory:6} MiB a worker", flush=True)
-    spark.stop()
+    with session() as spark:
+        for rows, nanoseconds, memory in growing(spark, chosen.rows):
+            print(f"{rows:>12,} rows {nanoseconds:8.0f} ns a row {memory:6} MiB a worker", flush=True)
 
 
 if __name__ == "__main__":
