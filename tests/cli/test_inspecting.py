@@ -57,6 +57,8 @@ def test_a_rule_between_frames_is_named(tmp_path: Path, frames: tuple[dcp.Frame,
     assert len(violations) == (rule is not None)
     if rule is not None:
         assert violations[0].startswith(rule)
+    assert run("inspect", tmp_path / "raw", "--check", "--dialect", "dcp").exit_code == (3 if rule else 0)
+    assert run("inspect", tmp_path / "raw", "--dialect", "dcp").exit_code == 0
 
 
 def test_an_answer_needs_a_question_of_the_other_side() -> None:

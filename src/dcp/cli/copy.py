@@ -37,7 +37,7 @@ _INTERRUPTED = 130
 @click.argument("url")
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--format", "format", type=click.Choice(list(FORMATS)), help="Default: what the suffix of OUT says.")
-@click.option("--from", "start", metavar="beginning|now|FILE", help="For a new OUT. Default: beginning.")
+@click.option("--from", "start", metavar="beginning|now|TIME|FILE", help="For a new OUT. Default: beginning.")
 @click.option("--scope", help="Only this scope, or the scope of --collection.")
 @click.option("--collection", "collections", multiple=True, help="Only this one, as scope.collection; repeatable.")
 @click.option("--follow", is_flag=True, help="Go on for ever; without, end at what is there now.")

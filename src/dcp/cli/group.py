@@ -49,8 +49,8 @@ def dcp() -> None:
 
     \b
     A URL is couchbase://user:password@host1,host2/bucket?option=value, and couchbases:// for TLS.
-    Exit codes: 0 done, 1 it went wrong, 2 wrong usage, 3 the answer is no (checkpoint diff and verify),
-    130 interrupted.
+    Exit codes: 0 done, 1 it went wrong, 2 wrong usage, 3 the answer is no (checkpoint diff and verify,
+    inspect --check), 130 interrupted.
     """
 
 

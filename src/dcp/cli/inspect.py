@@ -16,6 +16,7 @@ from rich.text import Text
 
 from dcp._codec import Splitter
 from dcp.cli.capture import Flow, is_capture, streams
+from dcp.cli.checkpoint import NO
 from dcp.cli.conversation import Conversation
 from dcp.cli.terminal import console, counted
 from dcp.columns.batch import Batch
@@ -47,8 +48,11 @@ class Sighting(NamedTuple):
 @click.option("--dialect", type=click.Choice(list(DIALECTS)), help="Without, the one that fits best.")
 @click.option("--arrow", type=click.Path(path_type=Path, dir_okay=False), help="Write the changes as Arrow IPC, too.")
 @click.option("--collections", is_flag=True, help="For --arrow: keys have collection ids, though no HELLO is seen.")
+@click.option("--check", is_flag=True, help="Exit code 3 if something breaks a rule.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a frame.")
-def inspect(file: BinaryIO, dialect: str | None, arrow: Path | None, collections: bool, as_json: bool) -> None:
+def inspect(
+    file: BinaryIO, dialect: str | None, arrow: Path | None, collections: bool, check: bool, as_json: bool
+) -> None:
     """Print the frames in FILE: a pcap or pcapng capture, raw bytes, or hex text; `-` is standard input.
 
     Both directions of every TCP connection are followed. What breaks a rule is shown with it. No password is shown.
@@ -57,6 +61,7 @@ def inspect(file: BinaryIO, dialect: str | None, arrow: Path | None, collections
     Example:
       dcp inspect capture.pcapng
       dcp inspect capture.pcapng --arrow changes.arrow
+      dcp inspect capture.pcapng --check
       echo 805c00000000000000000000009896810000000000000000 | dcp inspect -
     """
     data = file.read()
@@ -72,6 +77,8 @@ def inspect(file: BinaryIO, dialect: str | None, arrow: Path | None, collections
     if arrow is not None:
         rows = write_rows(list(chunks(data)), table, arrow, collections=collections)
         click.echo(f"{counted(rows, 'row')}: {arrow}", err=as_json)
+    if check and any(sighting.violation for sighting in seen):
+        raise SystemExit(NO)
 
 
 def _print(seen: list[Sighting], dialect: str) -> None:

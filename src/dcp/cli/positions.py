@@ -7,9 +7,11 @@ from pathlib import Path
 
 from dcp.checkpoint import Checkpoint
 from dcp.checkpoint_file import CheckpointFile
-from dcp.errors import CheckpointError
+from dcp.client.when import tick
+from dcp.errors import CheckpointError, LocalProtocolError
 
 NATIVE = "dcp"
+TIME = "2026-11-01T00:00Z"
 # The checkpoints of a copy are numbered: each speaks of all files up to its number.
 _COPIED = "_checkpoint-{:08d}.json"
 _COPIES = "_checkpoint-*.json"
@@ -32,21 +34,28 @@ def load(path: str | Path, kind: str = NATIVE) -> Checkpoint:
 
 
 def start_of(text: str) -> str | Checkpoint:
-    """What a user says to begin at: beginning, now, or a checkpoint."""
-    return _word_or_checkpoint(text, "beginning", "now")
+    """What a user says to begin at: beginning, now, a time, or a checkpoint."""
+    return _place("start", text, "beginning", "now")
 
 
 def end_of(text: str | None) -> str | Checkpoint | None:
-    """What a user says to end at: now, a checkpoint, or nothing."""
-    return None if text is None else _word_or_checkpoint(text, "now")
+    """What a user says to end at: now, a time, a checkpoint, or nothing."""
+    return None if text is None else _place("end", text, "now")
 
 
-def _word_or_checkpoint(text: str, *words: str) -> str | Checkpoint:
+def _place(name: str, text: str, *words: str) -> str | Checkpoint:
     if text in words:
         return text
-    if not Path(text).exists():
-        raise CheckpointError(f"{text}: expected {', '.join(words)}, or a checkpoint, found no such file")
-    return load(text)
+    if Path(text).exists():
+        return load(text)
+    try:
+        tick(name, text)
+    except LocalProtocolError:
+        raise CheckpointError(
+            f"{text}: expected {', '.join(words)}, a time with its zone such as {TIME}, or a checkpoint, "
+            "found no such file"
+        ) from None
+    return text
 
 
 def of_copy(directory: Path) -> list[Path]:

@@ -14,22 +14,29 @@ from dcp.cli.changes import Names, lines, objects
 from dcp.cli.positions import end_of, start_of
 from dcp.cli.terminal import is_colourful, readable
 from dcp.client.rollback import EVENT as ROLLBACK
+from dcp.client.rollback import PURGED
 from dcp.columns.plan import events_of
 from dcp.wire.dcp import DCP
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EVENTS = (*events_of(DCP, None), ROLLBACK)
+# What no node says: what a vbucket had above a seqno is undone, or lacks deletions.
+_SAYS = {ROLLBACK: "undo what is above", PURGED: "deletions above may be missing"}
+EVENTS = (*events_of(DCP, None), *_SAYS)
 _COLUMNS = ("timestamp", "event", "vbucket", "seqno", "cas", "rev_seqno", "flags", "expiry", "datatype")
-_COLOURS = {"deletion": "red", "expiration": "yellow", ROLLBACK: "magenta"}
+_COLOURS = {"deletion": "red", "expiration": "yellow", ROLLBACK: "magenta", PURGED: "magenta"}
 _LAYOUT = "{:<23}  {:<10}  {:>7}  {:>12}  {:<24}  {}"
 
 
 @click.command()
 @click.argument("url")
-@click.option("--from", "start", default="now", metavar="beginning|now|FILE", help="Default: now. FILE: a checkpoint.")
-@click.option("--to", "end", metavar="now|FILE", help="Default: never. FILE: a checkpoint, and its snapshot's rest.")
+@click.option(
+    "--from", "start", default="now", metavar="beginning|now|TIME|FILE", help="Default: now. FILE: a checkpoint."
+)
+@click.option(
+    "--to", "end", metavar="now|TIME|FILE", help="Default: never. FILE: a checkpoint, and its snapshot's rest."
+)
 @click.option("--scope", help="Only this scope, or the scope of --collection.")
 @click.option("--collection", "collections", multiple=True, help="Only this one, as scope.collection; repeatable.")
 @click.option("--event", "events", multiple=True, type=click.Choice(EVENTS), help="Only these; repeatable.")
@@ -53,11 +60,13 @@ def tail(
 ) -> None:
     """Print changes as they come. Ctrl-C ends it.
 
-    A rollback is a change, too: what a vbucket had above its seqno is undone.
+    A rollback is a change, too: what a vbucket had above its seqno is undone. A TIME has a zone: with two, only
+    what was written at the first or later, and before the second.
 
     \b
     Example:
       dcp tail couchbase://me:secret@localhost/travel --from beginning --to now
+      dcp tail couchbase://me:secret@localhost/travel --from 2026-11-01T00:00Z --to 2026-11-01T06:00+01:00
       dcp tail couchbase://me:secret@localhost/travel --collection inventory.hotel --event deletion
       dcp tail couchbase://me:secret@localhost/travel --key 'airline_*' --json | jq .value
     """
@@ -94,13 +103,13 @@ def _chosen(
 
 
 def _fitting(table: pa.RecordBatch, events: frozenset[str], pattern: str | None) -> pa.Array:
-    """For each row whether it is wanted. A rollback has no key, and concerns every one."""
+    """For each row whether it is wanted. What no node says has no key, and concerns every one."""
     import pyarrow
 
     cells = zip(table.column("event").to_pylist(), table.column("key").to_pylist(), strict=True)
     fits = [
         (not events or event in events)
-        and (pattern is None or event == ROLLBACK or fnmatchcase(key.decode(errors="replace"), pattern))
+        and (pattern is None or event in _SAYS or fnmatchcase(key.decode(errors="replace"), pattern))
         for event, key in cells
     ]
     return pyarrow.array(fits, pyarrow.bool_())
@@ -122,10 +131,12 @@ def _as_text(rows: Iterator[dict[str, Any]], as_hex: bool) -> str:
 def _line(row: dict[str, Any], width: int | None) -> str:
     event = row["event"]
     value = row.get("value", b"")
-    key = readable(row["key"].encode()) if "key" in row else f"0x{row['key_hex']}"
-    says = f"back to seqno {row['seqno']}: undo what is above" if event == ROLLBACK else key
+    if event in _SAYS:
+        time, says = "", f"seqno {row['seqno']}: {_SAYS[event]}"
+    else:
+        time = row["timestamp"][:23].replace("T", " ")
+        says = readable(row["key"].encode()) if "key" in row else f"0x{row['key_hex']}"
     says += f"  {readable(value) if isinstance(value, bytes) else value}" if value else ""
-    time = "" if event == ROLLBACK else row["timestamp"][:23].replace("T", " ")
     text = _LAYOUT.format(time, event, row["vbucket"], row["seqno"], row.get("collection", ""), says)
     if width is not None and len(text) > width:
         text = text[: width - 1] + "…"
