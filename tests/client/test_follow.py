@@ -223,7 +223,6 @@ def test_the_map_that_comes_with_a_connection_counts() -> None:
                 catch_up(stream, Consumer(), cluster)
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_the_threads_of_a_client_that_nobody_holds_come_to_their_end() -> None:
     with Cluster(nodes=2, vbuckets=4) as cluster:
         cluster.load(100)

@@ -150,8 +150,8 @@ def asked(client: dcp.Client, partition: dcp.spark.Partition) -> Caller:
     node = client.map.owner(partition.ranges[0].vbucket)
     assert node is not None
     assert node.address.port is not None
-    where = node.address.host, node.address.port
-    caller = Caller(client._connect(*where), client._wishes("bench", xattrs=True), *where, 60)
+    access = client._access
+    caller = Caller(access.dialer(node)(), access.wishes(xattrs=True), node.address.host, node.address.port, 60)
     for part in partition.ranges:
         caller._session.open(Progress(part.start), end=part.end)
     caller._socket.sendall(caller._session.outgoing())

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli.terminal import counted
-from dcp.client.client import DEFAULTS, Client, tls_context
+from dcp.client.access import DEFAULTS, tls_context
+from dcp.client.client import Client
 from dcp.client.srv import lookup
 from dcp.client.transport import connect
 from dcp.client.url import Address, Target, parse

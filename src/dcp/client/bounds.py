@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from dcp.checkpoint import Checkpoint
-from dcp.client.dialects import DCP, check_stream, manner_of
+from dcp.client.access import Access
+from dcp.client.dialects import DCP, TAP, check_stream, manner_of, tap_end
 from dcp.client.follower import Follower
 from dcp.client.link import Limits
+from dcp.client.opener import Opener
+from dcp.client.questions import failover_logs, high_seqnos, server_version
 from dcp.client.rollback import rollback_rows, with_rollback
 from dcp.client.terms import Terms
 from dcp.client.vbucket import Vbucket
@@ -20,9 +22,6 @@ from dcp.position import FailoverLog, StreamPosition
 from dcp.wire.dcp import ENDLESS
 from dcp.wire.dcp_body import StreamFilter
 
-if TYPE_CHECKING:
-    from dcp.client.client import Client
-
 _COLUMNS = ("vbucket", "seqno", "cas")
 _LIMITS = Limits(65_536, 4 << 20, 0.02)
 # Servers of 6.6 do not survive a stream without values over documents with xattrs from disk (seen with 6.6.5).
@@ -32,12 +31,21 @@ _VALUES_ONLY = "6.6"
 class Bounds:
     """Of some vbuckets of a bucket, under a filter. `found` has what was looked for at a time, by `start` and `end`."""
 
-    def __init__(self, client: Client, wanted: list[int], chosen: StreamFilter | None) -> None:
+    def __init__(self, access: Access, wanted: list[int], chosen: StreamFilter | None) -> None:
         self.found: dict[str, Places] = {}
         # The lowest CAS that belongs to the stream, and the lowest that does not any more.
         self.since: int | None = None
         self.until: int | None = None
-        self._client, self._wanted, self._chosen = client, wanted, chosen
+        self._access, self._wanted, self._chosen = access, wanted, chosen
+
+    def between(
+        self, start: Time | Checkpoint, end: Time | Checkpoint | None, empty: Checkpoint
+    ) -> tuple[Mapping[int, StreamPosition], Mapping[int, int]]:
+        """Where each vbucket begins, and where it ends."""
+        if self._access.dialect == TAP:
+            last = tap_end(start, end)
+            return self.begin("beginning", empty), dict.fromkeys(self._wanted, last)
+        return self.begin(start, empty), self.end(end)
 
     def begin(self, start: Time | Checkpoint, empty: Checkpoint) -> Mapping[int, StreamPosition]:
         self.since = tick("start", start)
@@ -51,8 +59,8 @@ class Bounds:
             return {number: known.get(number, StreamPosition(number)) for number in self._wanted}
         if start == "beginning":
             return {number: StreamPosition(number) for number in self._wanted}
-        highs = self._client.high_seqnos()
-        logs = self._client.failover_logs(self._wanted)
+        highs = high_seqnos(self._access)
+        logs = failover_logs(self._access, self._wanted)
         return {number: _at(number, highs.get(number, 0), logs.get(number)) for number in self._wanted}
 
     def purged(self, vbucket: int) -> int:
@@ -77,7 +85,7 @@ class Bounds:
         return self._highs()
 
     def _highs(self) -> dict[int, int]:
-        highs = self._client.high_seqnos()
+        highs = high_seqnos(self._access)
         missing = [number for number in self._wanted if number not in highs]
         if missing:
             raise TransportError(f"no node has vbuckets {missing[:5]}… now: try again when the cluster is whole")
@@ -87,17 +95,18 @@ class Bounds:
 
     def _find(self, moment: int) -> tuple[Places, Mapping[int, FailoverLog]]:
         """Where each vbucket was, and its histories, which are not older than what is known of the seqnos."""
-        check_stream(self._client.dialect, ["times"])
-        highs, logs = self._highs(), self._client.failover_logs(self._wanted)
+        check_stream(self._access.dialect, ["times"])
+        highs, logs = self._highs(), failover_logs(self._access, self._wanted)
         return find(self._probe(logs), moment, highs), logs
 
     def _probe(self, logs: Mapping[int, FailoverLog]) -> Probe:
-        values = self._client.server_version().startswith(_VALUES_ONLY)
-        opener = self._client.opener(
+        values = server_version(self._access).startswith(_VALUES_ONLY)
+        opener = Opener(
+            self._access,
             lambda collections: Decoder(DCP, _COLUMNS, collections=collections),
             _LIMITS,
             manner_of(DCP, None),
-            values=values,
+            {"values": values},
         )
 
         terms = Terms(self._chosen, rollback_rows(Decoder(with_rollback(DCP), _COLUMNS)), "stop")

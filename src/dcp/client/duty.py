@@ -7,31 +7,20 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection
-from typing import Protocol
 
 from dcp.client.connections import Connections
-from dcp.client.dialects import Manner
 from dcp.client.link import Link
 from dcp.client.maps import Maps
+from dcp.client.opener import Opener
 from dcp.client.pauses import LONGEST
 from dcp.client.terms import Terms
 from dcp.client.vbucket import Vbucket
-from dcp.cluster import ClusterMap, Node
+from dcp.cluster import Node
 from dcp.progress import Progress
 from dcp.session.connection import Session
 from dcp.session.stream import Stream
 
 log = logging.getLogger("dcp.client")
-
-
-class Cluster(Protocol):
-    """Who knows which node has what, and how to ask it."""
-
-    @property
-    def map(self) -> ClusterMap: ...
-
-    @property
-    def manner(self) -> Manner: ...
 
 
 class Duty:
@@ -40,13 +29,13 @@ class Duty:
     def __init__(
         self,
         lock: threading.RLock,
-        cluster: Cluster,
+        opener: Opener,
         vbuckets: Collection[Vbucket],
         connections: Connections,
         maps: Maps,
         terms: Terms,
     ) -> None:
-        self._lock, self._cluster, self._vbuckets = lock, cluster, vbuckets
+        self._lock, self._opener, self._vbuckets = lock, opener, vbuckets
         self._connections, self._maps, self._terms = connections, maps, terms
         # Ends of snapshots that nodes left out, and whether that is still a reason to ask again.
         self._lacking: set[tuple[int, int]] = set()
@@ -56,7 +45,7 @@ class Duty:
         """Ask for every stream that is missing and can be had; how long until that is to be tried again."""
         now = time.monotonic()
         wakes = [now + LONGEST]
-        cluster_map = self._cluster.map
+        cluster_map = self._opener.access.map
         self._connections.abandon(cluster_map.nodes)
         self._connections.close_idle({vbucket.link for vbucket in self._vbuckets})
         opening: defaultdict[Link, list[Vbucket]] = defaultdict(list)
@@ -101,7 +90,7 @@ class Duty:
                             asked.progress, end=asked.end, chosen=self._terms.chosen, flags=self._terms.flags
                         )
 
-        if self._cluster.manner.one_request:
+        if self._opener.manner.one_request:
             self._connections.fill(link)
         link.do(command)
 
@@ -114,7 +103,7 @@ class Duty:
         def command(session: Session) -> None:
             stream = vbucket.stream
             if stream is not None and session.streams.get(stream.opaque) is stream:
-                self._cluster.manner.leave(session, stream)
+                self._opener.manner.leave(session, stream)
 
         vbucket.leaving = True
         link.do(command)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
-from typing import Any, Protocol
 
-from dcp.client.call import Caller
 from dcp.client.connections import Connections
-from dcp.client.dialects import Manner
 from dcp.client.duty import Duty
+from dcp.client.ending import wait_for
 from dcp.client.link import Link
 from dcp.client.maps import Maps
+from dcp.client.opener import Opener
 from dcp.client.outcome import Outcome
 from dcp.client.persistence import Persistence
 from dcp.client.queue import Item, Queue
@@ -21,7 +20,6 @@ from dcp.client.stats import Counters, Window
 from dcp.client.terms import Terms
 from dcp.client.vbucket import Vbucket
 from dcp.client.watch import Seen
-from dcp.cluster import ClusterMap, Node
 from dcp.errors import DcpError, SnapshotError, TransportError
 from dcp.progress import Progress
 from dcp.session.connection import Delivery
@@ -32,55 +30,35 @@ from dcp.wire.memcached import Feature
 log = logging.getLogger("dcp.client")
 
 
-class Cluster(Protocol):
-    """What a stream needs of the client."""
-
-    @property
-    def map(self) -> ClusterMap: ...
-
-    @property
-    def poll_interval(self) -> float: ...
-
-    @property
-    def manner(self) -> Manner: ...
-
-    def refresh(self) -> ClusterMap: ...
-
-    def learn(self, config: Any, host: str) -> None: ...
-
-    def call(self, node: Node) -> Caller: ...
-
-    def open_link(self, node: Node, owner: Follower) -> Link: ...
-
-
 class Follower:
     """One stream. All its parts are under one lock.
 
     Links call `happened`, `delivered` and `lost`; the consumer calls `next`.
     """
 
-    def __init__(self, cluster: Cluster, vbuckets: Iterable[Vbucket], terms: Terms) -> None:
+    def __init__(self, opener: Opener, vbuckets: Iterable[Vbucket], terms: Terms) -> None:
         self.counters = Counters()
-        self._cluster, self._terms = cluster, terms
+        self._access, self._terms = opener.access, terms
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
         self._vbuckets = {vbucket.number: vbucket for vbucket in vbuckets}
         within = terms.persisted_within
-        self._persistence = None if within is None else Persistence(cluster, within)
+        self._persistence = None if within is None else Persistence(self._access, within)
         marks = {number: Mark(Progress(vbucket.position), 0) for number, vbucket in self._vbuckets.items()}
         self._queue = Queue(self._lock, marks, self._persistence, self._all_done)
-        self._maps = Maps(cluster)
-        self._connections = Connections(lambda node: cluster.open_link(node, self))
-        self._duty = Duty(self._lock, cluster, self._vbuckets.values(), self._connections, self._maps, terms)
+        self._maps = Maps(self._access)
+        self._connections = Connections(lambda node: opener.open_link(node, self))
+        self._duty = Duty(self._lock, opener, self._vbuckets.values(), self._connections, self._maps, terms)
         self._outcome = Outcome(
-            self._vbuckets, self._connections, self._queue, self._maps, cluster.manner, terms, self.counters
+            self._vbuckets, self._connections, self._queue, self._maps, opener.manner, terms, self.counters
         )
         with self._lock:
             self._begin()
-        self._supervisor = threading.Thread(target=self._supervise, name="dcp supervisor", daemon=True)
-        self._supervisor.start()
+        supervisor = threading.Thread(target=self._supervise, name="dcp supervisor", daemon=True)
+        supervisor.start()
+        self._threads = [supervisor]
         if self._persistence is not None:
-            self._persistence.start(self._queue)
+            self._threads.append(self._persistence.start(self._queue))
 
     def _begin(self) -> None:
         for vbucket in self._vbuckets.values():
@@ -122,12 +100,7 @@ class Follower:
 
     def close(self) -> None:
         self.stop()
-        for link in self._connections:
-            link.join()
-        if self._persistence is not None:
-            self._persistence.close()
-        if self._supervisor is not threading.current_thread():
-            self._supervisor.join()
+        wait_for([link.thread for link in self._connections] + self._threads)
 
     # For the links.
 
@@ -144,7 +117,7 @@ class Follower:
             log.info("%s: ready", link.name)
             self._connections.ready(link)
             self._maps.polls |= Feature.CLUSTERMAP_CHANGE_NOTIFICATION not in event.agreement.features
-            self._cluster.learn(event.agreement.config, link.name)
+            self._access.learn(event.agreement.config, link.name)
         elif isinstance(event, MapChanged):
             self._maps.told(event.config, link.name)
         elif isinstance(event, Accepted):
@@ -196,7 +169,7 @@ class Follower:
     def seen(self) -> list[Seen]:
         """Where each vbucket stands that is not at its end."""
         with self._lock:
-            owner = self._cluster.map.owner
+            owner = self._access.map.owner
             links, troubles = self._connections.by_node(), self._connections.troubles
             there = [vbucket for vbucket in self._vbuckets.values() if not vbucket.done]
             return [see(vbucket, owner(vbucket.number), links, troubles) for vbucket in there]

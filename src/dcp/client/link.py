@@ -69,13 +69,13 @@ class Link:
         self._first_news = 0.0
         # Streams that came to their end, and whose rows may not have been delivered yet.
         self._finished: list[Ended] = []
-        self._thread = threading.Thread(target=self._run, name=f"dcp {name}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"dcp {name}", daemon=True)
 
     def __repr__(self) -> str:
         return f"<Link {self.name}>"
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     def do(self, command: Callable[[Session], None]) -> None:
         """Let the thread do something with the session."""
@@ -91,10 +91,6 @@ class Link:
         """Let the thread end; nothing is delivered any more."""
         self.closing = True
         self._ring()
-
-    def join(self) -> None:
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
 
     def _ring(self) -> None:
         with contextlib.suppress(OSError):

@@ -80,20 +80,15 @@ class Persistence:
         self._first: Waiting | None = None
         self._since = 0.0
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    def start(self, owner: Owner) -> None:
-        self._thread = threading.Thread(target=self._run, args=(owner,), name="dcp persistence", daemon=True)
-        self._thread.start()
+    def start(self, owner: Owner) -> threading.Thread:
+        thread = threading.Thread(target=self._run, args=(owner,), name="dcp persistence", daemon=True)
+        thread.start()
+        return thread
 
     def stop(self) -> None:
         """Let the thread end."""
         self._stop.set()
-
-    def close(self) -> None:
-        self.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
 
     def covers(self, needs: Needs) -> bool:
         """Whether every copy has all of it on disk."""

@@ -9,10 +9,9 @@ from dataclasses import replace
 from dcp.checkpoint import Checkpoint
 from dcp.client.follower import Follower
 from dcp.client.queue import Item
-from dcp.client.stats import Counters, Stats
-from dcp.client.watch import FLOWING
-from dcp.client.watcher import Watcher
+from dcp.client.stats import Counters
 from dcp.client.when import Places
+from dcp.client.work import Work
 from dcp.columns.batch import Batch
 from dcp.columns.cut import Cut
 
@@ -28,8 +27,8 @@ class ChangeStream:
         self,
         client: object,
         follower: Follower,
+        work: Work,
         empty: Checkpoint,
-        watcher: Watcher,
         found: Mapping[str, Places],
         cut: Cut | None,
     ) -> None:
@@ -38,13 +37,12 @@ class ChangeStream:
         # Where each vbucket was at a time that `start` or `end` is, and how that was found.
         self.found = found
         self._follower = follower
-        self._watcher = watcher
+        self._work = work
         self._empty = empty
         self._cut = cut
         self._item: Item | None = None
-        self.closed = False
         # The threads do not hold the stream: they end when nobody does.
-        weakref.finalize(self, _stop, follower, watcher).atexit = False
+        weakref.finalize(self, work.stop).atexit = False
 
     def __iter__(self) -> ChangeStream:
         return self
@@ -81,44 +79,16 @@ class ChangeStream:
         """What happened so far."""
         return self._follower.counters
 
-    def stats(self, bucket: str) -> Stats:
-        """What came of it, and how it stands."""
-        seen = [] if self.closed else self._follower.seen()
-        lags = self._watcher.lags()
-        changes, size = self._watcher.rates
-        counters = self._follower.counters
-        return Stats(
-            bucket,
-            changes=counters.rows,
-            bytes=counters.bytes,
-            batches=counters.batches,
-            changes_per_second=changes,
-            bytes_per_second=size,
-            rollbacks=counters.rollbacks,
-            reconnects=counters.reconnects,
-            stream_ends=dict(counters.stream_ends),
-            vbuckets=len(seen),
-            streams=sum(one.reason in FLOWING for one in seen),
-            connections={} if self.closed else self._follower.windows(),
-            lag=lags.get(None),
-            collections={path: lag for path, lag in lags.items() if path is not None},
-            stuck=dict(self._watcher.stuck),
-        )
+    @property
+    def closed(self) -> bool:
+        return self._work.closed
 
     def close(self) -> None:
         """End it; nothing comes any more."""
-        self.closed = True
-        self._watcher.close()
-        self._follower.close()
+        self._work.close()
 
     def __enter__(self) -> ChangeStream:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _stop(follower: Follower, watcher: Watcher) -> None:
-    """Let their threads end, and wait for none: whoever collects garbage may be one of them."""
-    watcher.stop()
-    follower.stop()

@@ -6,13 +6,17 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from dcp.client.access import Access
 from dcp.client.call import Caller
+from dcp.client.ending import wait_for
+from dcp.client.questions import collections
+from dcp.client.selection import Selection
 from dcp.client.stats import Lag, Stuck
 from dcp.client.watch import Backlog, Seen, Watch
-from dcp.cluster import ClusterMap, Node
+from dcp.cluster import Node
 from dcp.errors import DcpError, ServerError
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 
@@ -28,17 +32,6 @@ _ALL = None
 Highs = dict[int, int]
 
 
-class Cluster(Protocol):
-    """Who knows the nodes, and the collections."""
-
-    @property
-    def map(self) -> ClusterMap: ...
-
-    def call(self, node: Node) -> Caller: ...
-
-    def collections(self) -> dict[int, str]: ...
-
-
 class Watched(Protocol):
     """A stream: what came of its vbuckets, how far its consumer is, and how much came in all."""
 
@@ -52,13 +45,11 @@ class Watched(Protocol):
 class Watcher:
     """Looks every `interval` seconds, in a thread of its own.
 
-    follows: which collections the stream is about, by id and path; None for the whole bucket.
+    selection: what the stream is about.
     """
 
-    def __init__(
-        self, cluster: Cluster, watched: Watched, interval: float, follows: Callable[[int, str], bool] | None
-    ) -> None:
-        self._cluster, self._watched, self._interval, self._follows = cluster, watched, interval, follows
+    def __init__(self, access: Access, watched: Watched, interval: float, selection: Selection) -> None:
+        self._access, self._watched, self._interval, self._selection = access, watched, interval, selection
         self._watch = Watch(_LOOKS * interval)
         self._backlogs: dict[str | None, Backlog] = {}
         self._callers: dict[Node, Caller] = {}
@@ -77,9 +68,7 @@ class Watcher:
 
     def close(self) -> None:
         self.stop()
-        self.stuck, self._backlogs, self.rates = {}, {}, (0.0, 0.0)
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+        wait_for([self._thread])
 
     def lags(self) -> dict[str | None, Lag]:
         """By collection, and None for all of them."""
@@ -136,7 +125,7 @@ class Watcher:
             log.debug("no collections: %s", error)
             wanted = {}
         found: dict[str | None, Highs] = {_ALL: {}} | {path: {} for path in wanted.values()}
-        for node in self._cluster.map.nodes:
+        for node in self._access.map.nodes:
             try:
                 self._ask(node, wanted, found)
             except DcpError as error:
@@ -146,14 +135,14 @@ class Watcher:
         return found
 
     def _wanted(self) -> Iterator[tuple[int, str]]:
-        paths = sorted(self._cluster.collections().items())
-        yield from [item for item in paths if self._follows is None or self._follows(*item)][:_MOST_COLLECTIONS]
+        paths = sorted(collections(self._access).items())
+        yield from [item for item in paths if self._selection.follows(*item)][:_MOST_COLLECTIONS]
 
     def _ask(self, node: Node, wanted: Mapping[int, str], found: dict[str | None, Highs]) -> None:
         if node not in self._callers:
-            self._callers[node] = self._cluster.call(node)
+            self._callers[node] = self._access.call(node)
         active: dict[str, Any] = {"state": int(VbucketState.ACTIVE)}
-        whole = [] if self._follows is not None else [_ALL]
+        whole = [_ALL] if self._selection.chosen is None else []
         asked: list[str | None] = [*whole, *wanted.values()]
         questions = [{"fields": active} for _ in whole] + [{"fields": active | {"collection_id": n}} for n in wanted]
         for path, answer in zip(asked, self._callers[node].ask_all("get_all_vb_seqnos", questions), strict=True):

@@ -1,0 +1,226 @@
+"""A bucket as a client reaches it: its newest map, a connection for commands, and connections to its nodes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from dcp.client import url as urls
+from dcp.client.call import Caller
+from dcp.client.dialects import DCP, check_options
+from dcp.client.ending import MOMENT
+from dcp.client.srv import lookup
+from dcp.client.transport import Security, connect
+from dcp.cluster import ClusterMap, Node
+from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, ServerError, TransportError
+from dcp.session.handshake import Wishes
+from dcp.session.sasl import Credentials
+from dcp.wire.body import JSON
+
+log = logging.getLogger("dcp.client")
+
+DEFAULTS: dict[str, Any] = {
+    "bootstrap_timeout": 10.0,
+    # As the SDKs do.
+    "config_poll_interval": 2.5,
+    "kv_connect_timeout": 10.0,
+    "network": "auto",
+    "dcp_buffer_size": 20 << 20,
+    "noop_interval": 120.0,
+    "compression": "on",
+    "dialect": DCP,
+    "stats_interval": 10.0,
+    "tls_verify": True,
+}
+
+
+class Access:
+    """Of one client. It knows no streams: what their threads hold is this."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self.target = urls.parse(url)
+        given = {**self.target.options, **urls.checked(options)}
+        self.options: dict[str, Any] = {**DEFAULTS, **given}
+        check_options(self.dialect, given)
+        self._credentials = Credentials(self.target.username, self.target.password) if self.target.username else None
+        self._context = tls_context(self.options) if self.target.tls else None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._name = f"dcp-arrow {os.getpid()} {uuid.uuid4().hex[:12]}"
+        self._count = 0
+        self._caller: Caller | None = None
+        self._map: ClusterMap | None = None
+        found = lookup(self.target.srv, self.options["bootstrap_timeout"]) if self.target.srv else ()
+        self._seeds = found or self.target.addresses
+        self._bootstrap()
+
+    def close(self) -> None:
+        """Nothing is opened any more. Who waits for a node now hangs up himself."""
+        self._closed = True
+        if self._lock.acquire(timeout=MOMENT):
+            try:
+                self._hang_up()
+            finally:
+                self._lock.release()
+
+    @property
+    def dialect(self) -> str:
+        return str(self.options["dialect"])
+
+    @property
+    def poll_interval(self) -> float:
+        return float(self.options["config_poll_interval"])
+
+    # The map.
+
+    @property
+    def map(self) -> ClusterMap:
+        """The newest that is known."""
+        assert self._map is not None
+        return self._map
+
+    def refresh(self) -> ClusterMap:
+        """Fetch the map, from any node that answers."""
+        with self._lock:
+            self._bootstrap()
+            return self.map
+
+    def learn(self, config: Any, host: str) -> None:
+        """A node told a map."""
+        if isinstance(config, dict) and "nodeLocator" in config:
+            network = self.options["network"]
+            self._take(ClusterMap.parse(JSON.encode(config), host.rpartition(":")[0], None, network))
+
+    def _take(self, found: ClusterMap) -> None:
+        if self._map is not None and not found.newer_than(self._map):
+            return
+        if self._map is not None and found.change_since(self._map).recreated:
+            raise ServerError(
+                f"bucket {found.name!r} was deleted and made anew: no position holds any more; connect again, and "
+                "stream from the beginning"
+            )
+        self._map = found
+        log.info(
+            "bucket %s: map %d.%d, %d vbuckets on %s",
+            found.name,
+            found.epoch,
+            found.revision,
+            found.num_vbuckets,
+            ", ".join(map(str, found.nodes)),
+        )
+
+    def _bootstrap(self) -> None:
+        """Any node that tells the map will do: first those of the map, then those of the url."""
+        self._hang_up()
+        problems: list[DcpError] = []
+        for host, port in self._places():
+            try:
+                self._caller = self._call(host, port, stream=False)
+                self._take(self._fetch(self._caller))
+                return
+            except (TransportError, RemoteProtocolError) as error:
+                self._hang_up()
+                problems.append(error)
+                log.info("%s", error)
+            finally:
+                if self._closed:
+                    self._hang_up()
+        if len(problems) == 1:
+            raise problems[0]
+        raise TransportError("no node can be reached: " + "; ".join(map(str, problems)))
+
+    def _places(self) -> Iterable[tuple[str, int]]:
+        seen = set()
+        for node in self._map.nodes if self._map is not None else ():
+            port = node.address.tls_port if self.target.tls else node.address.port
+            if port is not None:
+                seen.add((node.address.host, port))
+                yield node.address.host, port
+        for address in self._seeds:
+            if (address.host, address.port) not in seen:
+                yield address.host, address.port
+
+    def _fetch(self, caller: Caller) -> ClusterMap:
+        answer = caller.ask("get_cluster_config")
+        if answer.status:
+            raise ServerError(f"{caller.where}: the node does not tell the cluster map", answer.status)
+        return ClusterMap.parse(answer.value, caller.host, caller.port, self.options["network"])
+
+    def _hang_up(self) -> None:
+        if self._caller is not None:
+            self._caller.close()
+            self._caller = None
+
+    # Commands.
+
+    def ask(self, name: str, **parts: Any) -> Any:
+        """A command, to the node that told the map."""
+        with self._lock:
+            if self._caller is None:
+                self._bootstrap()
+            assert self._caller is not None
+            try:
+                return self._caller.ask(name, **parts)
+            except TransportError:
+                self._bootstrap()
+                return self._caller.ask(name, **parts)
+
+    @property
+    def where(self) -> str:
+        """The node that commands go to, as far as there is one."""
+        return self._caller.where if self._caller is not None else ""
+
+    def call(self, node: Node, *, stream: bool = False) -> Caller:
+        """A connection of its own to a node, to ask it commands; `stream`: opened for DCP."""
+        return self._call(*self._place(node), stream=stream)
+
+    def _call(self, host: str, port: int, *, stream: bool) -> Caller:
+        wishes = self._wishes("commands", stream=stream)
+        if self._closed:
+            raise LocalProtocolError("the client is closed: connect again")
+        sock = connect(host, port, self.options["kv_connect_timeout"], self._context)
+        return Caller(sock, wishes, host, port, self.options["bootstrap_timeout"])
+
+    # Connections.
+
+    def dialer(self, node: Node) -> Callable[[], socket.socket]:
+        """What opens a socket to a node."""
+        return partial(connect, *self._place(node), self.options["kv_connect_timeout"], self._context)
+
+    def _place(self, node: Node) -> tuple[str, int]:
+        port = node.address.tls_port if self.target.tls else node.address.port
+        if port is None:
+            raise TransportError(f"{node}: no port {'with' if self.target.tls else 'without'} TLS in the map")
+        return node.address.host, port
+
+    def wishes(self, **more: Any) -> Wishes:
+        """For another connection with streams; two of one name would cut each other off."""
+        self._count += 1
+        return self._wishes(str(self._count), **more)
+
+    def _wishes(self, name: str, **more: Any) -> Wishes:
+        return Wishes(
+            f"{self._name} {name}",
+            self.target.bucket,
+            self._credentials,
+            self.options.get("sasl_mech_force"),
+            self.target.tls,
+            window=self.options["dcp_buffer_size"],
+            noop_interval=max(1, round(self.options["noop_interval"])),
+            snappy=self.options["compression"] != "off",
+            **more,
+        )
+
+
+def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
+    """How TLS is to be done, by the options of a connection string."""
+    return Security(
+        options.get("ca_cert_path"), options.get("cert_path"), options.get("key_path"), options["tls_verify"]
+    ).context()

@@ -1,0 +1,91 @@
+"""What nodes are asked: how far they are, which histories they have, and which collections there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dcp.client.access import Access
+from dcp.errors import LocalProtocolError, RemoteProtocolError, ServerError
+from dcp.position import FailoverLog
+from dcp.tree import Tree
+from dcp.wire.memcached import SEQNOS, Status, VbucketState
+
+_NO_COLLECTIONS = (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.NO_COLLECTIONS_MANIFEST)
+
+
+def server_version(access: Access) -> str:
+    return str(access.ask("version").value, errors="replace")
+
+
+def high_seqnos(access: Access, collection_id: int | None = None) -> dict[int, int]:
+    fields = {"state": int(VbucketState.ACTIVE)}
+    fields |= {} if collection_id is None else {"collection_id": collection_id}
+    found: dict[int, int] = {}
+    for node in access.refresh().nodes:
+        with access.call(node) as caller:
+            answer = caller.ask("get_all_vb_seqnos", fields=fields)
+        if answer.status:
+            raise ServerError(f"{node}: no seqnos", answer.status)
+        found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {})}
+    return dict(sorted(found.items()))
+
+
+def failover_logs(access: Access, vbuckets: Iterable[int]) -> dict[int, FailoverLog]:
+    wanted, cluster_map = set(vbuckets), access.map
+    found: dict[int, FailoverLog] = {}
+    for node in cluster_map.nodes:
+        mine = sorted(wanted.intersection(cluster_map.vbuckets_of(node)))
+        if not mine:
+            continue
+        with access.call(node) as caller:
+            answers = caller.ask_all("kv_get_failover_log", [{"vbucket": number} for number in mine])
+        for number, answer in zip(mine, answers, strict=True):
+            if not answer.status:
+                found[number] = FailoverLog.of(answer.body())
+    return found
+
+
+# Collections.
+
+
+def collections(access: Access) -> dict[int, str]:
+    answer = access.ask("get_collections_manifest")
+    if answer.status in _NO_COLLECTIONS:
+        return {}
+    if answer.status:
+        raise ServerError("the server does not tell its collections", answer.status)
+    return dict(_paths(Tree.parse(answer.value, "collections manifest", RemoteProtocolError)))
+
+
+def _paths(manifest: Tree) -> Iterator[tuple[int, str]]:
+    for scope in manifest["scopes"]:
+        for collection in scope["collections"]:
+            path = f"{scope['name'].text()}.{collection['name'].text()}"
+            try:
+                yield int(collection["uid"].text(), 16), path
+            except ValueError:
+                collection["uid"].refuse("hexadecimal digits")
+
+
+def scope_id(access: Access, name: str) -> int:
+    return _id(access, "get_scope_id", name, "scope_id")
+
+
+def collection_id(access: Access, path: str) -> int:
+    return _id(access, "get_collection_id", path, "collection_id")
+
+
+def _id(access: Access, command: str, path: str, field: str) -> int:
+    answer = access.ask(command, value=path.encode())
+    if answer.status in (Status.UNKNOWN_SCOPE, Status.UNKNOWN_COLLECTION):
+        raise LocalProtocolError(
+            f"{field.removesuffix('_id')}: there is no {path!r} in {access.target.bucket!r}; "
+            "client.collections() has those that there are"
+        )
+    if answer.status:
+        error = ServerError(f"{path}: the server takes this for no name of a scope or collection", answer.status)
+        if answer.status in _NO_COLLECTIONS:
+            error = ServerError(f"{path}: the server has no collections; they take 7.0 or newer", answer.status)
+        error.node = access.where
+        raise error
+    return int(answer.fields[field])
