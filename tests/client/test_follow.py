@@ -238,6 +238,42 @@ def test_the_threads_of_a_client_that_nobody_holds_come_to_their_end() -> None:
             assert not thread.is_alive(), thread.name
 
 
+def test_a_stream_that_nobody_holds_ends_and_what_it_did_still_counts() -> None:
+    with Cluster(vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(100)
+        before = set(threading.enumerate())
+        stream = client.stream()
+        catch_up(stream, Consumer(), cluster)
+        started = set(threading.enumerate()) - before
+        assert client.stats().vbuckets == 4
+        del stream
+        gc.collect()
+        for thread in started:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), thread.name
+        for _ in range(2):
+            told = client.stats()
+            assert (told.changes, told.vbuckets, told.connections) == (100, 0, {})
+            client.stream().close()
+
+
+def test_an_end_does_not_wait_for_a_node_that_does_not_answer() -> None:
+    never = {"kv_connect_timeout": "1h", "bootstrap_timeout": "1h", "stats_interval": "10ms"}
+    with Cluster(vbuckets=4, tls=True) as cluster:
+        before = set(threading.enumerate())
+        client = dcp.connect(f"{cluster.tls_url}?ca_cert_path={cluster.ca_file}", **never)
+        with cluster.fault("pause"):
+            stream = client.stream()
+            with pytest.raises(TimeoutError):
+                stream.next(0.1)
+            client.close()
+            waiting = {thread for thread in set(threading.enumerate()) - before if thread.is_alive()}
+            assert any(thread.name.startswith("dcp ") for thread in waiting)
+        for thread in waiting:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), thread.name
+
+
 def test_a_stream_holds_its_client() -> None:
     with Cluster(vbuckets=4) as cluster:
         cluster.load(100)
