@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -32,7 +33,7 @@ from dcp.bench import (  # noqa: E402
 )
 from dcp.bench.frames import KIB, Case  # noqa: E402
 from dcp.bench.producer import producing  # noqa: E402
-from tests.cli.running import run  # noqa: E402
+from tests.cli.running import PATIENCE, run, start  # noqa: E402
 from tests.pages import README  # noqa: E402
 
 TINY = 16 * KIB
@@ -118,6 +119,28 @@ def test_one_benchmark_as_json_prints_nothing_else(tmp_path: Path) -> None:
     found = json.loads(ran.stdout)
     assert {measurement["bench"] for measurement in found["measurements"]} == {"encode"}
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["bench.json", "bench.txt"]
+
+
+@pytest.mark.parametrize(
+    ("library", "only", "extra"), [("numpy", "decode", "cli,arrow,embedded"), ("pyspark", "spark", "spark")]
+)
+def test_a_missing_library_is_missed_in_one_sentence(tmp_path: Path, library: str, only: str, extra: str) -> None:
+    main = f"import sys; sys.modules[{library!r}] = None; from dcp.cli import main; main()"
+    with start("bench", "--only", only, "--out", tmp_path / "new", main=main) as bench:
+        printed, said = bench.communicate(timeout=PATIENCE)
+    assert (bench.returncode, printed) == (1, "")
+    assert said == f"Error: this command needs {library}: pip install 'dcp-arrow[{extra}]'\n"
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_interrupted_run_is_a_line_and_leaves_nothing(tmp_path: Path) -> None:
+    with start("bench", "--quick", "--only", "encode", "--out", tmp_path / "new") as bench:
+        assert bench.stdout is not None
+        assert bench.stdout.readline().startswith("encode: ")
+        bench.send_signal(signal.SIGTERM)
+        _, said = bench.communicate(timeout=PATIENCE)
+    assert (bench.returncode, said) == (130, "\ninterrupted\n")
+    assert not (tmp_path / "new").exists()
 
 
 def test_memory_is_reported_for_every_tenth_of_the_changes() -> None:

@@ -55,6 +55,7 @@ MISTAKES = [
     ("inspect empty", 1, "empty: no frames of dcp in 0 bytes"),
     ("inspect half.hex", 1, "the input ends inside it"),
     ("inspect torn.pcap", 1, "capture: damaged, or it ends too early"),
+    ("bench --only disk", 2, "'disk' is not one of 'decode'"),
     ("replay notes.txt", 1, "magic: expected"),
     ("replay other.json", 1, "expected an object with a member server_hex"),
     ("doctor nonsense", 1, "write it as couchbase://user:password@host1,host2/bucket"),
