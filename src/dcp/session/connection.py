@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, SnapshotError
-from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.events import Accepted, Answered, Ended, Event, MapChanged, Purged, Ready, Refused, RolledBack
-from dcp.session.handshake import Agreement, Dialogue, Wishes, agree, greet
+from dcp.session.handshake import Agreement, Handshake, Wishes
 from dcp.session.manifest import Manifest
-from dcp.session.states import READY, REQUESTED, SESSION, follow
+from dcp.session.request import stream_request
+from dcp.session.states import REQUESTED
 from dcp.session.stream import Mark, Stream, histories
 from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
-from dcp.wire.dcp_body import STREAM_FILTER, StreamFilter
+from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Dialect, Kind, Magic
-from dcp.wire.memcached import Feature, Status
+from dcp.wire.memcached import Status
 
 # A peer that says nothing for so many of its own noop intervals is gone, or for so many seconds before they are known.
 _SILENT_INTERVALS = 2
@@ -29,7 +29,7 @@ _PATIENCE = 60.0
 # Bytes are given back when they are this part of the window.
 _ACK_PART = 4
 _MOST_OPAQUES = 0xFFFF_FFF0
-_END_ON_CLOSE, _MARKER_VERSION = "send_stream_end_on_client_close_stream", "max_marker_version"
+_END_ON_CLOSE = "send_stream_end_on_client_close_stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,6 @@ class Session:
         self._wishes = wishes
         self._make_decoder = decoder
         self._decoder = decoder(wishes.collections)
-        self._state = next(iter(SESSION))
         self._out: list[bytes] = []
         self._urgent: list[bytes] = []
         self._seen = 0
@@ -71,16 +70,15 @@ class Session:
         self._owed = 0
         self._asked: dict[int, str] = {}
         self._failure: DcpError | None = None
-        self._dialogue = self._converse()
-        self._question = self._ask(next(self._dialogue))
+        self._handshake = Handshake(wishes, self._has_collections)
+        self._say(self._handshake.question)
 
     @classmethod
     def agreed(cls, agreement: Agreement, decoder: Callable[[bool], Decoder], now: float) -> Session:
         """One whose handshake somebody else went through, on the same connection."""
         session = cls(Wishes("", "", collections=agreement.collections), decoder, now)
-        session._dialogue.close()
         session._out.clear()
-        session.agreement, session._state = agreement, READY
+        session.agreement = agreement
         return session
 
     # Bytes.
@@ -200,25 +198,17 @@ class Session:
         chosen: StreamFilter | None = None,
     ) -> Stream:
         """Ask for a stream from a position on."""
-        position, sid = progress.position, None if chosen is None else chosen.sid
-        stream = Stream(self._opaque(), Progress(position), end, sid)
+        sid = None if chosen is None else chosen.sid
+        stream = Stream(self._opaque(), Progress(progress.position), end, sid)
         self._add(stream)
-        fields = {"flags": int(self._known(flags)), "end_seqno": end} | position.resume_point()._asdict()
-        value = b"" if (wanted := self._filter(position, chosen)) is None else STREAM_FILTER.encode(wanted)
-        self._say(
-            Frame("stream_request", Magic.REQUEST, stream.opaque, vbucket=stream.vbucket, fields=fields, value=value)
-        )
+        assert self.agreement is not None
+        self._say(stream_request(stream, self.agreement, flags, chosen))
         return stream
 
     def _add(self, stream: Stream) -> None:
         self._check_open(stream)
         self.streams[stream.opaque] = stream
         self._keys.add(stream.key)
-
-    def _known(self, flags: StreamFlag) -> StreamFlag:
-        """Without what servers before 5.0 refuse; there only active vbuckets are asked for anyway."""
-        assert self.agreement is not None
-        return flags if Feature.XERROR in self.agreement.features else flags & ~StreamFlag.ACTIVE_VB_ONLY
 
     def _check_open(self, stream: Stream) -> None:
         whose = f"vbucket {stream.vbucket}"
@@ -228,13 +218,6 @@ class Session:
             raise LocalProtocolError(f"{whose}: expected a stream id exactly where enable_stream_id is agreed on")
         if stream.key in self._keys:
             raise LocalProtocolError(f"{whose}: expected one stream at a time, found one that is not over")
-
-    def _filter(self, position: StreamPosition, chosen: StreamFilter | None) -> StreamFilter | None:
-        """What is wanted, and what purge is known: then only a newer one is a reason to begin again."""
-        assert self.agreement is not None
-        if position.seqno and position.purge_seqno and _MARKER_VERSION in self.agreement.controls:
-            return replace(chosen or StreamFilter(), purge_seqno=position.purge_seqno)
-        return chosen
 
     def close_stream(self, stream: Stream) -> None:
         """Ask for its end; `Ended` says when that has come."""
@@ -349,36 +332,23 @@ class Session:
 
     # The handshake.
 
-    def _converse(self) -> Dialogue:
-        features = yield from greet(self._wishes)
-        if (Feature.COLLECTIONS in features) is not self._wishes.collections:
-            self._without_collections()
-        return (yield from agree(self._wishes, features))
-
     def _go_on(self, frame: Frame) -> Iterable[Event]:
         """The next step of the handshake."""
-        if (frame.name, frame.opaque) != (self._question.name, self._question.opaque):
-            raise RemoteProtocolError(f"expected the answer to {self._question.name}, found one to {frame.name}")
-        try:
-            self._question = self._ask(self._dialogue.send(frame))
-        except StopIteration as done:
-            self._state = follow(SESSION, self._state, "agreed", "handshake")
-            self.agreement = done.value
-            return (Ready(done.value),)
+        self.agreement = self._handshake.answer(frame)
+        if self.agreement is not None:
+            return (Ready(self.agreement),)
+        self._say(self._handshake.question)
         return ()
 
-    def _without_collections(self) -> None:
+    def _has_collections(self, agreed: bool) -> None:
         """Another decoder, for keys without ids. A server that was asked one thing has nothing else to say."""
+        if agreed is self._wishes.collections:
+            return
         if self._decoder.pending:
             raise RemoteProtocolError("expected silence after the answer to hello")
         controls, befores = self._decoder.controls, self._decoder.befores
         self._decoder = self._make_decoder(False)
         self._decoder.controls, self._decoder.befores = controls, befores
-
-    def _ask(self, frame: Frame) -> Frame:
-        self._state = follow(SESSION, self._state, frame.name, "handshake")
-        self._say(frame)
-        return frame
 
     def _say(self, frame: Frame) -> None:
         self._out.append(encode(frame, self.dialect))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from dcp.errors import AuthenticationError, RemoteProtocolError, ServerError
 from dcp.session import sasl
+from dcp.session.states import SESSION, follow
 from dcp.wire.body import JSON
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.frame import Frame
@@ -70,6 +71,39 @@ class Agreement:
     @property
     def collections(self) -> bool:
         return Feature.COLLECTIONS in self.features
+
+
+class Handshake:
+    """One question after the other, until something is agreed on. `question` is the one that waits for its answer.
+
+    collections: told whether keys will carry their ids, as soon as that is known.
+    """
+
+    def __init__(self, wishes: Wishes, collections: Callable[[bool], None]) -> None:
+        self._state = next(iter(SESSION))
+        self._dialogue = self._converse(wishes, collections)
+        self._ask(next(self._dialogue))
+
+    def answer(self, frame: Frame) -> Agreement | None:
+        """What came of it; None if there is another question first."""
+        if (frame.name, frame.opaque) != (self.question.name, self.question.opaque):
+            raise RemoteProtocolError(f"expected the answer to {self.question.name}, found one to {frame.name}")
+        try:
+            self._ask(self._dialogue.send(frame))
+        except StopIteration as done:
+            self._state = follow(SESSION, self._state, "agreed", "handshake")
+            agreement: Agreement = done.value
+            return agreement
+        return None
+
+    def _ask(self, question: Frame) -> None:
+        self._state = follow(SESSION, self._state, question.name, "handshake")
+        self.question = question
+
+    def _converse(self, wishes: Wishes, collections: Callable[[bool], None]) -> Dialogue:
+        features = yield from greet(wishes)
+        collections(Feature.COLLECTIONS in features)
+        return (yield from agree(wishes, features))
 
 
 def greet(wishes: Wishes) -> Generator[Frame, Frame, frozenset[Feature]]:
