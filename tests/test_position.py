@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.position import MOST_BRANCHES, Branch, FailoverLog
+from dcp.position import MOST_BRANCHES, Branch, FailoverLog, StreamPosition
 
 LOG = FailoverLog.of([(3, 300), (2, 100), (1, 0)])
 
@@ -32,3 +32,19 @@ def test_a_log_is_ordered_and_bounded_whatever_happened(events: list[tuple[int, 
     starts = [branch.seqno for branch in log]
     assert starts == sorted(starts, reverse=True)
     assert len(log) <= MOST_BRANCHES
+
+
+@given(st.sets(st.integers(1, 50)), st.integers(0, 60), st.integers(0, 9), st.integers(0, 60))
+def test_who_took_less_goes_back_to_a_snapshot_below_that(ends: set[int], seqno: int, rest: int, kept: int) -> None:
+    """Whatever a failover leaves of the window, the place to go on is one where nothing was replaced."""
+    marks = tuple(sorted((end for end in ends if end < seqno), reverse=True))
+    start = max(marks, default=0) if rest else seqno
+    position = StreamPosition(1, 7, seqno, start, seqno + rest, marks=marks)
+    for most in range(seqno):
+        less = position.short_of(most)
+        assert (less.seqno, less.snapshot_end) == (most, position.snapshot_end)
+        assert less.snapshot_start == max((mark for mark in marks if mark <= most), default=0)
+        back = less.within(kept)
+        assert back == less if kept >= position.snapshot_end else back.seqno in {0, *marks}
+        assert back.seqno <= max(most, kept)
+    assert position.short_of(seqno) == position

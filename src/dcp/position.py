@@ -165,6 +165,13 @@ class StreamPosition:
             marks=tuple(mark for mark in self.marks if mark < seqno),
         )
 
+    def short_of(self, seqno: int) -> StreamPosition:
+        """The same for who took nothing above `seqno`: that lies in a window from where a snapshot ended below it."""
+        if self.seqno <= seqno:
+            return self
+        start = next((place for place in (self.snapshot_start, *self.marks) if place <= seqno), 0)
+        return replace(self, seqno=seqno, snapshot_start=start, marks=tuple(m for m in self.marks if m <= start))
+
     def under_older_uuid(self) -> StreamPosition | None:
         """The same place in the history before, if this one began right here.
 

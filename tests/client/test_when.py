@@ -119,6 +119,27 @@ def test_a_checkpoint_of_a_stream_from_a_time_goes_on_exactly() -> None:
         assert sorted(keys) == sorted(key for key, at in wanted.items() if at >= start)
 
 
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_checkpoint_of_a_stream_to_a_time_goes_on_with_what_is_behind_it(memory: bool) -> None:
+    columns = ["key", "timestamp"]
+    with Cluster(nodes=2, vbuckets=4, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        for n in range(600):
+            cluster.upsert(f"key{n % 400}", b"{}")
+        if not memory:
+            cluster.snapshot()
+        wanted = seen(client.stream(end="now", columns=columns))
+        when = moments(cluster)
+        saved: dcp.Checkpoint | str = "beginning"
+        came: dict[bytes, datetime] = {}
+        for end in (when[100], when[300], when[50], when[-1] + timedelta(seconds=1)):
+            stream = client.stream(saved, end.isoformat() if end <= when[-1] else "now", columns=columns)
+            part = seen(stream)
+            assert not part.keys() & came.keys()
+            came |= part
+            saved = stream.checkpoint
+        assert came == wanted
+
+
 def test_a_time_before_purged_deletions_begins_at_the_beginning() -> None:
     with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
         for n in range(600):

@@ -41,6 +41,9 @@ class ChangeStream:
         self._empty = empty
         self._cut = cut
         self._item: Item | None = None
+        # Nodes send a snapshot whole, and with it rows that are behind an end.
+        begins = follower.marks
+        self._ends = {n: max(place.seqno, begins[n].position.seqno) for n, place in found.get("end", {}).items()}
         # The threads do not hold the stream: they end when nobody does.
         weakref.finalize(self, work.stop).atexit = False
 
@@ -71,8 +74,9 @@ class ChangeStream:
     @property
     def checkpoint(self) -> Checkpoint:
         """Where to go on, in this or any other process: behind the last batch that was handed out."""
-        marks = self._follower.marks
-        return replace(self._empty, positions=tuple(marks[number].position for number in sorted(marks)))
+        found = (mark.position for _, mark in sorted(self._follower.marks.items()))
+        taken = (here.short_of(self._ends.get(here.vbucket, here.seqno)) for here in found)
+        return replace(self._empty, positions=tuple(taken))
 
     @property
     def counters(self) -> Counters:
