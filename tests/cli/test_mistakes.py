@@ -41,6 +41,7 @@ MISTAKES = [
     ("tail URL --collection shop.orders", 1, "there is no 'shop.orders' in 'default'"),
     ("tail URL --hex --no-values", 2, "expected one of them, found both"),
     ("tail URL --max 0", 2, "0 is not in the range"),
+    ("copy URL new --follow --to now", 2, "--follow and --to: expected one of them, found both"),
     ("copy URL directory", 1, "expected a new directory, or one that a copy wrote"),
     ("copy URL out.csv", 1, "expected a suffix of .parquet"),
     ("copy URL notes.txt --format parquet", 2, "Directory 'notes.txt' is a file"),

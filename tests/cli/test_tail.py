@@ -183,6 +183,11 @@ def test_what_was_written_between_two_times_is_shown(tmp_path: Path) -> None:
         assert sorted(json.loads(line)["key"] for line in shown) == wanted
         copied = json.loads(run("copy", cluster.url, tmp_path / "out.ndjson", "--from", when[20], "--json").output)
         assert copied["rows"] == sum(datetime.fromisoformat(row["timestamp"]) >= last for row in found) > 0
+        day = [
+            json.loads(run("copy", cluster.url, tmp_path / "day", *to, "--json").output)["rows"]
+            for to in (("--to", when[20]), ())
+        ]
+        assert day == [30 - copied["rows"], copied["rows"]]
 
 
 def test_deletions_that_are_forgotten_are_told(tmp_path: Path) -> None:

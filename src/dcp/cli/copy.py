@@ -18,7 +18,7 @@ import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli.changes import Names
 from dcp.cli.parts import Output
-from dcp.cli.positions import start_of
+from dcp.cli.positions import end_of, start_of
 from dcp.cli.terminal import console, counted
 from dcp.cli.writers import FORMATS, format_of
 from dcp.client.rollback import EVENT as ROLLBACK
@@ -38,9 +38,10 @@ _INTERRUPTED = 130
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--format", "format", type=click.Choice(list(FORMATS)), help="Default: what the suffix of OUT says.")
 @click.option("--from", "start", metavar="beginning|now|TIME|FILE", help="For a new OUT. Default: beginning.")
+@click.option("--to", "end", metavar="now|TIME|FILE", help="Default: now. FILE: a checkpoint, and its snapshot's rest.")
 @click.option("--scope", help="Only this scope, or the scope of --collection.")
 @click.option("--collection", "collections", multiple=True, help="Only this one, as scope.collection; repeatable.")
-@click.option("--follow", is_flag=True, help="Go on for ever; without, end at what is there now.")
+@click.option("--follow", is_flag=True, help="Go on for ever, where --to is an end otherwise.")
 @click.option("--max-rows-per-file", "most", type=click.IntRange(1), default=1_000_000, show_default=True)
 @click.option(
     "--commit-every",
@@ -59,6 +60,7 @@ def copy(
     out: Path,
     format: str | None,
     start: str | None,
+    end: str | None,
     scope: str | None,
     collections: tuple[str, ...],
     follow: bool,
@@ -80,13 +82,15 @@ def copy(
     \b
     Example:
       dcp copy couchbase://me:secret@localhost/travel travel.parquet
+      dcp copy couchbase://me:secret@localhost/travel day.parquet --from 2026-11-01T00:00Z --to 2026-11-02T00:00Z
       dcp copy couchbase://me:secret@localhost/travel hotels.ndjson --collection inventory.hotel --follow
       duckdb -c "from read_parquet('travel.parquet/**/part-*.parquet', hive_partitioning = true)"
     """
+    if follow and end is not None:
+        raise click.UsageError("--follow and --to: expected one of them, found both")
+    until = None if follow else end_of(end or "now")
     with closing(Output(out, format or format_of(out))) as output:
-        stopped = _run(
-            output, url, start, scope, collections, follow=follow, most=most, interval=interval, as_json=as_json
-        )
+        stopped = _run(output, url, start, until, scope, collections, most=most, interval=interval, as_json=as_json)
     if stopped and not follow:
         click.echo("interrupted: what is copied is safe; run it again to go on", err=True)
         ctx.exit(_INTERRUPTED)
@@ -96,10 +100,10 @@ def _run(
     output: Output,
     url: str,
     start: str | None,
+    end: str | Checkpoint | None,
     scope: str | None,
     collections: tuple[str, ...],
     *,
-    follow: bool,
     most: int,
     interval: float,
     as_json: bool,
@@ -115,17 +119,17 @@ def _run(
         dcp.connect(url) as client,
         client.stream(
             begin,
-            None if follow else "now",
+            end,
             scope=scope,
             collections=collections or None,
             batch_rows=min(most, _BATCH_ROWS),
             xattrs="map",
         ) as stream,
         _stopping() as stopped,
-        _Meter(client.high_seqnos(), stream.checkpoint, follow=follow) as meter,
+        _Meter(client.high_seqnos(), stream.checkpoint, follow=end is None) as meter,
     ):
         output.begin(stream.checkpoint, Names(client))
-        _copy(stream, output, meter, stopped, most, interval if follow else None)
+        _copy(stream, output, meter, stopped, most, interval if end is None else None)
         total = stream.counters
     _summarise(output, time.monotonic() - started, total.rollbacks, as_json=as_json)
     return bool(stopped)
