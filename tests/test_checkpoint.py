@@ -133,7 +133,7 @@ def test_a_vbucket_twice_is_refused() -> None:
     [
         (of(bucket_uuid="a"), of(bucket_uuid="b"), "bucket_uuid: expected 'b', found 'a'"),
         (of(num_vbuckets=64), of(num_vbuckets=1024), "num_vbuckets: expected 1024, found 64"),
-        (of(collections=(8, 9)), of(), "expected one of the whole bucket or of the whole bucket, found one of coll"),
+        (of(collections=(8, 9)), of(), "expected one of the whole bucket, found one of collections 8, 9"),
         (of(collections=(8, 9)), of(collections=(9, 10)), "expected one of collections 9, a or"),
         (of(scope=8), of(scope=9), "found one of scope 8"),
         (of(scope=8), of(collections=(8,)), "found one of scope 8"),

@@ -62,6 +62,18 @@ class Checkpoint:
 
         Other collections than those of the checkpoint would begin in the middle.
         """
+        self.check_bucket(stream)
+        narrower = self.scope == stream.scope and (
+            not self.collections or (bool(stream.collections) and {*stream.collections} <= {*self.collections})
+        )
+        if not narrower and (self.scope is not None or self.collections):
+            accepted = dict.fromkeys((_filter(stream), "the whole bucket"))
+            raise CheckpointError(
+                f"checkpoint: expected one of {' or of '.join(accepted)}, found one of {_filter(self)}"
+            )
+
+    def check_bucket(self, stream: Checkpoint) -> None:
+        """Raise unless its numbers are those of this bucket, whatever the filter."""
         for name in ("bucket", "bucket_uuid", "num_vbuckets"):
             mine, its = getattr(self, name), getattr(stream, name)
             if mine and its and mine != its:
@@ -69,13 +81,6 @@ class Checkpoint:
                     f"checkpoint: {name}: expected {its!r}, found {mine!r}: it is of another bucket, or of one "
                     "that was deleted and made anew; begin again without it"
                 )
-        narrower = self.scope == stream.scope and (
-            not self.collections or (bool(stream.collections) and {*stream.collections} <= {*self.collections})
-        )
-        if not narrower and (self.scope is not None or self.collections):
-            raise CheckpointError(
-                f"checkpoint: expected one of {_filter(stream)} or of the whole bucket, found one of {_filter(self)}"
-            )
 
     def to_json(self) -> str:
         """For people and for `from_json`: a line for each vbucket, 64-bit numbers as text."""

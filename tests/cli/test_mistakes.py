@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,3 +96,21 @@ def test_a_copy_that_was_refused_keeps_nobody_else_out(url: str, here: Path) -> 
     assert run("copy", url, here / "out").exit_code == 0
     assert "not ndjson" in run("copy", url, here / "out", "--format", "ndjson").output
     assert run("copy", url, here / "out").exit_code == 0
+
+
+@pytest.mark.parametrize("output", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "cp1252"}])
+def test_an_output_without_the_letters_gets_what_it_can_show(output: dict[str, str]) -> None:
+    command = [sys.executable, "-c", "from dcp.cli import main; main()", "doctor", "nonsense"]
+    done = subprocess.run(command, capture_output=True, env=os.environ | output)
+    assert done.returncode == 1
+    assert b"\\u2717" in done.stdout
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("tail", "--from", "beginning", "--to", "now"), ("count",), ("doctor",)])
+def test_no_output_at_all_is_no_bug(command: tuple[str, ...]) -> None:
+    closed = "import sys; sys.stdout = None; from dcp.cli import main; main()"
+    with Cluster(vbuckets=4) as cluster:
+        cluster.load(3)
+        done = subprocess.run([sys.executable, "-c", closed, *command, cluster.url], stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")

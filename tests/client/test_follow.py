@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -179,6 +181,7 @@ def test_a_closed_door_is_named_with_its_port() -> None:
             {"start": "yesterday"},
             "start: expected beginning, now, a Checkpoint, or a time with its zone such as .*, found 'yesterday'",
         ),
+        ({"start": None}, "start: expected beginning, now, .*, found None"),
         ({"end": "never"}, "end: expected None, now, a Checkpoint, or a time .*, found 'never'"),
         ({"on_rollback": "ignore"}, "on_rollback: expected replay or fail, found 'ignore'"),
         ({"vbuckets": [99]}, r"vbuckets: expected some of 0 to 3, found \[99\]"),
@@ -192,6 +195,25 @@ def test_a_wrong_option_says_what_is_accepted(option: dict[str, object], expecte
         pytest.raises(dcp.LocalProtocolError, match=expected),
     ):
         client.stream(**option)  # type: ignore[arg-type]
+
+
+def test_a_stream_does_not_end_where_another_bucket_stood() -> None:
+    with Cluster(vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(10)
+        elsewhere = replace(client.positions("now"), bucket_uuid="0" * 32)
+        with pytest.raises(dcp.CheckpointError, match=r"bucket_uuid: expected .* it is of another bucket"):
+            client.stream(end=elsewhere)
+
+
+@pytest.mark.parametrize("timeout", [math.nan, "1"])
+def test_a_timeout_that_is_no_time_is_refused(timeout: object) -> None:
+    with (
+        Cluster(vbuckets=4) as cluster,
+        dcp.connect(cluster.url) as client,
+        client.stream("now") as stream,
+        pytest.raises(dcp.LocalProtocolError, match="timeout: expected None or seconds, such as 10, found"),
+    ):
+        stream.next(timeout)  # type: ignore[arg-type]
 
 
 def test_an_old_node_that_has_a_replica_only_is_left_when_the_map_says_so() -> None:

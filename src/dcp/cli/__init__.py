@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
@@ -11,4 +12,8 @@ def main() -> None:
         from dcp.cli.group import dcp
     except ModuleNotFoundError as missing:
         sys.exit(f"dcp: the command line needs {missing.name}: pip install 'dcp-arrow[cli]'")
+    for stream in (sys.stdout, sys.stderr):
+        # A locale, or a pipe in Windows, may have no letters for what is shown.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     dcp()

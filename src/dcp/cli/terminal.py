@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
 
 from rich.console import Console
 
@@ -14,13 +15,18 @@ _UNBOUNDED = 200
 def console(*, to_stderr: bool = False) -> Console:
     """Where tables go: as wide as the terminal, or as wide as they need."""
     stream = sys.stderr if to_stderr else sys.stdout
-    width = None if stream.isatty() else _UNBOUNDED
+    width = None if _is_terminal(stream) else _UNBOUNDED
     return Console(file=stream, width=width, highlight=False, soft_wrap=width is not None)
 
 
 def is_colourful() -> bool:
     """Whether standard output is a terminal whose user wants colours."""
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return _is_terminal(sys.stdout) and "NO_COLOR" not in os.environ
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Where a stream was closed before the start, Python has None."""
+    return stream is not None and stream.isatty()
 
 
 def printable(text: str) -> str:

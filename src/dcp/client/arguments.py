@@ -42,6 +42,11 @@ def vbuckets(given: Any, count: int) -> list[int]:
     return sorted(set(found))
 
 
+def check_timeout(given: Any) -> None:
+    if given is not None and (not isinstance(given, int | float) or math.isnan(given)):
+        raise LocalProtocolError(f"timeout: expected None or seconds, such as 10, found {given!r:.100}")
+
+
 def check_limits(rows: Any, size: Any, linger: Any) -> None:
     """When a batch is handed out."""
     for option, value, most in (("batch_rows", rows, MAX_BATCH_ROWS), ("batch_bytes", size, MAX_BATCH_BYTES)):

@@ -45,7 +45,7 @@ class Bounds:
         if self._access.dialect == TAP:
             last = tap_end(start, end)
             return self.begin("beginning", empty), dict.fromkeys(self._wanted, last)
-        return self.begin(start, empty), self.end(end)
+        return self.begin(start, empty), self.end(end, empty)
 
     def begin(self, start: Time | Checkpoint, empty: Checkpoint) -> Mapping[int, StreamPosition]:
         self.since = tick("start", start)
@@ -68,7 +68,7 @@ class Bounds:
         place = self.found.get("start", {}).get(vbucket)
         return place.seqno if place is not None and place.how == "purged" else 0
 
-    def end(self, end: Time | Checkpoint | None) -> Mapping[int, int]:
+    def end(self, end: Time | Checkpoint | None, empty: Checkpoint) -> Mapping[int, int]:
         self.until = tick("end", end)
         if self.until is not None:
             if self.until > time.time_ns():
@@ -80,6 +80,7 @@ class Bounds:
         if end is None:
             return dict.fromkeys(self._wanted, ENDLESS)
         if isinstance(end, Checkpoint):
+            end.check_bucket(empty)
             known = end.by_vbucket()
             return {n: known[n].seqno if n in known else 0 for n in self._wanted}
         return self._highs()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dcp.checkpoint import Checkpoint
+from dcp.client.arguments import check_timeout
 from dcp.client.follower import Follower
 from dcp.client.queue import Item
 from dcp.client.stats import Counters
@@ -58,6 +59,7 @@ class ChangeStream:
 
     def next(self, timeout: float | None = None) -> Batch | None:
         """The next batch; None when the stream is at its end. TimeoutError if none comes for so many seconds."""
+        check_timeout(timeout)
         while True:
             if self._item is not None:
                 self._follower.processed(self._item)

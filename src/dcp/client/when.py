@@ -52,7 +52,7 @@ Places = Mapping[int, Found]
 def tick(name: str, value: object) -> int | None:
     """The lowest CAS at a time or later; None for what is no time but a word or a checkpoint."""
     words = ("beginning", "now") if name == "start" else ("now",)
-    if value is None or isinstance(value, Checkpoint) or value in words:
+    if isinstance(value, Checkpoint) or value in words or (value is None and name == "end"):
         return None
     moment = _moment(value)
     if moment is None or moment < _EPOCH:
