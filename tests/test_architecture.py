@@ -6,7 +6,6 @@ in ours is shown, at the end of this file, to find one in a tree that has it.
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import dcp
+from tests.alone import Importer, importer
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -180,13 +180,19 @@ def test_the_source_has_no(rule: Rule) -> None:
     assert list(rule(SOURCE)) == []
 
 
+@pytest.fixture(scope="module")
+def problem_with() -> Iterator[Importer]:
+    with importer() as chosen:
+        yield chosen
+
+
 @pytest.mark.parametrize("name", [module_name(SOURCE, p) for p in modules(SOURCE) if p.name != "__main__.py"])
-def test_every_module_imports_alone(name: str) -> None:
-    ran = subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, text=True, check=False)
-    missing = re.search(r"^ModuleNotFoundError: No module named '(?!dcp)(\w+)", ran.stderr, re.MULTILINE)
+def test_every_module_imports_alone(name: str, problem_with: Importer) -> None:
+    problem = problem_with(name)
+    missing = re.search(r"^ModuleNotFoundError: No module named '(?!dcp)(\w+)", problem, re.MULTILINE)
     if missing and name.split(".")[1:2] in [[room] for room in LOADED_ON_REQUEST]:
         pytest.skip(f"{missing[1]} is not installed")
-    assert ran.returncode == 0, ran.stderr
+    assert not problem
 
 
 def test_the_public_names_are_sorted() -> None:
