@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,8 @@ from dcp.embedded import Cluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# The processes that tests start have it, too.
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "conf")
 collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
 
 
@@ -36,12 +40,11 @@ def spark() -> Iterator[SparkSession]:
 
     import dcp.spark
 
-    builder = SparkSession.builder.master("local[2]").appName("dcp")
-    builder = builder.config("spark.ui.port", "0").config("spark.ui.showConsoleProgress", "false")
+    # A task may fail once.
+    builder = SparkSession.builder.master("local[2, 2]").appName("dcp")
+    builder = builder.config("spark.ui.port", "0").config("spark.python.task.killTimeout", "0s")
     # What a batch has besides what its schema says would be dropped without a word.
     builder = builder.config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
-    # As many as there are cores: the default is for clusters.
-    builder = builder.config("spark.sql.shuffle.partitions", "2")
     options: dict[str, Any] = dcp.spark.session_options()
     session = builder.config(map=options).getOrCreate()
     session.sparkContext.setLogLevel("OFF")

@@ -20,9 +20,7 @@ READ = "the bucket is read"
 SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     # A task that is slower than others gets a second attempt next to the first, on the other worker.
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -147,13 +146,13 @@ def test_a_password_in_a_file_does_not_travel(cluster: Cluster, tmp_path: Any, m
 
 
 @ROADS
-def test_what_is_stopped_early_leaves_no_connection(spark: SparkSession, cluster: Cluster, read: Read) -> None:
-    cluster.load(20_000, value_size=1000)
-    assert len(read(spark, cluster.url).limit(3).collect()) == 3
-    # Ends when the last connection does; the time limit of all tests ends it otherwise.
-    pause = threading.Event()
-    while cluster._server.links:
-        pause.wait(0.05)
+def test_a_frame_may_be_used_more_than_once(spark: SparkSession, read: Read) -> None:
+    with Cluster(vbuckets=1) as cluster:
+        cluster.load(10)
+        keys = read(spark, cluster.url, columns="key", minPartitions="4")
+        counted = keys.union(keys).groupBy("key").count().collect()
+        assert {bytes(row.key): row[1] for row in counted} == dict.fromkeys(cluster.truth(), 2)
+        assert keys.count() == 10
 
 
 def test_wrong_options_are_told(spark: SparkSession, cluster: Cluster) -> None:

@@ -51,9 +51,10 @@ def test_whatever_dies_the_sink_is_what_the_cluster_has(standalone: Standalone, 
             return sum(traffic.items for traffic in cluster.stats().values())
 
         with driver(standalone, cluster.url, tmp_path) as first:
-            # A batch, in which the tasks of one node get second attempts; of each only one counts.
-            with cluster.fault("slow", node=0, rate=30_000):
-                first.until(lambda: found(READ, first.log))
+            # A batch, in which the task of one node waits until it has a second attempt; only one of them counts.
+            with cluster.fault("silent", node=0):
+                first.until(lambda: cluster.stats()[0].streams == 2 * 4)
+            first.until(lambda: found(READ, first.log))
             assert documents(pq.ParquetDataset(tmp_path / "batch").read()) == whole
             first.until(agrees)
             # An executor, in the middle of a batch.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import dcp.spark
 from dcp.embedded import Cluster
 from dcp.position import UNKNOWN_END, StreamPosition
-from dcp.spark import task
+from dcp.spark import micro_batch, planner, task
 from dcp.spark.micro_batch import StreamReader, limited
 from dcp.spark.offsets import from_offset, to_offset
 from dcp.spark.options import Options
@@ -85,11 +86,14 @@ class Query:
         assert self.ends is not None
         self.take(self.driver.partitions(self.offset, self.ends))
 
+    def keep(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            self.reader.take(row)
+
     def take(self, shares: Sequence[Any]) -> None:
         for share in shares:
             for batch in self.driver.read(share):
-                for row in batch.to_pylist():
-                    self.reader.take(row)
+                self.keep(batch)
         assert self.ends is not None
         self.offset, self.ends = self.ends, None
 
@@ -138,6 +142,11 @@ def test_a_rollback_that_was_logged_is_delivered_whatever_is_written_since() -> 
             assert query.reader.documents == truth(cluster)
 
 
+def ends_of(cluster: Cluster) -> dict[int, int]:
+    with dcp.connect(cluster.url) as client:
+        return client.high_seqnos()
+
+
 def test_a_batch_whose_end_is_lost_while_it_runs_ends_at_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "_SILENCE", 0.0)
     with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
@@ -150,10 +159,42 @@ def test_a_batch_whose_end_is_lost_while_it_runs_ends_at_what_there_is(monkeypat
             assert query.ends is not None
             shares = query.driver.partitions(query.offset, query.ends)
             cluster.failover(0, lose=20)
+            # Planned again, it goes no further than what is left.
+            there = ends_of(cluster)
+            for share in query.driver.partitions(query.offset, query.ends):
+                assert all(end <= there[vbucket] for vbucket, end in share.partition.end.items())
             query.take(shares)
             query.batch()
             query.batch()
             assert query.reader.rollbacks > 0
+            assert query.reader.documents == truth(cluster)
+
+
+def test_a_failover_in_the_middle_of_a_batch_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Batches of a few rows, of which few are on their way at a time.
+    monkeypatch.setattr(task, "_LEAST", 1)
+    monkeypatch.setattr(task, "_SILENCE", 0.0)
+    with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
+        for number in range(200):
+            cluster.upsert(f"key {number}", b"1")
+        with Query(f"{cluster.url}?dcp_buffer_size=1000") as query:
+            query.batch()
+            write(cluster, True)
+            query.log()
+            assert query.ends is not None
+            shares = query.driver.partitions(query.offset, query.ends)
+            (dies,) = (share for share in shares if share.partition.node == cluster.addresses[0])
+            batches = query.driver.read(dies)
+            query.keep(next(batches))
+            assert query.reader.rollbacks == 0
+            cluster.failover(0, lose=20)
+            for batch in batches:
+                query.keep(batch)
+            # The task that saw it tells it.
+            assert query.reader.rollbacks > 0
+            query.take([share for share in shares if share is not dies])
+            query.batch()
+            query.batch()
             assert query.reader.documents == truth(cluster)
 
 
@@ -164,6 +205,30 @@ def test_nothing_new_is_the_same_offset(cluster: Cluster) -> None:
         assert query.driver.latestOffset(query.offset) == query.offset
         assert query.driver.latestOffset() == query.offset
         assert to_offset(from_offset(query.offset)) == query.offset
+
+
+def test_a_stream_begins_at_what_is_there_then_and_says_so_twice(cluster: Cluster) -> None:
+    cluster.load(10)
+    driver = StreamReader(Options.of({"url": cluster.url}))
+    first = driver.initialOffset()
+    assert sum(position.seqno for position in from_offset(first)) == 10
+    cluster.load(20)
+    assert driver.initialOffset() == first
+    driver.stop()
+
+
+def test_a_stream_does_without_nodes_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "_PATIENCE", 0.0)
+    with Cluster(vbuckets=4) as cluster:
+        cluster.load(10)
+        query = Query(cluster.url)
+        query.batch()
+    with query:
+        query.look_again()
+        assert query.driver.latestOffset(query.offset) == query.offset
+        monkeypatch.setattr(micro_batch, "_PATIENCE", -1.0)
+        with pytest.raises(dcp.TransportError):
+            query.driver.latestOffset(query.offset)
 
 
 class AtMost(NamedTuple):
@@ -252,6 +317,62 @@ def test_what_other_collections_get_makes_no_batch(cluster: Cluster) -> None:
             assert query.driver.latestOffset(before) != before
             query.batch()
             assert query.reader.documents == truth(cluster, "shop.orders")
+
+
+@pytest.mark.parametrize("others", [0, 100])
+def test_a_failover_that_loses_changes_of_a_collection_is_noticed_if_it_gets_no_others(others: int) -> None:
+    with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
+        cluster.create_scope("shop")
+        cluster.create_collection("shop", "stock")
+        for number in range(200):
+            cluster.upsert(f"key {number}", b"1", collection="shop.stock")
+        with Query(cluster.url, collections="shop.stock") as query:
+            query.batch()
+            cluster.failover(0, lose=5)
+            for number in range(others):
+                cluster.upsert(f"key {number}", b"2")
+            query.batch()
+            assert query.reader.rollbacks > 0
+            assert query.reader.documents == truth(cluster, "shop.stock")
+
+
+def test_a_cluster_with_nothing_new_is_not_asked_at_each_look(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(micro_batch, "_FRESH", float("inf"))
+    cluster.create_scope("shop")
+    cluster.create_collection("shop", "stock")
+    with Query(cluster.url, collections="shop.stock") as query:
+        query.batch()
+        cluster.upsert("a", b"{}")
+        query.look_again()
+        before = query.offset
+        assert query.driver.latestOffset(before) == before
+        asked = [node.bytes_received for node in cluster.stats().values()]
+        for _ in range(10):
+            assert query.driver.latestOffset(before) == before
+        assert [node.bytes_received for node in cluster.stats().values()] == asked
+
+
+def test_a_failover_that_loses_nothing_of_a_batch_goes_back_no_further_than_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(micro_batch, "_FRESH", -1.0)
+    with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
+        cluster.load(200)
+        with Query(cluster.url) as query:
+            query.batch()
+            # That there is nothing new says that the batch ended at the end of a snapshot.
+            assert query.driver.latestOffset(query.offset) == query.offset
+            whole = from_offset(query.offset).by_vbucket()
+            cluster.load(100, seed=1)
+            query.batch()
+            cluster.failover(0, lose=20)
+            query.batch()
+            assert query.reader.rollbacks > 0
+            assert all(seqno >= whole[vbucket].seqno for vbucket, seqno in query.reader.went_back_to)
+            query.batch()
+            assert query.reader.documents == truth(cluster)
 
 
 def test_the_progress_tells_how_far_the_query_is_behind(cluster: Cluster) -> None:

@@ -76,7 +76,11 @@ class Reader:
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, int], dict[str, Any]] = {}
-        self.rollbacks = 0
+        self.went_back_to: list[tuple[int, int]] = []
+
+    @property
+    def rollbacks(self) -> int:
+        return len(self.went_back_to)
 
     def read(self, plan: Plan) -> None:
         for partition in plan.partitions:
@@ -86,7 +90,7 @@ class Reader:
 
     def take(self, row: dict[str, Any]) -> None:
         if row["event"] == "rollback":
-            self.rollbacks += 1
+            self.went_back_to.append((row["vbucket"], row["seqno"]))
             kept = self.rows.items()
             self.rows = {at: row_ for at, row_ in kept if at[0] != row["vbucket"] or at[1] <= row["seqno"]}
         else:
