@@ -26,6 +26,8 @@ SETTINGS = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.minTaskRuntime": "500ms",
     "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1",
+    "spark.speculation.efficiency.enabled": "false",
 }
 
 
