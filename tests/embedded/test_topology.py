@@ -206,6 +206,20 @@ def test_without_a_replica_a_vbucket_waits_for_its_node() -> None:
     assert all(list(made.active(n))[-1].key == b"s" for n in range(8))
 
 
+def test_collections_that_change_while_nobody_has_a_vbucket_are_another_history() -> None:
+    made = bucket(nodes=2, vbuckets=1)
+    made.set_lag(1)
+    fill(made, 2)
+    known = made.active(0).log.newest
+    topology.crash(made, 1)
+    topology.failover(made, 0)
+    made.change_manifest(*made.manifest.create_scope("s"))
+    topology.recover(made, 1)
+    # The scope has the number of the second write, which the node that came back never got.
+    assert [branch for branch, _ in zip(made.active(0).log, range(3), strict=False)][-1] == known
+    assert [seqno for _, seqno in made.active(0).log] == [2, 1, 0]
+
+
 def test_a_vbucket_that_is_made_anew_knows_the_collections() -> None:
     made = bucket(nodes=2, replicas=0)
     for step in (made.manifest.create_scope("s"),):

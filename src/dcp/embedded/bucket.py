@@ -268,6 +268,9 @@ class Bucket:
     def change_manifest(self, manifest: Manifest, changes: list[Change]) -> None:
         """Every vbucket takes every step."""
         self.manifest = manifest
+        for orphan in self.orphans():
+            # Others may have lost what has the numbers of these steps: they are another history.
+            orphan.log = orphan.log.begin(self.new_branch(), orphan.high_seqno)
         for vbucket in [*self.actives(), *self.orphans()]:
             for change in changes:
                 self.put(vbucket, _system_item(change, vbucket.high_seqno + 1))
