@@ -133,10 +133,10 @@ def test_a_vbucket_twice_is_refused() -> None:
     [
         (of(bucket_uuid="a"), of(bucket_uuid="b"), "bucket_uuid: expected 'b', found 'a'"),
         (of(num_vbuckets=64), of(num_vbuckets=1024), "num_vbuckets: expected 1024, found 64"),
-        (of(collections=(8, 9)), of(), "expected one of the whole bucket, found one of collections 8, 9"),
-        (of(collections=(8, 9)), of(collections=(9, 10)), "expected one of collections 9, a or"),
-        (of(scope=8), of(scope=9), "found one of scope 8"),
-        (of(scope=8), of(collections=(8,)), "found one of scope 8"),
+        (of(collections=(8, 9)), of(), "expected one of the whole bucket, found one of collections 0x8, 0x9"),
+        (of(collections=(8, 9)), of(collections=(9, 10)), "expected one of collections 0x9, 0xa or"),
+        (of(scope=8), of(scope=9), "found one of scope 0x8"),
+        (of(scope=8), of(collections=(8,)), "found one of scope 0x8"),
     ],
 )
 def test_a_foreign_checkpoint_is_refused(checkpoint: Checkpoint, stream: Checkpoint, problem: str) -> None:
@@ -244,3 +244,14 @@ def test_a_file_that_is_no_checkpoint_is_named(tmp_path: Any) -> None:
     path.write_text("{}")
     with pytest.raises(CheckpointError, match=r"other\.json: checkpoint: expected a member 'format'"):
         CheckpointFile(path).load()
+
+
+@pytest.mark.parametrize("text", [{}, None, 1])
+def test_what_is_no_text_is_no_checkpoint(text: object) -> None:
+    with pytest.raises(CheckpointError, match="checkpoint: expected JSON as text or bytes, found a"):
+        Checkpoint.from_json(text)  # type: ignore[arg-type]
+
+
+def test_a_mark_of_the_byte_order_does_not_matter() -> None:
+    text = "\ufeff" + of().to_json()
+    assert Checkpoint.from_json(text) == Checkpoint.from_json(text.encode()) == of()

@@ -67,9 +67,9 @@ class Checkpoint:
             not self.collections or (bool(stream.collections) and {*stream.collections} <= {*self.collections})
         )
         if not narrower and (self.scope is not None or self.collections):
-            accepted = dict.fromkeys((_filter(stream), "the whole bucket"))
+            accepted = dict.fromkeys((filter_of(stream), "the whole bucket"))
             raise CheckpointError(
-                f"checkpoint: expected one of {' or of '.join(accepted)}, found one of {_filter(self)}"
+                f"checkpoint: expected one of {' or of '.join(accepted)}, found one of {filter_of(self)}"
             )
 
     def check_bucket(self, stream: Checkpoint) -> None:
@@ -168,10 +168,11 @@ class Checkpoint:
         return replace(self, positions=_sorted(positions), **known)
 
 
-def _filter(checkpoint: Checkpoint) -> str:
+def filter_of(checkpoint: Checkpoint) -> str:
+    """What it speaks of, for people: nodes know collections by these ids."""
     if checkpoint.collections:
-        return f"collections {', '.join(f'{collection:x}' for collection in checkpoint.collections)}"
-    return "the whole bucket" if checkpoint.scope is None else f"scope {checkpoint.scope:x}"
+        return f"collections {', '.join(f'0x{collection:x}' for collection in checkpoint.collections)}"
+    return "the whole bucket" if checkpoint.scope is None else f"scope 0x{checkpoint.scope:x}"
 
 
 def _sorted(positions: Any) -> tuple[StreamPosition, ...]:

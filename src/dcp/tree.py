@@ -24,7 +24,11 @@ class Tree:
     @classmethod
     def parse(cls, text: str | bytes, name: str, error: Callable[[str], DcpError]) -> Tree:
         """The root of a document, which is called `name` in refusals."""
+        if not isinstance(text, str | bytes):
+            raise error(f"{name}: expected JSON as text or bytes, found a {type(text).__name__}")
         try:
+            # Some editors begin a file with a mark of its byte order.
+            text = text.removeprefix("\ufeff") if isinstance(text, str) else text
             value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
         except json.JSONDecodeError as wrong:
             raise error(f"{name}: line {wrong.lineno}, column {wrong.colno}: {wrong.msg}") from None

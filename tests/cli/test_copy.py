@@ -50,6 +50,16 @@ def everything(cluster: Cluster) -> list[tuple[int, int]]:
     return sorted((found.vbucket, found.seqno) for found in cluster.truth().values())
 
 
+def test_a_copy_does_not_go_on_with_less_than_it_was(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(10)
+    out = tmp_path / "out.parquet"
+    assert run("copy", cluster.url, out).exit_code == 0
+    result = run("copy", cluster.url, out, "--collection", "_default")
+    assert result.exit_code == 1
+    assert "has a copy of the whole bucket, which one of collections 0x0 does not go on with" in result.output
+    assert run("copy", cluster.url, out).exit_code == 0
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".ndjson", ""])
 def test_every_change_is_there_once(cluster: Cluster, tmp_path: Path, suffix: str) -> None:
     cluster.load(500)

@@ -143,6 +143,25 @@ def test_every_version_comes_in_its_order_to_who_asks_for_them() -> None:
         assert versions(client.stream(end="now")) == [last]
 
 
+def test_versions_that_are_in_memory_come_all_too() -> None:
+    with Cluster(vbuckets=4, history=True) as cluster, dcp.connect(cluster.url) as client:
+        written = [("mutation", b"%d" % n) for n in range(5)]
+        for _, value in written:
+            cluster.upsert("same", value)
+        assert versions(client.stream(end="now", history=True)) == written
+        with client.stream("now", history=True) as stream:
+            for n in range(3):
+                cluster.upsert("same", f"live {n}")
+            last = client.positions("now")
+            came: list[tuple[str, bytes]] = []
+            while len(came) < 3:
+                batch = stream.next(30)
+                assert batch is not None
+                came += [(row["event"], row["value"]) for row in batch.to_arrow().to_pylist()]
+            assert came == [("mutation", b"live %d" % n) for n in range(3)]
+            assert sum(place.seqno for place in last) == 8
+
+
 def test_who_goes_on_inside_of_a_history_misses_no_version() -> None:
     with Cluster(vbuckets=1, history=True) as cluster, dcp.connect(cluster.url) as client:
         for n in range(100):

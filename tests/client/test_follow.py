@@ -8,6 +8,7 @@ import math
 import socket
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -185,6 +186,16 @@ def test_a_closed_door_is_named_with_its_port() -> None:
         ({"end": "never"}, "end: expected None, now, a Checkpoint, or a time .*, found 'never'"),
         ({"on_rollback": "ignore"}, "on_rollback: expected replay or fail, found 'ignore'"),
         ({"vbuckets": [99]}, r"vbuckets: expected some of 0 to 3, found \[99\]"),
+        ({"vbuckets": [True]}, r"vbuckets: expected some of 0 to 3, found \[True\]"),
+        ({"scope": ""}, "scope: expected a name, found ''"),
+        ({"collections": [""]}, "collections: expected names such as hotel or inventory.hotel, found ''"),
+        ({"collections": ["."]}, "collections: expected names such as hotel or inventory.hotel, found '.'"),
+        ({"collections": ["shop."]}, "collections: expected names such as hotel or inventory.hotel, found 'shop.'"),
+        ({"linger": 10**30}, "linger: expected 0 to 3600 seconds, such as 0.02, found 10"),
+        ({"history": 1}, "history: expected True or False, found 1"),
+        ({"persisted_only": "no"}, "persisted_only: expected True or False, found 'no'"),
+        ({"max_frame": "foo"}, "max_frame: expected a number of bytes, such as 65536, found 'foo'"),
+        ({"max_frame": None}, "max_frame: expected a number of bytes, such as 65536, found None"),
         ({"columns": ["kee"]}, "columns: there is no column 'kee'.*did you mean key"),
     ],
 )
@@ -195,6 +206,44 @@ def test_a_wrong_option_says_what_is_accepted(option: dict[str, object], expecte
         pytest.raises(dcp.LocalProtocolError, match=expected),
     ):
         client.stream(**option)  # type: ignore[arg-type]
+
+
+def test_a_stream_that_is_over_does_not_linger() -> None:
+    with Cluster(nodes=2, vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(20)
+        stream = client.stream(end="now", linger=3600)
+        assert sum(len(batch) for batch in iter(partial(stream.next, 30), None)) == 20
+
+
+def test_nothing_begins_now_where_nobody_knows_how_far_it_is() -> None:
+    """To begin at 0 would bring all that there is."""
+    with Cluster(nodes=2, vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(20)
+        cluster.failover(1)
+        for start in (client.positions, client.stream):
+            with pytest.raises(dcp.TransportError, match=r"no node has vbuckets .*: try again"):
+                start("now")
+
+
+@pytest.mark.parametrize("option", ["ca_cert_path", "cert_path", "key_path"])
+def test_certificates_are_not_given_for_clear_text(option: str) -> None:
+    with pytest.raises(dcp.LocalProtocolError, match=f"option {option}: expected couchbases://.*clear text"):
+        dcp.connect(f"couchbase://u:p@127.0.0.1:1/default?{option}=ca.pem")
+
+
+def test_a_url_that_is_no_text_is_refused() -> None:
+    with pytest.raises(dcp.LocalProtocolError, match=r"expected text such as .*, found a NoneType"):
+        dcp.connect(None)  # type: ignore[arg-type]
+
+
+def test_what_is_wrong_with_all_nodes_is_said_once() -> None:
+    with socket.socket() as one, socket.socket() as other:
+        for door in (one, other):
+            door.bind(("127.0.0.1", 0))
+        hosts = ",".join(f"127.0.0.1:{door.getsockname()[1]}" for door in (one, other))
+        with pytest.raises(dcp.TransportError, match=f"no node can be reached: {hosts.replace(',', ', ')}: ") as found:
+            dcp.connect(f"couchbase://u:p@{hosts}/default")
+        assert str(found.value).count("refused") == 1
 
 
 def test_a_stream_does_not_end_where_another_bucket_stood() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
-from dcp.checkpoint import Checkpoint
+from dcp.checkpoint import Checkpoint, filter_of
 from dcp.checkpoint_file import CheckpointFile, sync_directory
 from dcp.cli.changes import Names
 from dcp.cli.positions import load, number_of, of_copy, path_of_copy
@@ -90,6 +90,11 @@ class Output:
 
     def begin(self, checkpoint: Checkpoint, names: Names) -> None:
         """A stream goes on from there. Whether it is partitioned was decided when the directory was new."""
+        if self.checkpoint is not None and filter_of(checkpoint) != (before := filter_of(self.checkpoint)):
+            raise LocalProtocolError(
+                f"{self.directory}: has a copy of {before}, which one of {filter_of(checkpoint)} does not go on with; "
+                "copy the same as before, or into a new directory"
+            )
         several = len(checkpoint.collections or names) > 1
         self._by_collection = self.partitioned or (self.checkpoint is None and several)
         self.names = names

@@ -49,6 +49,7 @@ class Access:
         given = {**self.target.options, **urls.checked(options)}
         self.options: dict[str, Any] = {**DEFAULTS, **given}
         check_options(self.dialect, given)
+        urls.check_tls(self.target, given)
         self._credentials = Credentials(self.target.username, self.target.password) if self.target.username else None
         self._context = tls_context(self.options) if self.target.tls else None
         self._lock = threading.Lock()
@@ -119,7 +120,7 @@ class Access:
     def _bootstrap(self) -> None:
         """Any node that tells the map will do: first those of the map, then those of the url."""
         self._hang_up()
-        problems: list[DcpError] = []
+        problems: dict[str, DcpError] = {}
         for host, port in self._places():
             try:
                 self._caller = self._call(host, port, stream=False)
@@ -127,14 +128,14 @@ class Access:
                 return
             except (TransportError, RemoteProtocolError) as error:
                 self._hang_up()
-                problems.append(error)
+                problems[str(urls.Address(host, port))] = error
                 log.info("%s", error)
             finally:
                 if self._closed:
                     self._hang_up()
         if len(problems) == 1:
-            raise problems[0]
-        raise TransportError("no node can be reached: " + "; ".join(map(str, problems)))
+            raise next(iter(problems.values()))
+        raise TransportError(f"no node can be reached: {_listed(problems)}")
 
     def _places(self) -> Iterable[tuple[str, int]]:
         seen = set()
@@ -217,6 +218,14 @@ class Access:
             snappy=self.options["compression"] != "off",
             **more,
         )
+
+
+def _listed(problems: Mapping[str, DcpError]) -> str:
+    """What is wrong with nodes, each problem once."""
+    said: dict[str, list[str]] = {}
+    for where, error in problems.items():
+        said.setdefault(str(error).removeprefix(f"{where}: "), []).append(where)
+    return "; ".join(f"{', '.join(places)}: {problem}" for problem, places in said.items())
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dcp.columns.decoder import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Decoder
@@ -12,16 +12,22 @@ from dcp.errors import LocalProtocolError
 
 # Of a decoder's options those that are the stream's own business.
 _OURS = frozenset({"dialect", "columns", "collections", "events", "also"})
+# An hour is more than anybody waits for a row that is there.
+_MOST_LINGER = 3600
 DECODING = tuple(sorted(set(inspect.signature(Decoder).parameters) - _OURS))
 
 
-def check_decoding(given: Collection[str], others: Iterable[str]) -> None:
-    """The names that are left over, when the stream has taken its own."""
+def check_decoding(given: Mapping[str, Any], others: Iterable[str]) -> None:
+    """What is left over, when the stream has taken its own."""
     for name in given:
         if name not in DECODING:
             raise LocalProtocolError(
                 f"stream: expected options among {', '.join(sorted({*others, *DECODING}))}, found {name!r}"
             )
+    for option in ("max_frame", "max_value"):
+        value = given.get(option, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise LocalProtocolError(f"{option}: expected a number of bytes, such as 65536, found {value!r:.100}")
 
 
 def names(option: str, given: Any) -> list[str]:
@@ -37,9 +43,15 @@ def vbuckets(given: Any, count: int) -> list[int]:
     if given is None:
         return list(range(count))
     found = list(given) if isinstance(given, Iterable) else None
-    if not found or not all(isinstance(number, int) and 0 <= number < count for number in found):
+    if not found or not all(type(number) is int and 0 <= number < count for number in found):
         raise LocalProtocolError(f"vbuckets: expected some of 0 to {count - 1}, found {given!r:.100}")
     return sorted(set(found))
+
+
+def check_flags(**given: Any) -> None:
+    for option, value in given.items():
+        if not isinstance(value, bool):
+            raise LocalProtocolError(f"{option}: expected True or False, found {value!r:.100}")
 
 
 def check_timeout(given: Any) -> None:
@@ -52,5 +64,5 @@ def check_limits(rows: Any, size: Any, linger: Any) -> None:
     for option, value, most in (("batch_rows", rows, MAX_BATCH_ROWS), ("batch_bytes", size, MAX_BATCH_BYTES)):
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
             raise LocalProtocolError(f"{option}: expected 1 to {most}, found {value!r:.100}")
-    if not isinstance(linger, int | float) or not 0 <= linger < math.inf:
-        raise LocalProtocolError(f"linger: expected seconds of at least 0, such as 0.02, found {linger!r:.100}")
+    if not isinstance(linger, int | float) or isinstance(linger, bool) or not 0 <= linger <= _MOST_LINGER:
+        raise LocalProtocolError(f"linger: expected 0 to {_MOST_LINGER} seconds, such as 0.02, found {linger!r:.100}")

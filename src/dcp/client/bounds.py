@@ -59,9 +59,8 @@ class Bounds:
             return {number: known.get(number, StreamPosition(number)) for number in self._wanted}
         if start == "beginning":
             return {number: StreamPosition(number) for number in self._wanted}
-        highs = high_seqnos(self._access)
-        logs = failover_logs(self._access, self._wanted)
-        return {number: _at(number, highs.get(number, 0), logs.get(number)) for number in self._wanted}
+        highs, logs = self._highs(), failover_logs(self._access, self._wanted)
+        return {number: _at(number, highs[number], logs.get(number)) for number in self._wanted}
 
     def purged(self, vbucket: int) -> int:
         """Up to where deletions since the start may be forgotten; 0 if none can be."""

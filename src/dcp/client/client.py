@@ -116,6 +116,9 @@ class Client:
         """
         arguments.check_decoding(decoding, _STREAM_OPTIONS)
         arguments.check_limits(batch_rows, batch_bytes, linger)
+        arguments.check_flags(
+            ignore_purged=ignore_purged, persisted_only=persisted_only, out_of_order=out_of_order, history=history
+        )
         if on_rollback not in ("replay", "fail"):
             raise LocalProtocolError(f"on_rollback: expected replay or fail, found {on_rollback!r}")
         if out_of_order and persisted_only:

@@ -190,6 +190,9 @@ class Link:
             self._deliver(session)
 
     def _linger_ends(self, session: Session) -> float | None:
+        """When what came is handed out. Behind the last stream nothing more is to come."""
+        if self._finished and not session.streams:
+            return self._first_news
         return self._first_news + self._limits.linger if session.news or self._finished else None
 
     def _tell(self, session: Session, events: list[Event]) -> None:

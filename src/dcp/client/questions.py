@@ -24,6 +24,8 @@ def high_seqnos(access: Access, collection_id: int | None = None) -> dict[int, i
     for node in access.refresh().nodes:
         with access.call(node) as caller:
             answer = caller.ask("get_all_vb_seqnos", fields=fields)
+        if answer.status == Status.UNKNOWN_COLLECTION:
+            raise ServerError(f"{node}: there is no collection with the id {collection_id}", answer.status)
         if answer.status:
             raise ServerError(f"{node}: no seqnos", answer.status)
         found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {})}
@@ -80,7 +82,7 @@ def _id(access: Access, command: str, path: str, field: str) -> int:
     if answer.status in (Status.UNKNOWN_SCOPE, Status.UNKNOWN_COLLECTION):
         raise LocalProtocolError(
             f"{field.removesuffix('_id')}: there is no {path!r} in {access.target.bucket!r}; "
-            "client.collections() has those that there are"
+            "client.collections(), or dcp count, has those that there are"
         )
     if answer.status:
         error = ServerError(f"{path}: the server takes this for no name of a scope or collection", answer.status)

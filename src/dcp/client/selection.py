@@ -30,7 +30,7 @@ class Selection:
 def select(access: Access, scope: str | None, collections: Iterable[str] | None) -> Selection:
     cluster_map = access.map
     whole = Checkpoint((), cluster_map.num_vbuckets, cluster_map.name, cluster_map.uuid)
-    if scope is not None and not isinstance(scope, str):
+    if scope == "" or (scope is not None and not isinstance(scope, str)):
         raise LocalProtocolError(f"scope: expected a name, found {scope!r:.100}")
     if collections is not None:
         ids = _ids(access, scope, arguments.names("collections", collections))
@@ -41,8 +41,12 @@ def select(access: Access, scope: str | None, collections: Iterable[str] | None)
     return Selection(None, whole)
 
 
-def _ids(access: Access, scope: str | None, names: Iterable[str]) -> tuple[int, ...]:
+def _ids(access: Access, scope: str | None, names: list[str]) -> tuple[int, ...]:
     paths = [name if "." in name else f"{scope or '_default'}.{name}" for name in names]
     if not paths:
         raise LocalProtocolError("collections: expected one name or more, found none")
+    for name, path in zip(names, paths, strict=True):
+        # Servers take no name at all for _default.
+        if not all(path.split(".")):
+            raise LocalProtocolError(f"collections: expected names such as hotel or inventory.hotel, found {name!r}")
     return tuple(sorted(questions.collection_id(access, path) for path in paths))

@@ -70,6 +70,8 @@ class Target:
 
 def parse(url: str) -> Target:
     """LocalProtocolError says which part is wrong, and what is accepted."""
+    if not isinstance(url, str):
+        raise _refuse("scheme", "text such as couchbase://user:password@host/bucket", f"a {type(url).__name__}")
     scheme, colon, rest = url.partition("://")
     if not colon or scheme not in SCHEMES:
         raise _bad_scheme(scheme if colon else "")
@@ -193,6 +195,14 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         if name not in OPTIONS:
             raise _refuse("option", f"one of {', '.join(sorted(OPTIONS))}", repr(name[:40]))
     return {name: OPTIONS[name](name, _worded(value)) for name, value in options.items()}
+
+
+def check_tls(target: Target, given: Mapping[str, Any]) -> None:
+    """Who names certificates does not want clear text."""
+    if not target.tls:
+        for name in ("ca_cert_path", "cert_path", "key_path"):
+            if name in given:
+                raise _refuse(f"option {name}", "couchbases://, which is TLS", "couchbase://, which is clear text")
 
 
 def _worded(value: Any) -> str:

@@ -114,7 +114,7 @@ class Vbucket:
         self.high_seqno = seqno
         if self.persists:
             self.persisted_seqno = seqno
-        if seqno - self.checkpoint_start >= CHECKPOINT:
+        if seqno - self.checkpoint_start >= CHECKPOINT or self._retains(replaced):
             self.checkpoint_start = seqno
             self.checkpoint += 1
         if isinstance(item, Item):
@@ -127,6 +127,10 @@ class Vbucket:
         self.mixed = self.mixed or not isinstance(item, Item) or item.collection_id != 0
         if self.history is not None:
             self.history.append(item)
+
+    def _retains(self, replaced: AnyItem | None) -> bool:
+        """Whether both versions are kept: a checkpoint has each key once, so the newer one begins another."""
+        return self.history is not None and replaced is not None and replaced.seqno >= self.checkpoint_start
 
     def extend(self, items: Sequence[Item]) -> None:
         """`put` for many items at once, which must be in order. They are on disk afterwards."""
