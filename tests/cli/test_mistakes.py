@@ -107,6 +107,29 @@ def test_an_output_without_the_letters_gets_what_it_can_show(output: dict[str, s
     assert b"Traceback" not in done.stderr
 
 
+def test_a_command_begins_without_what_others_need() -> None:
+    """Whoever waits for them presses Ctrl-C."""
+    main = "import sys, contextlib\nfrom dcp.cli import main\nwith contextlib.suppress(SystemExit): main()\n"
+    said = "print([name for name in ('dpkt', 'dcp.embedded', 'dcp.cli.demo', 'pyarrow') if name in sys.modules])"
+    command = [sys.executable, "-c", main + said, "tail", "--help"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1] == "[]"
+
+
+def test_ctrl_c_before_a_command_is_there_is_no_bug() -> None:
+    interrupted = """
+import sys
+class Interrupted:
+    def find_spec(name, path, target=None):
+        if name == "dcp.cli.group":
+            raise KeyboardInterrupt
+from dcp.cli import main
+sys.meta_path.insert(0, Interrupted)
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", interrupted, "tail"], capture_output=True)
+    assert (done.returncode, done.stderr) == (130, b"")
+
+
 @pytest.mark.parametrize("command", [("tail", "--from", "beginning", "--to", "now"), ("count",), ("doctor",)])
 def test_no_output_at_all_is_no_bug(command: tuple[str, ...]) -> None:
     closed = "import sys; sys.stdout = None; from dcp.cli import main; main()"

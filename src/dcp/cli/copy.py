@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 import dcp
 from dcp.checkpoint import Checkpoint
+from dcp.cli import INTERRUPTED
 from dcp.cli.changes import Names
 from dcp.cli.parts import Output
 from dcp.cli.positions import end_of, start_of
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 65_536
 # How long a wait for changes lasts before it is asked whether to stop.
 _PATIENCE = 0.5
-_INTERRUPTED = 130
 
 
 @click.command()
@@ -93,7 +93,7 @@ def copy(
         stopped = _run(output, url, start, until, scope, collections, most=most, interval=interval, as_json=as_json)
     if stopped and not follow:
         click.echo("interrupted: what is copied is safe; run it again to go on", err=True)
-        ctx.exit(_INTERRUPTED)
+        ctx.exit(INTERRUPTED)
 
 
 def _run(

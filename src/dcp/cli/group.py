@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import errno
+from importlib import import_module
 from typing import Any
 
 import click
 
 from dcp import __version__
-from dcp.cli.bench import bench
-from dcp.cli.checkpoint import checkpoint
-from dcp.cli.copy import copy
-from dcp.cli.count import count
-from dcp.cli.demo import demo
-from dcp.cli.doctor import doctor
-from dcp.cli.inspect import inspect
-from dcp.cli.replay import replay
-from dcp.cli.serve import serve
-from dcp.cli.tail import tail
+from dcp.cli import INTERRUPTED
 from dcp.errors import DcpError
 
-# What shells say of a program that SIGINT ended.
-INTERRUPTED = 130
+_COMMANDS = ("bench", "checkpoint", "copy", "count", "demo", "doctor", "inspect", "replay", "serve", "tail")
 
 
 class _Group(click.Group):
+    """Each command is in a module of its name, which is imported when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        # For a name that is none all are needed, to find those that are like it.
+        for name in (cmd_name,) if cmd_name in _COMMANDS else _COMMANDS:
+            if name not in self.commands:
+                self.add_command(getattr(import_module(f"dcp.cli.{name}"), name))
+        return super().get_command(ctx, cmd_name)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -52,7 +55,3 @@ def dcp() -> None:
     Exit codes: 0 done, 1 it went wrong, 2 wrong usage, 3 the answer is no (checkpoint diff and verify,
     inspect --check), 130 interrupted.
     """
-
-
-for command in (bench, checkpoint, copy, count, demo, doctor, inspect, replay, serve, tail):
-    dcp.add_command(command)

@@ -21,7 +21,8 @@ class ChangeStream:
     """Batches of changes, in the order of each vbucket.
 
     Taking the next batch says that the one before is processed: `checkpoint` is the position behind the
-    last one that was handed out.
+    last one that was handed out. `found` tells of each vbucket where it was at a time that `start` or `end`
+    is, and how that was found; it is empty where neither is a time.
     """
 
     def __init__(
@@ -35,7 +36,6 @@ class ChangeStream:
     ) -> None:
         # It has to be there as long as the stream is.
         self._client = client
-        # Where each vbucket was at a time that `start` or `end` is, and how that was found.
         self.found = found
         self._follower = follower
         self._work = work
