@@ -60,6 +60,16 @@ def test_a_copy_does_not_go_on_with_less_than_it_was(cluster: Cluster, tmp_path:
     assert run("copy", cluster.url, out).exit_code == 0
 
 
+def test_a_file_that_cannot_grow_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(500, value_size=1000)
+    small = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
+    copying = start("copy", cluster.url, str(tmp_path / "out.ndjson"), main=small + "from dcp.cli import main; main()")
+    _, said = copying.communicate(timeout=30)
+    assert copying.returncode == 1
+    assert "part-00000001.ndjson" in said
+    assert "File too large" in said
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".ndjson", ""])
 def test_every_change_is_there_once(cluster: Cluster, tmp_path: Path, suffix: str) -> None:
     cluster.load(500)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -118,11 +120,12 @@ class Output:
         """Everything that was added is there for ever, and `checkpoint` speaks of it."""
         self._flush()
         for part in self._parts.values():
-            part.writer.close()
-            part.file.flush()
-            os.fsync(part.file.fileno())
-            self.bytes += part.file.tell()
-            part.file.close()
+            with _named(part.path):
+                part.writer.close()
+                part.file.flush()
+                os.fsync(part.file.fileno())
+                self.bytes += part.file.tell()
+                part.file.close()
         for part in self._parts.values():
             part.new.replace(part.path)
         for directory in {part.path.parent for part in self._parts.values()}:
@@ -195,9 +198,20 @@ class Output:
 
         for part in self._parts.values():
             if part.pending:
-                part.writer.write_table(pyarrow.concat_tables(part.pending))
+                with _named(part.path):
+                    part.writer.write_table(pyarrow.concat_tables(part.pending))
                 part.pending.clear()
         self._pending = 0
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What cannot be written does not say by itself where that was."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _lock(directory: Path) -> int | None:
