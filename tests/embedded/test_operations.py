@@ -52,6 +52,18 @@ def test_two_failovers_make_a_chain() -> None:
             assert len(FAILOVER_LOG.decode(last.ask("get_failover_log").value, {})) == 2
 
 
+def test_nobody_else_gets_the_address_of_a_crashed_node() -> None:
+    with Cluster(nodes=2, vbuckets=4) as cluster:
+        host, _, port = cluster.addresses[1].rpartition(":")
+        cluster.crash(1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), 5)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((host, int(port)))
+        cluster.recover(1)
+        socket.create_connection((host, int(port)), 5).close()
+
+
 def test_a_crashed_node_comes_back_at_its_address_with_a_new_history() -> None:
     with filled() as cluster, Consumer(cluster, 1) as consumer:
         address = cluster.addresses[1]

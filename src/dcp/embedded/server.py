@@ -59,6 +59,8 @@ class Server:
         self._links: dict[socket.socket | TlsSocket, Link] = {}
         # What the links did that are gone, by node.
         self._past: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        # The ports of closed doors. Clients still knock there, and must not meet another program.
+        self._kept: dict[int, socket.socket] = {}
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
@@ -80,14 +82,12 @@ class Server:
 
     def listen(self, node: Node, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
         """Open a door for clients of a node, with or without TLS; says which port it has."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        door = socket.socket(family, socket.SOCK_STREAM)
+        if port in self._kept:
+            self._kept.pop(port).close()
         try:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.bind((host, port))
+            door = _bound(host, port)
             door.listen(512)
         except OSError as error:
-            door.close()
             raise LocalProtocolError(f"host and port: cannot listen on {host}:{port}: {error.strerror}") from None
         door.setblocking(False)
         self._selector.register(door, selectors.EVENT_READ, _Door(door, node, tls))
@@ -119,6 +119,8 @@ class Server:
             self._drop(link)
         for key in list((self._selector.get_map() or {}).values()):
             key.fileobj.close()  # type: ignore[union-attr]
+        for door in self._kept.values():
+            door.close()
         self._selector.close()
         self._bell.close()
 
@@ -127,7 +129,10 @@ class Server:
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Door) and key.data.node is node:
                 self._selector.unregister(key.data.socket)
+                host, port = key.data.socket.getsockname()[:2]
                 key.data.socket.close()
+                with suppress(OSError):
+                    self._kept[port] = _bound(host, port)
         for link in self.links:
             if cut and link.talk.node is node:
                 link.gone = True
@@ -218,6 +223,18 @@ class Server:
         with self._lock:
             self._past[link.talk.node.number] += _work(link)
             link.close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket with a port, on which nobody listens yet."""
+    door = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind((host, port))
+    except OSError:
+        door.close()
+        raise
+    return door
 
 
 def _work(link: Link) -> Counter[str]:
