@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -202,3 +207,23 @@ def test_deletions_that_are_forgotten_are_told(tmp_path: Path) -> None:
         assert len(lines) == 2
         assert "seqno 0: deletions above may be missing" in lines[1]
         assert run("copy", cluster.url, tmp_path / "out", "--from", start).exit_code == 0
+
+
+def test_a_change_takes_two_lines_of_a_terminal_at_most(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    mine, theirs = pytest.importorskip("pty").openpty()
+    command = [sys.executable, "-c", "from dcp.cli import main; main()", "tail", cluster.url, *WHOLE]
+    with subprocess.Popen([*command, "--collection", "_default"], stdout=theirs) as process:
+        os.close(theirs)
+        said = b""
+        # At its end a terminal is an error on Linux, and empty elsewhere.
+        with contextlib.suppress(OSError):
+            while piece := os.read(mine, 1 << 16):
+                said += piece
+    os.close(mine)
+    assert process.returncode == 0
+    lines = [line for line in re.sub(r"\x1b\[\d*m", "", said.decode()).splitlines() if "mutation" in line]
+    assert max(map(len, lines)) == 160
+    assert all(line.endswith("…") for line in lines if len(line) == 160)
+    assert any("key-0000000003" in line for line in lines)

@@ -26,7 +26,9 @@ _SAYS = {ROLLBACK: "undo what is above", PURGED: "deletions above may be missing
 EVENTS = (*events_of(DCP, None), *_SAYS)
 _COLUMNS = ("timestamp", "event", "vbucket", "seqno", "cas", "rev_seqno", "flags", "expiry", "datatype")
 _COLOURS = {"deletion": "red", "expiration": "yellow", ROLLBACK: "magenta", PURGED: "magenta"}
-_LAYOUT = "{:<23}  {:<10}  {:>7}  {:>12}  {:<24}  {}"
+_LAYOUT = "{:<23}  {:<10}  {:>7}  {:>8}  {:<17}  {}"
+# A line of the terminal has what is always there, and not much more: a change gets two.
+_MOST_LINES = 2
 
 
 @click.command()
@@ -124,11 +126,11 @@ def _as_json(rows: Iterator[dict[str, Any]], as_hex: bool) -> str:
 
 
 def _as_text(rows: Iterator[dict[str, Any]], as_hex: bool) -> str:
-    width = shutil.get_terminal_size().columns if is_colourful() else None
-    return "".join(_line(_hexadecimal(row) if as_hex else row, width) + "\n" for row in rows)
+    room = _MOST_LINES * shutil.get_terminal_size().columns if is_colourful() else None
+    return "".join(_line(_hexadecimal(row) if as_hex else row, room) + "\n" for row in rows)
 
 
-def _line(row: dict[str, Any], width: int | None) -> str:
+def _line(row: dict[str, Any], room: int | None) -> str:
     event = row["event"]
     value = row.get("value", b"")
     if event in _SAYS:
@@ -138,6 +140,6 @@ def _line(row: dict[str, Any], width: int | None) -> str:
         says = readable(row["key"].encode()) if "key" in row else f"0x{row['key_hex']}"
     says += f"  {readable(value) if isinstance(value, bytes) else value}" if value else ""
     text = _LAYOUT.format(time, event, row["vbucket"], row["seqno"], row.get("collection", ""), says)
-    if width is not None and len(text) > width:
-        text = text[: width - 1] + "…"
+    if room is not None and len(text) > room:
+        text = text[: room - 1] + "…"
     return click.style(text, fg=_COLOURS.get(event))
