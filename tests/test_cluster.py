@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.cluster import Address, ClusterMap, Node
+from dcp.cluster import Address, ClusterMap, Node, named
 from dcp.errors import RemoteProtocolError
 from tests.conformance import HERE, tcp_streams
 
@@ -234,3 +234,9 @@ def test_garbage_anywhere_is_read_or_refused(data: st.DataObject) -> None:
 def test_bytes_that_are_no_map_are_refused(text: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match=r"^cluster map"):
         ClusterMap.parse(text, "localhost")
+
+
+def test_a_text_names_the_first_vbuckets_and_counts_the_others() -> None:
+    assert named([3, 1, 2]) == "1, 2, 3"
+    assert named(range(10)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
+    assert named(range(1024)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 1014 more"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from dcp.errors import RemoteProtocolError
+from dcp.errors import RemoteProtocolError, TransportError
 from dcp.tree import MAX_U64, Tree
 
 Network = Literal["auto", "default", "external"]
@@ -14,6 +14,8 @@ Network = Literal["auto", "default", "external"]
 _HOST = "$HOST"
 _MOST_VBUCKETS = 1 << 16
 _MOST_PORT = (1 << 16) - 1
+# So many numbers of vbuckets a text names.
+_NAMED = 10
 
 
 class Address(NamedTuple):
@@ -140,6 +142,17 @@ class ClusterMap:
         if not 0 <= vbucket < self.num_vbuckets:
             return ()
         return tuple(None if index < 0 else self.nodes[index] for index in self.chains[vbucket])
+
+
+def named(vbuckets: Iterable[int]) -> str:
+    """Vbuckets in a text: the first of them, and how many more there are."""
+    numbers = sorted(vbuckets)
+    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
+    return ", ".join(map(str, numbers[:_NAMED])) + more
+
+
+def nobody_has(vbuckets: Iterable[int]) -> TransportError:
+    return TransportError(f"no node has vbuckets {named(vbuckets)} now: try again when the cluster is whole")
 
 
 def _text(node: Tree, name: str) -> str:

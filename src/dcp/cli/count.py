@@ -15,6 +15,7 @@ import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli.positions import load
 from dcp.cli.terminal import console, counted
+from dcp.cluster import named
 from dcp.wire.memcached import Status
 
 
@@ -104,7 +105,7 @@ def _totals(highs: Mapping[int, int], lag: Mapping[int, int], missing: list[int]
     if lag:
         behind = [vbucket for vbucket, items in lag.items() if items]
         text += f"\n{counted(sum(lag.values()), 'seqno')} behind, in {counted(len(behind), 'vbucket')}"
-    return text + (f"\n{counted(len(missing), 'vbucket')} without a node: {missing[:10]}" if missing else "")
+    return text + (f"\n{counted(len(missing), 'vbucket')} without a node: {named(missing)}" if missing else "")
 
 
 def _collections(found: Mapping[str, Mapping[int, int]]) -> Table:

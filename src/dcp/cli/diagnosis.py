@@ -18,6 +18,7 @@ from dcp.client.client import Client
 from dcp.client.srv import lookup
 from dcp.client.transport import connect
 from dcp.client.url import Address, Target, parse
+from dcp.cluster import named
 from dcp.errors import AuthenticationError, DcpError, RemoteProtocolError, ServerError, TransportError
 from dcp.position import StreamPosition
 from dcp.session.handshake import Agreement
@@ -179,7 +180,7 @@ def _map(patient: Patient) -> str:
     orphans = [vbucket for vbucket in range(found.num_vbuckets) if found.owner(vbucket) is None]
     if orphans:
         raise Failed(
-            f"{counted(len(orphans), 'vbucket')} of {found.num_vbuckets} have no active node: {orphans[:10]}",
+            f"{counted(len(orphans), 'vbucket')} of {found.num_vbuckets} have no active node: {named(orphans)}",
             "fail over or recover the node that had them; until then their changes wait",
         )
     return (

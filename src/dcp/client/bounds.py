@@ -16,8 +16,9 @@ from dcp.client.rollback import rollback_rows, with_rollback
 from dcp.client.terms import Terms
 from dcp.client.vbucket import Vbucket
 from dcp.client.when import Places, Probe, Seen, Span, Time, find, tick
+from dcp.cluster import nobody_has
 from dcp.columns.decoder import Decoder
-from dcp.errors import LocalProtocolError, TransportError
+from dcp.errors import LocalProtocolError
 from dcp.position import FailoverLog, StreamPosition
 from dcp.wire.dcp import ENDLESS
 from dcp.wire.dcp_body import StreamFilter
@@ -88,7 +89,7 @@ class Bounds:
         highs = high_seqnos(self._access)
         missing = [number for number in self._wanted if number not in highs]
         if missing:
-            raise TransportError(f"no node has vbuckets {missing[:5]}… now: try again when the cluster is whole")
+            raise nobody_has(missing)
         return {number: highs[number] for number in self._wanted}
 
     # Probes.

@@ -16,7 +16,7 @@ from dcp.client.questions import collections
 from dcp.client.selection import Selection
 from dcp.client.stats import Lag, Stuck
 from dcp.client.watch import Backlog, Seen, Watch
-from dcp.cluster import Node
+from dcp.cluster import Node, named
 from dcp.errors import DcpError, ServerError
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 
@@ -112,9 +112,9 @@ class Watcher:
                 new[found.says].append(vbucket)
         for says, vbuckets in new.items():
             seconds = stuck[vbuckets[0]].seconds
-            log.warning("nothing comes of vbuckets %s for %.3g s: %s", _listed(vbuckets), seconds, says)
+            log.warning("nothing comes of vbuckets %s for %.3g s: %s", named(vbuckets), seconds, says)
         if moving := [vbucket for vbucket in self.stuck if vbucket not in stuck]:
-            log.info("vbuckets %s get on again", _listed(moving))
+            log.info("vbuckets %s get on again", named(moving))
         self.stuck = stuck
 
     def _highs(self) -> dict[str | None, Highs]:
@@ -153,7 +153,3 @@ class Watcher:
             for row in SEQNOS.decode(answer.value, {}):
                 found[path][row.vbucket] = row.seqno
                 found[_ALL][row.vbucket] = max(row.seqno, found[_ALL].get(row.vbucket, 0))
-
-
-def _listed(vbuckets: list[int]) -> str:
-    return ", ".join(map(str, vbuckets[:10])) + (f" and {len(vbuckets) - 10} more" if len(vbuckets) > 10 else "")

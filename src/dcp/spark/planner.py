@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import heapq
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
+from dcp.cluster import nobody_has
 from dcp.errors import LocalProtocolError, RollbackError, TransportError
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.options import Options
@@ -186,12 +187,8 @@ def newest(client: Client, options: Options) -> tuple[dict[int, int], dict[int, 
 def _uuids(client: Client, highs: Mapping[int, int]) -> dict[int, int]:
     logs = client.failover_logs(highs)
     if len(logs) < len(highs):
-        raise _nobody_has(vbucket for vbucket in highs if vbucket not in logs)
+        raise nobody_has(vbucket for vbucket in highs if vbucket not in logs)
     return {vbucket: log.newest.vbuuid for vbucket, log in logs.items()}
-
-
-def _nobody_has(vbuckets: Iterable[int]) -> TransportError:
-    return TransportError(f"no node has vbuckets {list(vbuckets)[:5]} now: try again when the cluster is whole")
 
 
 def high_seqnos(client: Client, options: Options) -> dict[int, int]:
@@ -200,7 +197,7 @@ def high_seqnos(client: Client, options: Options) -> dict[int, int]:
     wanted = range(count) if options.vbuckets is None else options.vbuckets
     missing = [vbucket for vbucket in wanted if vbucket not in found and vbucket < count]
     if missing:
-        raise _nobody_has(missing)
+        raise nobody_has(missing)
     return {vbucket: seqno for vbucket, seqno in found.items() if vbucket in wanted}
 
 
