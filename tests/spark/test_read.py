@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import dcp.spark
@@ -160,3 +162,20 @@ def test_wrong_options_are_told(spark: SparkSession, cluster: Cluster) -> None:
         over_source(spark, cluster.url, colums="key")
     with pytest.raises(dcp.LocalProtocolError, match="there is no column 'kex'"):
         over_map(spark, cluster.url, columns=["kex"])
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
+def test_workers_have_the_environment_of_the_session_options(spark: SparkSession) -> None:
+    wanted = {
+        name.removeprefix("spark.executorEnv."): value
+        for name, value in dcp.spark.session_options().items()
+        if name.startswith("spark.executorEnv.")
+    }
+
+    def environment(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch({"value": pa.array([os.environ.get(name) for name in wanted], pa.string())})
+
+    found = spark.range(0, 1, 1, 1).mapInArrow(environment, "value string").collect()
+    assert [row.value for row in found] == list(wanted.values())
+    assert all(wanted.values())
