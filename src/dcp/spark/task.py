@@ -12,6 +12,7 @@ from dcp.checkpoint import Checkpoint
 from dcp.client import ChangeStream, Client
 from dcp.client.dialects import TAP
 from dcp.client.rollback import EVENT, rollback_rows, with_rollback
+from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.errors import ServerError, TransportError
 from dcp.position import StreamPosition
@@ -20,8 +21,9 @@ from dcp.spark.options import Options
 from dcp.spark.planner import Partition
 from dcp.spark.schema import Schema
 
-# What Spark handles best is 1 to 4 MiB; buffers above 16 MiB are slow there.
-_LEAST, _MOST = 1 << 20, 4 << 20
+# What Spark handles best is 1 to 4 MiB; buffers above 16 MiB are slow there. What came is the less the fewer columns
+# are wanted: only what is too small is put together, which takes a copy.
+_ASKED, _LEAST, _MOST = 2 << 20, 1 << 20, 4 << 20
 _LINGER = 0.25
 # No wait is longer, since nobody wakes a worker whose query has ended.
 _NAP = 0.2
@@ -39,7 +41,7 @@ def rows(partition: Partition, options: Options, *, followed: bool = False) -> I
         stream = _stream(client, partition, options, schema)
         # Over TAP an end is where the node says that all was sent.
         watch = _Watch(client, stream, {} if options.dialect == TAP else partition.end, followed)
-        yield from sized(schema.checked(batch) for batch in _batches(stream, watch, gone))
+        yield from sized((schema.checked(batch.to_arrow()), batch.nbytes) for batch in _batches(stream, watch, gone))
 
 
 def _stream(client: Client, partition: Partition, options: Options, schema: Schema) -> ChangeStream:
@@ -53,7 +55,7 @@ def _stream(client: Client, partition: Partition, options: Options, schema: Sche
         vbuckets=partition.vbuckets,
         columns=schema.names,
         types="plain",
-        batch_bytes=_LEAST,
+        batch_bytes=_ASKED,
         linger=_LINGER,
         on_rollback=options.on_rollback,
     )
@@ -61,13 +63,14 @@ def _stream(client: Client, partition: Partition, options: Options, schema: Sche
 
 def _undone(partition: Partition, schema: Schema) -> Iterator[pa.RecordBatch]:
     """A row for each vbucket that the plan found to have lost what the reader had."""
-    make = rollback_rows(Decoder(with_rollback("dcp"), schema.names, events=(EVENT,), types="plain"))
-    for part in partition.ranges:
-        if part.undone_from is not None:
-            yield make(part.vbucket, part.undone_from, part.start.seqno, EVENT).to_arrow()
+    undone = [(part, part.undone_from) for part in partition.ranges if part.undone_from is not None]
+    if undone:
+        make = rollback_rows(Decoder(with_rollback("dcp"), schema.names, events=(EVENT,), types="plain"))
+        for part, seqno in undone:
+            yield make(part.vbucket, seqno, part.start.seqno, EVENT).to_arrow()
 
 
-def _batches(stream: ChangeStream, watch: _Watch, gone: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+def _batches(stream: ChangeStream, watch: _Watch, gone: Callable[[], bool]) -> Iterator[Batch]:
     while not gone():
         try:
             batch = stream.next(_NAP)
@@ -78,21 +81,21 @@ def _batches(stream: ChangeStream, watch: _Watch, gone: Callable[[], bool]) -> I
         if batch is None:
             return
         watch.something()
-        yield batch.to_arrow()
+        yield batch
 
 
-def sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small ones put together, large ones cut."""
+def sized(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
+    """Small ones put together, large ones cut. Each comes with its bytes, which Arrow would count anew."""
     waiting: list[pa.RecordBatch] = []
     size = 0
-    for batch in batches:
+    for batch, bytes_ in batches:
         waiting.append(batch)
-        size += batch.nbytes
+        size += bytes_
         if size >= _LEAST:
-            yield from _cut(_joined(waiting))
+            yield from _cut(_joined(waiting), size)
             waiting, size = [], 0
     if waiting:
-        yield from _cut(_joined(waiting))
+        yield from _cut(_joined(waiting), size)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -101,14 +104,14 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _cut(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
     """Halves of halves. A row larger than the limit stays whole."""
-    if batch.nbytes <= _MOST or batch.num_rows == 1:
+    if size <= _MOST or batch.num_rows == 1:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from _cut(batch.slice(0, half))
-    yield from _cut(batch.slice(half))
+    for part in (batch.slice(0, half), batch.slice(half)):
+        yield from _cut(part, part.nbytes)
 
 
 class _Watch:
