@@ -121,8 +121,10 @@ class Decoder(_codec.Decoder):
                 self._error = error
                 self._cut(row, counted)
                 return True
-        self._error = self._failure()
-        return full or self._error is not None
+        problem = self._problem()
+        if problem is not None:
+            self._error = self._failure(*problem)
+        return full or problem is not None
 
     def forget(self, row: int) -> None:
         """Take the rows from `row` on out of the batch in work: the control before them was wrong after all.
@@ -150,12 +152,8 @@ class Decoder(_codec.Decoder):
         self.controls, self.befores = [], []
         return Batch(self._finish(), self.schema, controls, counted, self._lasts())
 
-    def _failure(self) -> DcpError | None:
+    def _failure(self, raw: bytes, offset: int, detail: str | None) -> DcpError:
         """The error for what stopped the loop. What the tables say of a frame, they say here too."""
-        problem = self._problem()
-        if problem is None:
-            return None
-        raw, offset, detail = problem
         try:
             for _, whole in split(raw, self.max_frame):
                 read_frame(whole, self._dialect)
