@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 READ, SOURCE, FLOOR, PREBUILT, RECEIVED = "read", 'format("dcp")', "floor", "prebuilt", "received"
 CASES = tuple(Case(value=value, key=14, total=320 * MIB, in_cache=False) for value in (KIB, 128))
 # As many bytes of a bucket for each that is asked for, and fewer turns: to start tasks takes a part of short ones.
-_SCALE, _FEWER = 5, 3
+_SCALE, _FEWER = 10, 2
 _ROOM, _MANY = 1 << 20, 1 << 30
-_BATCH = 1 << 20
+_BATCH = 2 << 20
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from dcp.bench import bench_producer, bench_socket
+from dcp.bench import bench_producer, bench_socket, bench_spark
 from dcp.bench.bench_decode import COPY, MEMCPY, ONE_HASH, ONE_THREAD, STRUCT, TWO_HASHES, TWO_THREADS, VIEWS
 from dcp.bench.bench_encode import DECODE, ENCODE
 from dcp.bench.bench_producer import PRODUCER, SENDALL
 from dcp.bench.bench_socket import BARE, CLIENT
+from dcp.bench.bench_spark import FLOOR, READ
 from dcp.bench.frames import Case
 from dcp.bench.timing import Measurement
 
@@ -115,6 +116,10 @@ BUDGETS = (
     *_encode_budgets(in_cache=False),
     Budget("producer, value 1024: times half a sendall, or GB/s", "producer", _BUCKET, _fast_enough, 1),
     Budget("socket to batches, value 1024: times a recv_into loop", "socket", _FOLLOWED, _speed(CLIENT, BARE), 0.8),
+    *(
+        Budget(f"read of Spark, value {case.value}: times the floor", "spark", case, _speed(READ, FLOOR), 0.9)
+        for case in bench_spark.CASES
+    ),
 )
 
 
