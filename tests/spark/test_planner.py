@@ -8,11 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dcp
+from dcp.checkpoint import Checkpoint
+from dcp.embedded import Cluster
 from dcp.embedded.rollback import Resume, rollback_point
-from dcp.errors import RollbackError
+from dcp.errors import LocalProtocolError, RollbackError
 from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
 from dcp.spark.options import Options
-from dcp.spark.planner import Range, divide, narrowed, position_after, range_of, worth_asking
+from dcp.spark.planner import (
+    Range,
+    divide,
+    filtered_high_seqnos,
+    narrowed,
+    plan,
+    position_after,
+    range_of,
+    worth_asking,
+)
 
 OPTIONS = Options("couchbase://host/bucket")
 
@@ -172,3 +184,37 @@ def test_partitions_are_about_equally_large() -> None:
     sizes = [sum(part.size for part in p.ranges) for p in divide(ranges, dict.fromkeys(range(64), "node"), 4)]
     assert len(sizes) == 4
     assert max(sizes) - min(sizes) <= 10
+
+
+def test_an_end_is_no_further_than_the_bucket_is() -> None:
+    with Cluster(vbuckets=4) as cluster:
+        cluster.load(40)
+        end = plan(cluster.url).end
+        assert plan(cluster.url, endingOffsets=end).end == end
+        last = end.positions[-1]
+        beyond = replace(last, seqno=last.seqno + 1, snapshot_end=last.seqno + 1)
+        further = replace(end, positions=(*end.positions[:-1], beyond))
+        problem = f"endingOffsets: vbucket 3: expected up to {last.seqno}, where it is, found {last.seqno + 1}"
+        with pytest.raises(LocalProtocolError, match=problem):
+            plan(cluster.url, endingOffsets=further)
+        # Who does not ask for the vbucket need not care.
+        assert plan(cluster.url, vbuckets="0-2", endingOffsets=further).end.positions == end.positions[:-1]
+
+
+def test_the_last_seqno_of_a_scope_is_that_of_its_newest_collection() -> None:
+    with Cluster(vbuckets=4) as cluster:
+        expected: dict[int, int] = {}
+        cluster.create_scope("shop")
+        cluster.create_scope("farm")
+        for scope, name in (("farm", "cows"), ("shop", "old"), ("shop", "new")):
+            cluster.create_collection(scope, name)
+        for path in ("shop.new", "shop.old", "farm.cows"):
+            for number in range(40):
+                cluster.upsert(f"{path}-{number}", b"{}", collection=path)
+        for path in ("shop.new", "shop.old"):
+            for document in cluster.truth(path).values():
+                expected[document.vbucket] = max(document.seqno, expected.get(document.vbucket, 0))
+        with dcp.connect(cluster.url) as client:
+            assert filtered_high_seqnos(client, Checkpoint(), "shop") == expected
+            cows = next(number for number, path in client.collections().items() if path == "farm.cows")
+            assert filtered_high_seqnos(client, Checkpoint(collections=(cows,)), None) == client.high_seqnos(cows)
