@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import dcp
 from dcp.embedded import Cluster
 
+# Seconds that nothing takes which works.
+PATIENCE = 30
+
 
 class Row(NamedTuple):
     """A change."""
@@ -52,3 +55,11 @@ class Consumer:
 def truth(cluster: Cluster, collection: str = "_default._default") -> dict[bytes, tuple[bytes, int]]:
     """What a consumer should have, in the same form."""
     return {key: (found.value, found.seqno) for key, found in cluster.truth(collection).items()}
+
+
+def catch_up(stream: dcp.ChangeStream, consumer: Consumer, cluster: Cluster) -> None:
+    """Take batches until the consumer has what the cluster has."""
+    while consumer.state() != truth(cluster):
+        batch = stream.next(PATIENCE)
+        assert batch is not None
+        consumer.take(batch)

@@ -9,8 +9,7 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from tests.client.consumer import Consumer, truth
-from tests.client.test_follow import PATIENCE
+from tests.client.consumer import PATIENCE, Consumer, truth
 
 SHOP: dict[str, Any] = {"collections": ["shop.order"], "out_of_order": True}
 

@@ -14,17 +14,7 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from tests.client.consumer import Consumer, truth
-
-PATIENCE = 30
-
-
-def catch_up(stream: dcp.ChangeStream, consumer: Consumer, cluster: Cluster) -> None:
-    """Take batches until the consumer has what the cluster has."""
-    while consumer.state() != truth(cluster):
-        batch = stream.next(PATIENCE)
-        assert batch is not None
-        consumer.take(batch)
+from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
 
 
 def test_what_there_is_comes_from_all_nodes() -> None:

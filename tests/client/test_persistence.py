@@ -8,16 +8,7 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from tests.client.consumer import Consumer, truth
-
-PATIENCE = 30
-
-
-def catch_up(stream: dcp.ChangeStream, consumer: Consumer, cluster: Cluster) -> None:
-    while consumer.state() != truth(cluster):
-        batch = stream.next(PATIENCE)
-        assert batch is not None
-        consumer.take(batch)
+from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
 
 
 def test_what_is_on_all_disks_comes() -> None:

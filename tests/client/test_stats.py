@@ -17,11 +17,9 @@ from dcp import metrics
 from dcp.client.stats import Stats
 from dcp.client.watch import REASONS
 from dcp.embedded import Cluster
-from tests.client.consumer import Consumer
+from tests.client.consumer import PATIENCE, Consumer, catch_up
 from tests.client.test_failures import GUIDE
-from tests.client.test_follow import catch_up
 
-PATIENCE = 30
 SOON = {"stats_interval": "50ms"}
 
 

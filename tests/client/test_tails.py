@@ -8,9 +8,7 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from tests.client.consumer import Consumer, truth
-
-PATIENCE = 30
+from tests.client.consumer import PATIENCE, Consumer, truth
 
 
 @pytest.mark.parametrize("memory", [True, False])
