@@ -19,8 +19,7 @@ from dcp.session.stream import Stream
 from dcp.wire import DIALECTS
 from dcp.wire.memcached import Status, VbucketState
 from tests.cli.running import until
-from tests.client.consumer import Consumer, truth
-from tests.client.test_follow import PATIENCE, catch_up
+from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
 
 DRAFTS = ["upr1", "upr2"]
 drafts = pytest.mark.parametrize("dialect", DRAFTS)
@@ -48,6 +47,20 @@ def test_a_bucket_is_copied_and_gone_on_from(dialect: str) -> None:
         ):
             catch_up(stream, consumer, cluster)
         assert sum(map(len, consumer.rows.values())) == before + 2
+
+
+@pytest.mark.parametrize("spoken", sorted(SESSIONS))
+@pytest.mark.parametrize("dialect", sorted(SESSIONS))
+def test_a_node_that_speaks_another_dialect_is_told_so(spoken: str, dialect: str) -> None:
+    version = "8.0" if spoken == "dcp" else "3.0"
+    with Cluster(server_version=version, dialect=spoken, vbuckets=4) as cluster:
+        cluster.load(10)
+        with dcp.connect(cluster.url, dialect=dialect) as client, client.stream(end="now") as stream:
+            if dialect == spoken:
+                assert sum(map(len, stream)) == 10
+                return
+            with pytest.raises(dcp.DcpError, match="; check dialect: the node may speak another one"):
+                stream.next(PATIENCE)
 
 
 @drafts

@@ -32,7 +32,8 @@ def ready(*vbuckets: int, end: int = ENDLESS, window: int = 0, **asks: Any) -> t
     while session.agreement is None:
         (asked,) = dcp.decode(session.outgoing())
         hear(session, peer.answer(asked))
-    return session, [session.open(Progress(StreamPosition(number)), end=end) for number in vbuckets]
+    opened = (session.open(Progress(StreamPosition(number)), end=end) for number in vbuckets)
+    return session, [stream for stream in opened if isinstance(stream, TapStream)]
 
 
 def message(name: str, opaque: int, vbucket: int = 0, *, ttl: int = 255, key: bytes = b"", **fields: int) -> bytes:

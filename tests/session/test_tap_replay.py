@@ -55,7 +55,9 @@ class Replay:
         self.sent = b""
 
     def _open(self, vbucket: int) -> TapStream:
-        return self.session.open(Progress(StreamPosition(vbucket)), end=1 if self.dump else ENDLESS)
+        stream = self.session.open(Progress(StreamPosition(vbucket)), end=1 if self.dump else ENDLESS)
+        assert isinstance(stream, TapStream)
+        return stream
 
     def run(self, chunks: Iterator[int]) -> None:
         self.sent += self.session.outgoing()

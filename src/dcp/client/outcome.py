@@ -16,6 +16,7 @@ from dcp.client.vbucket import Vbucket
 from dcp.errors import RemoteProtocolError, RollbackError, ServerError, TransportError
 from dcp.progress import Progress
 from dcp.session.events import Refused
+from dcp.session.handshake import CHECK_DIALECT, FOREIGN
 from dcp.session.states import REQUESTED
 from dcp.session.stream import Mark, Stream
 from dcp.wire.dcp import StreamEnd
@@ -86,6 +87,9 @@ class Outcome:
         name = Status(status).name if status in list(Status) else "unknown"
         if status == Status.EINVAL and self._terms.ignore_purged:
             name += "; ignore_purged takes servers of 7.2 or newer"
+        elif status in FOREIGN and not self._manner.closes:
+            # Where it is DCP, the node has taken its open.
+            name += f"; {CHECK_DIALECT}"
         return ServerError(f"vbucket {vbucket.number}: the stream was refused: {name}", status)
 
     def cut_off(self, vbucket: Vbucket) -> None:

@@ -24,6 +24,9 @@ _NEWEST_FLAGS = (OpenFlag.INCLUDE_DELETE_TIMES, OpenFlag.NO_VALUE, OpenFlag.INCL
 _FIXED_INTERVAL = 180.0
 _LONGEST_CONTEXT = 200
 _UNKNOWN = frozenset({Status.EINVAL, Status.NOT_SUPPORTED, Status.UNKNOWN_COMMAND})
+# How nodes answer to what only other generations of the protocol have.
+FOREIGN = frozenset({Status.EINVAL, Status.UNKNOWN_COMMAND})
+CHECK_DIALECT = "check dialect: the node may speak another one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,8 @@ def _open(wishes: Wishes) -> Generator[Frame, Frame, OpenFlag]:
         raise ServerError("the user may not read changes; grant the role data_dcp_reader on the bucket", answer.status)
     if answer.status == Status.NOT_SUPPORTED:
         raise ServerError(f"bucket {wishes.bucket!r} has no changes to stream: its type is without DCP", answer.status)
+    if answer.status in FOREIGN:
+        raise ServerError(f"open of {wishes.name!r}: refused; {CHECK_DIALECT}", answer.status, _context(answer))
     _check(answer, f"open of {wishes.name!r}")
     return flags
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from dcp.columns.decoder import Decoder
 from dcp.errors import LocalProtocolError
+from dcp.progress import Progress
 from dcp.session.connection import Delivery, Session
 from dcp.session.events import Event
 from dcp.session.handshake import Wishes
 from dcp.session.stream import Stream
-from dcp.wire.dcp import StreamFlag
+from dcp.wire.dcp import ENDLESS, StreamFlag
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.frame import Frame
 
 
-class LegacySession(Session):
+class LegacySession(Session, ABC):
     """A session in the dialect of its decoder.
 
     `Delivery.counted` are all bytes that came up to its last row, and 0 if it has none. Nodes are not told how much
@@ -48,20 +50,33 @@ class LegacySession(Session):
     def give_back(self) -> None:
         """No dialect acknowledges bytes."""
 
+    def open(
+        self,
+        progress: Progress,
+        *,
+        end: int = ENDLESS,
+        flags: StreamFlag = StreamFlag.ACTIVE_VB_ONLY,
+        chosen: StreamFilter | None = None,
+    ) -> Stream:
+        if chosen is not None or flags != StreamFlag.ACTIVE_VB_ONLY:
+            raise LocalProtocolError(f"{self.dialect.title}: expected a stream without flags and filter, found one")
+        return self._open(progress, end)
+
+    @abstractmethod
+    def _open(self, progress: Progress, end: int) -> Stream:
+        """Ask for a stream from a position on."""
+
     def close_stream(self, stream: Stream) -> None:
         raise LocalProtocolError(f"{self.dialect.title}: no message closes a stream; close the connection")
 
     def _control(self, frame: Frame, before: int) -> Iterable[Event]:
         return self._go_on(frame) if self.agreement is None else self._message(frame, before)
 
+    @abstractmethod
     def _message(self, frame: Frame, before: int) -> Iterable[Event]:
-        raise NotImplementedError
+        """What comes when the handshake is over."""
 
     def _forget_controls(self) -> None:
         if self._decoder.controls:
             self._decoder.hand_out()
             self._seen = 0
-
-    def _refuse_filter(self, flags: StreamFlag, chosen: StreamFilter | None) -> None:
-        if chosen is not None or flags != StreamFlag.ACTIVE_VB_ONLY:
-            raise LocalProtocolError(f"{self.dialect.title}: expected a stream without flags and filter, found one")

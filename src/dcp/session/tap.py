@@ -19,8 +19,7 @@ from dcp.session.states import REQUESTED, TAP, follow
 from dcp.session.stream import Mark, Stream
 from dcp.session.tap_acks import Acks, AskingRows
 from dcp.tree import MAX_U64
-from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
-from dcp.wire.dcp_body import StreamFilter
+from dcp.wire.dcp import ENDLESS, StreamEnd
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status, VbucketState
@@ -130,16 +129,8 @@ class TapSession(LegacySession):
 
     # Commands.
 
-    def open(
-        self,
-        progress: Progress,
-        *,
-        end: int = ENDLESS,
-        flags: StreamFlag = StreamFlag.ACTIVE_VB_ONLY,
-        chosen: StreamFilter | None = None,
-    ) -> TapStream:
+    def _open(self, progress: Progress, end: int) -> TapStream:
         """Ask for a vbucket from its beginning on; with any `end`, only for what exists."""
-        self._refuse_filter(flags, chosen)
         if self._connected:
             raise LocalProtocolError("TAP: expected all vbuckets before the first bytes go out, found another one")
         if progress.position.seqno:

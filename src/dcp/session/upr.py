@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from dcp.errors import ServerError
+from dcp.errors import RemoteProtocolError, ServerError
 from dcp.position import NO_LOG, UNKNOWN_END, FailoverLog
 from dcp.progress import Progress
 from dcp.session.events import Accepted, Ended, Event, Refused, RolledBack
+from dcp.session.handshake import CHECK_DIALECT
 from dcp.session.legacy import LegacySession
-from dcp.session.states import UPR, follow
+from dcp.session.states import UPR, follow, knows
 from dcp.session.stream import Stream, histories
 from dcp.tree import MAX_U64
-from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
-from dcp.wire.dcp_body import StreamFilter
+from dcp.wire.dcp import StreamEnd
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
@@ -84,16 +84,8 @@ class UprStream(Stream):
 class UprSession(LegacySession):
     """One connection to one node. The name of the connection is the group id of its requests."""
 
-    def open(
-        self,
-        progress: Progress,
-        *,
-        end: int = ENDLESS,
-        flags: StreamFlag = StreamFlag.ACTIVE_VB_ONLY,
-        chosen: StreamFilter | None = None,
-    ) -> Stream:
+    def _open(self, progress: Progress, end: int) -> UprStream:
         """Ask for the histories of a vbucket, and then for a stream from a position on."""
-        self._refuse_filter(flags, chosen)
         stream = UprStream(self._opaque(), Progress(progress.position), end)
         self._add(stream)
         self._say(Frame(_LOG_REQUESTS[self.dialect.name], Magic.REQUEST, stream.opaque, vbucket=stream.vbucket))
@@ -107,6 +99,8 @@ class UprSession(LegacySession):
             self._stream_of(frame.opaque, frame.vbucket, None)
         stream.rows(before)
         event = _event(frame)
+        if not knows(UPR, event):
+            raise RemoteProtocolError(f"{self.dialect.title}: no answer is {event}; {CHECK_DIALECT}")
         stream.happens(event)
         self._touched.add(stream)
         step = _STEPS.get(event)
