@@ -25,7 +25,6 @@ KIB, MIB = 1 << 10, 1 << 20
 CACHED = 4 * MIB
 
 DIALECTS = ("dcp", "upr1", "upr2", "tap")
-MIXES = ("plain", "deletions", "snappy", "xattrs", "collections", "stream_ids", "markers")
 COLLECTION = b"\xb4\x24"
 XATTRS = b'_sync\x00{"rev":"3-8a81b2e2f0","sequence":1290431,"time_saved":"2026-01-31T12:00:00Z"}\x00'
 JSON_BIT, SNAPPY_BIT, XATTR_BIT = 1, 2, 4

@@ -14,13 +14,7 @@ _VERSION = 1
 
 def to_offset(here: Checkpoint) -> dict[str, Any]:
     """Numbers of 64 bits are text: seqno, uuid, the window, and the marks."""
-    rows = {
-        str(
-            position.vbucket
-        ): f"{position.seqno} {position.vbuuid:x} {position.snapshot_start} {position.snapshot_end} "
-        + ",".join(map(str, position.marks))
-        for position in here
-    }
+    rows = {str(position.vbucket): _text(position) for position in here}
     return {
         "version": _VERSION,
         "bucket": here.bucket,
@@ -36,8 +30,10 @@ def from_offset(offset: Mapping[str, Any]) -> Checkpoint:
     try:
         if offset["version"] != _VERSION:
             raise ValueError
+        # Whoever sorts keys has 10 before 2.
+        positions = sorted((int(vbucket), text) for vbucket, text in offset["positions"].items())
         return Checkpoint(
-            tuple(_position(int(vbucket), text) for vbucket, text in offset["positions"].items()),
+            tuple(_position(vbucket, text) for vbucket, text in positions),
             offset["vbuckets"],
             offset["bucket"],
             offset["uuid"],
@@ -67,6 +63,11 @@ def _filter(checkpoint: Checkpoint) -> str:
     if checkpoint.collections:
         return "ids " + ", ".join(f"0x{collection:x}" for collection in checkpoint.collections)
     return "the whole bucket" if checkpoint.scope is None else f"scope id 0x{checkpoint.scope:x}"
+
+
+def _text(position: StreamPosition) -> str:
+    window = f"{position.snapshot_start} {position.snapshot_end}"
+    return f"{position.seqno} {position.vbuuid:x} {window} {','.join(map(str, position.marks))}"
 
 
 def _position(vbucket: int, text: str) -> StreamPosition:
