@@ -35,7 +35,9 @@ def run(spark: SparkSession, url: str, at: Path, **options: Any) -> int:
 
 def test_a_query_that_is_started_again_goes_on(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
     cluster.load(300)
-    assert run(spark, cluster.url, tmp_path, maxOffsetsPerTrigger=100) >= 3
+    # Spark knows limits since 4.2: before, the first batch is all there is.
+    limits = tuple(map(int, spark.version.split(".")[:2])) >= (4, 2)
+    assert run(spark, cluster.url, tmp_path, maxOffsetsPerTrigger=100) >= (3 if limits else 1)
     cluster.upsert("new", b"{}")
     cluster.delete("key-0000000003")
     run(spark, cluster.url, tmp_path)
