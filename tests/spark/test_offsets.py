@@ -71,9 +71,13 @@ def test_a_stream_goes_on_from_what_it_began_with_only() -> None:
     whole = replace(HERE, positions=())
     scope, some = replace(whole, scope=0x10), replace(whole, collections=(8, 0x1F))
     for began, asked, problem in (
-        (whole, scope, "began with, the whole bucket, found scope id 0x10: one was dropped"),
-        (scope, some, "began with, scope id 0x10, found ids 0x8, 0x1f: one was dropped"),
-        (some, replace(some, collections=(8,)), "began with, ids 0x8, 0x1f, found ids 0x8: one was dropped"),
+        (whole, scope, "began with, the whole bucket, found scope 0x10: one was dropped"),
+        (scope, some, "began with, scope 0x10, found collections 0x8, 0x1f: one was dropped"),
+        (
+            some,
+            replace(some, collections=(8,)),
+            "began with, collections 0x8, 0x1f, found collections 0x8: one was dropped",
+        ),
     ):
         check(began, began)
         with pytest.raises(CheckpointError, match=problem):

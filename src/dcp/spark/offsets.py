@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dcp.checkpoint import Checkpoint
+from dcp.checkpoint import Checkpoint, filter_of
 from dcp.errors import CheckpointError
 from dcp.position import StreamPosition
 
@@ -53,16 +53,10 @@ def check(here: Checkpoint, asked: Checkpoint) -> None:
         )
     if (here.scope, here.collections) != (asked.scope, asked.collections):
         raise CheckpointError(
-            f"scope, collections: expected those that the query began with, {_filter(here)}, found {_filter(asked)}: "
-            "one was dropped and made anew, or the options changed; start with another checkpointLocation"
+            f"scope, collections: expected those that the query began with, {filter_of(here)}, found "
+            f"{filter_of(asked)}: one was dropped and made anew, or the options changed; start with another checkpointLocation"
         )
     here.check(asked)
-
-
-def _filter(checkpoint: Checkpoint) -> str:
-    if checkpoint.collections:
-        return "ids " + ", ".join(f"0x{collection:x}" for collection in checkpoint.collections)
-    return "the whole bucket" if checkpoint.scope is None else f"scope id 0x{checkpoint.scope:x}"
 
 
 def _text(position: StreamPosition) -> str:
