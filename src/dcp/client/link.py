@@ -174,8 +174,7 @@ class Link:
             if not session.news and not self._finished:
                 self._first_news = time.monotonic()
             events, full = session.received(count, time.monotonic(), self._limits.rows, self._limits.bytes)
-            if events:
-                self._tell(session, events)
+            self._tell(session, events)
 
     def _hand_out(self, session: Session) -> None:
         """Rows that are due; while a batch is full, the next one may be too."""
