@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 READ, SOURCE, FLOOR, PREBUILT, RECEIVED = "read", 'format("dcp")', "floor", "prebuilt", "received"
-CASES = tuple(Case(value=value, key=14, total=320 * MIB, in_cache=False) for value in (KIB, 128))
 # As many bytes of a bucket for each that is asked for, and fewer turns: to start tasks takes a part of short ones.
 _SCALE, _FEWER = 10, 2
+_TOTAL = 64 * MIB
+CASES = tuple(Case(value=value, key=14, total=_SCALE * _TOTAL, in_cache=False) for value in (KIB, 128))
 _ROOM, _MANY = 1 << 20, 1 << 30
-_BATCH = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Share:
     rows: int
 
 
-def run(cases: tuple[Case, ...] = CASES, *, repetitions: int = 15, total: int = 64 * MIB) -> Iterator[Measurement]:
+def run(cases: tuple[Case, ...] = CASES, *, repetitions: int = 15, total: int = _TOTAL) -> Iterator[Measurement]:
     with session() as spark:
         for case in cases:
             yield spark_case(spark, case.sized(_SCALE * total), max(1, repetitions // _FEWER))
@@ -160,7 +160,6 @@ def asked(client: dcp.Client, partition: dcp.spark.Partition) -> Caller:
 
 
 def sample_of(plan: dcp.spark.Plan) -> pa.RecordBatch:
-    """A batch of the rows, of a size that Spark likes, without memory of others in it."""
+    """A batch as the read makes them, without memory of others in it."""
     first = next(rows(plan.partitions[0], plan.options))
-    some = first.slice(0, max(1, first.num_rows * _BATCH // max(first.nbytes, _BATCH)))
-    return pa.Table.from_batches([some]).combine_chunks().to_batches()[0]
+    return pa.Table.from_batches([first]).combine_chunks().to_batches()[0]
