@@ -69,3 +69,10 @@ def test_the_java_of_the_package_runs_without_the_option_it_does_not_know(monkey
     command = [f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"]
     assert subprocess.run(command, check=False, env={"PATH": "/usr/bin:/bin"}).returncode == 0
     assert java.version(f"{home}/bin/java") >= java.OLDEST  # type: ignore[operator]
+
+
+def test_the_guide_has_every_setting() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
+    assert java.session_options()
+    for name, value in java.session_options().items():
+        assert f"`{name}` = `{value}`" in guide
