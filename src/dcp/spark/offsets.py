@@ -54,7 +54,8 @@ def check(here: Checkpoint, asked: Checkpoint) -> None:
     if (here.scope, here.collections) != (asked.scope, asked.collections):
         raise CheckpointError(
             f"scope, collections: expected those that the query began with, {filter_of(here)}, found "
-            f"{filter_of(asked)}: one was dropped and made anew, or the options changed; start with another checkpointLocation"
+            f"{filter_of(asked)}: one was dropped and made anew, or the options changed; start with another "
+            "checkpointLocation"
         )
     here.check(asked)
 
