@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from dcp.cli.group import dcp
 from dcp.embedded import Cluster
+from dcp.errors import TransportError
 from tests.cli.running import run
 
 PASSWORD = "s3cret"
@@ -128,6 +131,22 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", interrupted, "tail"], capture_output=True)
     assert (done.returncode, done.stderr) == (130, b"")
+
+
+@pytest.mark.parametrize("raised", [RuntimeError, OSError, TransportError])
+def test_ctrl_c_is_none_of_the_errors_that_it_causes(raised: type[Exception]) -> None:
+    """py4j raises what failed while it cleaned up."""
+    commands = type(dcp)("commands")
+
+    @commands.command()
+    def read() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise raised("cannot send cancel") from None
+
+    done = CliRunner().invoke(commands, ["read"])
+    assert (done.exit_code, done.output) == (130, "\ninterrupted\n")
 
 
 @pytest.mark.parametrize("command", [("tail", "--from", "beginning", "--to", "now"), ("count",), ("doctor",)])

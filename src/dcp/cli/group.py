@@ -31,18 +31,33 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except DcpError as error:
-            raise click.ClickException(str(error)) from None
-        except ModuleNotFoundError as missing:
-            extra = "spark" if missing.name in ("pyspark", "pandas") else "cli,arrow,embedded"
-            raise click.ClickException(f"this command needs {missing.name}: pip install 'dcp-arrow[{extra}]'") from None
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise
-            raise click.ClickException(f"{error.filename or 'system'}: {error.strerror or error}") from None
-        except KeyboardInterrupt:
-            click.echo("\ninterrupted", err=True)
-            ctx.exit(INTERRUPTED)
+        except (Exception, KeyboardInterrupt) as error:
+            if _interrupted(error):
+                click.echo("\ninterrupted", err=True)
+                ctx.exit(INTERRUPTED)
+            if advice := _advice(error):
+                raise click.ClickException(advice) from None
+            raise
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Libraries clean up when they are interrupted, and what fails then may be all that they raise, as py4j does."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _advice(error: BaseException) -> str | None:
+    """What a user reads instead of a traceback. None is for click, which knows its own errors and a closed pipe."""
+    match error:
+        case DcpError():
+            return str(error)
+        case ModuleNotFoundError(name=missing):
+            extra = "spark" if missing in ("pyspark", "pandas") else "cli,arrow,embedded"
+            return f"this command needs {missing}: pip install 'dcp-arrow[{extra}]'"
+        case OSError(errno=number) if number != errno.EPIPE:
+            return f"{error.filename or 'system'}: {error.strerror or error}"
+    return None
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
