@@ -357,6 +357,13 @@ def test_an_unknown_name_or_option_lists_what_there_is(cluster: Cluster) -> None
             cluster.fault("gap", **{name: value})
 
 
+@pytest.mark.parametrize("option", ["node", "vbuckets"])
+def test_a_place_that_there_is_not_is_refused(cluster: Cluster, option: str) -> None:
+    with pytest.raises(LocalProtocolError, match=f"fault gap: {option}: expected 0 to 0, found 1"):
+        cluster.fault("gap", **{option: 1})
+    cluster.fault("gap", **{option: 0})
+
+
 def test_the_table_describes_every_fault_and_option() -> None:
     text = describe()
     for name, fault in FAULTS.items():

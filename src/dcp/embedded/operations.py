@@ -101,7 +101,7 @@ class Operations:
     def fault(self, name: str, **options: object) -> Handle:
         """Let something go wrong until the handle is cleared: `dcp.embedded.faults.FAULTS` has the names."""
         with self._changing():
-            fault = self._faults.add(name, options)
+            fault = self._faults.add(name, options, len(self._bucket.nodes), len(self._bucket.owners))
         return Handle(name, fault, lambda: self._clear(fault))
 
     def _clear(self, fault: Fault) -> None:

@@ -51,10 +51,13 @@ class Faults:
         self.on: tuple[Fault, ...] = ()
         self._random = Random(seed)
 
-    def add(self, name: str, options: dict[str, object]) -> Fault:
+    def add(self, name: str, options: dict[str, object], nodes: int, vbuckets: int) -> Fault:
+        """A fault that acts from now on, on some of so many nodes and vbuckets."""
         if name not in FAULTS:
             raise LocalProtocolError(f"fault: expected one of {', '.join(FAULTS)}; found {name!r}")
         fault = make(name, FAULTS[name], options)
+        _check(f"fault {name}: node", fault.node or 0, nodes)
+        _check(f"fault {name}: vbuckets", max(fault.vbuckets or {0}), vbuckets)
         fault.random.seed(self._random.random())
         self.on += (fault,)
         return fault
@@ -102,6 +105,11 @@ class Faults:
 
     def _here(self, link: Link) -> list[Fault]:
         return [fault for fault in self.on if fault.concerns(link.talk.node.number)]
+
+
+def _check(what: str, highest: int, count: int) -> None:
+    if highest >= count:
+        raise LocalProtocolError(f"{what}: expected 0 to {count - 1}, found {highest}: it would never act")
 
 
 class Handle:
