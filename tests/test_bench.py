@@ -156,7 +156,7 @@ def test_memory_is_reported_for_every_tenth_of_the_changes() -> None:
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="it draws the plot")
     cases = tuple(replace(case, total=TINY) for case in (Case(), Case(value=1024), Case(mix="xattrs")))
     measurements = list(bench_decode.run(cases, repetitions=1, total=TINY))
     plot.plot(measurements, tmp_path / "bench.svg")
