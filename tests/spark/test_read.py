@@ -157,6 +157,12 @@ def test_a_frame_may_be_used_more_than_once(spark: SparkSession, read: Read) -> 
         assert keys.count() == 10
 
 
+def test_spark_finds_the_source_where_nobody_registered_it(spark: SparkSession, cluster: Cluster) -> None:
+    cluster.load(10)
+    # Another session has what was registered in this one no more.
+    assert over_source(spark.newSession(), cluster.url).count() == 10
+
+
 def test_wrong_options_are_told(spark: SparkSession, cluster: Cluster) -> None:
     with pytest.raises(Exception, match=r"option 'colums': .*did you mean columns\?.*there are collections, columns"):
         over_source(spark, cluster.url, colums="key")
