@@ -50,15 +50,7 @@ def _compile_once() -> None:
     """Keeps what is immutable between inputs: most of the time would go into it."""
     decoder: Any = import_module("dcp.columns.decoder")
     for name in ("choose", "compile_plan"):
-        setattr(decoder, name, _kept(getattr(decoder, name), decoder.dialect_of))
-
-
-def _kept(compute: Any, dialect_of: Any) -> Any:
-    @lru_cache(maxsize=1000)
-    def by_name(dialect: str, *rest: Any) -> Any:
-        return compute(dialect_of(dialect), *rest)
-
-    return lambda dialect, *rest: by_name(dialect.name, *rest)
+        setattr(decoder, name, lru_cache(maxsize=1000)(getattr(decoder, name)))
 
 
 if __name__ == "__main__":

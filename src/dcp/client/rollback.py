@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
@@ -13,6 +14,7 @@ from dcp.wire.layout import Dialect, Layout, Magic, Message, Role, Side
 EVENT, PURGED = "rollback", "purged"
 
 
+@cache
 def with_rollback(dialect: str) -> Dialect:
     """A dialect with two messages more, which only we send, and to ourselves. No producer has these opcodes."""
     messages = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -125,7 +125,7 @@ def _forms(
             yield form | {"fits": [(column, bits) for column, bits in found if bits]}
 
 
-def _header_places(message: Message, numbers: dict[str, int], columns: dict[str, Column]) -> list[tuple[int, int]]:
+def _header_places(message: Message, numbers: dict[str, int], columns: Mapping[str, Column]) -> list[tuple[int, int]]:
     """(width, column) of the numbers that stand before the extras, or in the key."""
     names = {"vbucket", "cas", "opaque"}
     names |= set() if message.kind.answers else {"stream_id"}
@@ -146,7 +146,7 @@ def _lengths(layout: Layout) -> tuple[int, int]:
     return layout.extras_length, layout.engine_length
 
 
-def _form(message: Message, layout: Layout, numbers: dict[str, int], columns: dict[str, Column]) -> dict[str, Any]:
+def _form(message: Message, layout: Layout, numbers: dict[str, int], columns: Mapping[str, Column]) -> dict[str, Any]:
     places = [(p.offset - HEADER_STRUCT.size, p.width, numbers[p.name]) for p in layout.places() if p.name in numbers]
     needs = [numbers[p.name] for p in layout.places() if p.name in numbers and columns[p.name].nullable]
     measures = {field.measures: field.name for field in layout.extras if field.measures}

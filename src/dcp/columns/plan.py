@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -36,8 +37,9 @@ def events_of(dialect: Dialect, names: Collection[str] | None) -> tuple[str, ...
     return tuple(name for name in possible if name in names)
 
 
-def compile_plan(dialect: Dialect, columns: Sequence[Column], events: Sequence[str]) -> _codec.Plan:
-    """The plan for these columns of these rows."""
+@lru_cache(maxsize=64)
+def compile_plan(dialect: Dialect, columns: tuple[Column, ...], events: tuple[str, ...]) -> _codec.Plan:
+    """The plan for these columns of these rows. Every connection of a stream has the same."""
     described = [
         (column.name, column.format, column.source, column.nullable, column.nullable or column.declared_nullable)
         for column in columns

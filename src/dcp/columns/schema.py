@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 
 from dcp import _codec
 from dcp._codec import Source
@@ -59,7 +60,8 @@ _PLAIN = {DICTIONARY: "u", "C": "i", "S": "i", "I": "l", "L": "l"}
 _BY_NAME = {column.name: column for column in COLUMNS}
 
 
-def columns_of(dialect: Dialect) -> dict[str, Column]:
+@cache
+def columns_of(dialect: Dialect) -> Mapping[str, Column]:
     """Every column that the rows of a dialect can have: `COLUMNS`, and each further field of its rows."""
     fields = {
         field.name: Column(field.name, _UNSIGNED[field.width], "a field of the message", default=False)

@@ -250,9 +250,9 @@ EMPTY = Layout()
 ERROR = Layout(value=MAY, body=TEXT_OR_JSON, note="error")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dialect:
-    """All messages of one generation of the protocol."""
+    """All messages of one generation of the protocol. There is one of each, which is equal to itself only."""
 
     name: str
     title: str
