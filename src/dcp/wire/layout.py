@@ -250,9 +250,10 @@ EMPTY = Layout()
 ERROR = Layout(value=MAY, body=TEXT_OR_JSON, note="error")
 
 
+# There is one of each, which is equal to itself only: so what is made of it can be kept.
 @dataclass(frozen=True, eq=False, repr=False)
 class Dialect:
-    """All messages of one generation of the protocol. There is one of each, which is equal to itself only."""
+    """All messages of one generation of the protocol."""
 
     name: str
     title: str
