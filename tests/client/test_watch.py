@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,3 +77,28 @@ def test_what_is_not_followed_does_not_count() -> None:
     backlog = Backlog()
     backlog.add(0.0, {1: 5, 2: 70})
     assert backlog.lag(3.0, {1: 2}) == Lag(3, 3.0)
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_several_may_ask_at_the_same_time() -> None:
+    backlog, high, over = Backlog(), 0, threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            backlog.lag(0.0, {1: high})
+
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(ask) for _ in range(4)]
+        for high in range(100_000):
+            backlog.add(0.0, {1: high})
+        over.set()
+        for one in asked:
+            one.result()

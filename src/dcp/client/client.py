@@ -156,9 +156,9 @@ class Client:
 
     def _add(self, work: Work) -> None:
         """Of those that are over only what they did is kept."""
-        over = [one.stats() for one in self._works if one.closed]
-        self._past = together(self._bucket, [self._past, *over])
-        self._works = [*(one for one in self._works if not one.closed), work]
+        over = [one for one in self._works if one.closed]
+        self._past = together(self._bucket, [self._past, *(one.stats() for one in over)])
+        self._works = [*(one for one in self._works if one not in over), work]
 
     def stats(self) -> Stats:
         """What came so far, and how all streams stand now. Lag and stuck vbuckets are as new as `stats_interval`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -56,24 +57,30 @@ class Watch:
 
 
 class Backlog:
-    """Remembers how far vbuckets were at some moments, to tell for how long a consumer has been behind."""
+    """Remembers how far vbuckets were at some moments, to tell for how long a consumer has been behind.
+
+    Whoever wants to know asks in a thread of its own.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._moments: deque[tuple[float, Mapping[int, int]]] = deque()
         self._highs: Mapping[int, int] = {}
 
     def add(self, now: float, highs: Mapping[int, int]) -> None:
         """What there is now."""
-        self._highs = highs
-        self._moments.append((now, highs))
-        if len(self._moments) > _MOST_MOMENTS:
-            self._moments = deque(list(self._moments)[::2])
+        with self._lock:
+            self._highs = highs
+            self._moments.append((now, highs))
+            if len(self._moments) > _MOST_MOMENTS:
+                self._moments = deque(list(self._moments)[::2])
 
     def lag(self, now: float, done: Mapping[int, int]) -> Lag:
         """Of a consumer that has come so far. What it does not follow does not count."""
-        while self._moments and not _missing(self._moments[0][1], done):
-            self._moments.popleft()
-        return Lag(_missing(self._highs, done), now - self._moments[0][0] if self._moments else 0.0)
+        with self._lock:
+            while self._moments and not _missing(self._moments[0][1], done):
+                self._moments.popleft()
+            return Lag(_missing(self._highs, done), now - self._moments[0][0] if self._moments else 0.0)
 
 
 def _missing(highs: Mapping[int, int], done: Mapping[int, int]) -> int:
