@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,6 +22,8 @@ from dcp.embedded.certificate import Authority
 from dcp.embedded.users import Privilege, User
 
 GUIDE = Path(__file__).parents[2] / "docs" / "client.md"
+# Only who waits for what never comes gives up so soon.
+IMPATIENT: dict[str, Any] = {"bootstrap_timeout": 0.3, "kv_connect_timeout": 0.3}
 
 
 class Promise(NamedTuple):
@@ -51,12 +53,14 @@ class World:
         self.port = cluster.addresses[0].rpartition(":")[2]
         self.tls_port = cluster.tls_url.partition("@")[2].partition("/")[0].rpartition(":")[2]
 
-    def connect(self, port: str | int, *, scheme: str = "couchbase", user: str = "", bucket: str = "default") -> None:
+    def connect(
+        self, port: str | int, *, scheme: str = "couchbase", user: str = "", bucket: str = "default", **options: object
+    ) -> None:
         """To a port of this machine, and take what comes."""
         known = self.cluster.credentials
         who = user or f"{known.username}:{known.password}@"
         option = f"?ca_cert_path={self.cluster.ca_file}" if scheme == "couchbases" else ""
-        self.read(f"{scheme}://{who}127.0.0.1:{port}/{bucket}{option}", bootstrap_timeout=0.3, kv_connect_timeout=0.3)
+        self.read(f"{scheme}://{who}127.0.0.1:{port}/{bucket}{option}", **options)
 
     def read(self, url: str, **options: object) -> None:
         with dcp.connect(url, **options) as client, client.stream(end="now") as stream:
@@ -143,8 +147,8 @@ FAILURES: dict[str, Callable[[World], None]] = {
     "no such file of certificates": lambda world: world.read(world.cluster.tls_url, ca_cert_path="ca.pem"),
     "nobody listens": lambda world: world.connect(world.nobody()),
     "no such host": lambda world: world.read("couchbase://u:p@nohost.invalid:11210/default"),
-    "nobody answers": lambda world: world.connect(world.answers(None)),
-    "nobody answers, with TLS": lambda world: world.connect(world.answers(None), scheme="couchbases"),
+    "nobody answers": lambda world: world.connect(world.answers(None), **IMPATIENT),
+    "nobody answers, with TLS": lambda world: world.connect(world.answers(None), scheme="couchbases", **IMPATIENT),
     "couchbase:// at a port for TLS": lambda world: world.connect(world.answers(b"\x15\3\1\0\2\2\x0a" * 4)),
     "couchbases:// at a port without TLS": lambda world: world.connect(world.port, scheme="couchbases"),
     "the port of a web server": lambda world: world.connect(world.answers(HTTP)),

@@ -33,7 +33,7 @@ def state(lake: Path) -> dict[bytes, tuple[bytes, int]] | None:
     done = sorted((lake / "state").glob("asof=*/_SUCCESS"), key=lambda path: int(path.parent.name[5:]))
     try:
         return documents(pq.ParquetDataset(done[-1].parent).read(["key", "value", "cas"])) if done else None
-    except FileNotFoundError:
+    except (FileNotFoundError, pa.ArrowInvalid):
         return None
 
 
