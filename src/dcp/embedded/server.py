@@ -82,10 +82,8 @@ class Server:
 
     def listen(self, node: Node, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
         """Open a door for clients of a node, with or without TLS; says which port it has."""
-        if port in self._kept:
-            self._kept.pop(port).close()
         try:
-            door = _bound(host, port)
+            door = self._kept.pop(port, None) or _bound(host, port)
             door.listen(512)
         except OSError as error:
             raise LocalProtocolError(f"host and port: cannot listen on {host}:{port}: {error.strerror}") from None
