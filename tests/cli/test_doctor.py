@@ -71,7 +71,7 @@ def test_a_door_that_nobody_opens_is_named() -> None:
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
         port = door.getsockname()[1]
-    step, says, _ = failing(f"couchbase://u:s3cret@127.0.0.1:{port}/default")
+        step, says, _ = failing(f"couchbase://u:s3cret@127.0.0.1:{port}/default")
     assert (step, says) == ("tcp", f"127.0.0.1:{port}: nobody answers")
 
 

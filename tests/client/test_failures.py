@@ -98,9 +98,10 @@ class World:
         return int(door.getsockname()[1])
 
     def nobody(self) -> int:
-        """A port where nobody listens."""
-        with socket.create_server(("127.0.0.1", 0)) as door:
-            return int(door.getsockname()[1])
+        """A port where nobody listens, nor will."""
+        door = self._stack.enter_context(socket.socket())
+        door.bind(("127.0.0.1", 0))
+        return int(door.getsockname()[1])
 
     def certified(self, host: str = "127.0.0.1", valid: int = 7200) -> str:
         """The url of a cluster whose certificate is for a host, and valid for so many seconds since an hour ago."""
