@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dcp.checkpoint import Checkpoint
 from dcp.errors import CheckpointError, LocalProtocolError
 from dcp.spark.options import OPTIONS, Options
+from dcp.spark.schema import Schema
 
 URL = "couchbase://host/bucket"
 
@@ -26,6 +28,22 @@ def test_values_may_be_those_of_python() -> None:
     checkpoint = Checkpoint(num_vbuckets=4)
     options = Options.of({"url": URL, "columns": ["key", "cas"], "vbuckets": {3, 1}, "start": checkpoint, "end": None})
     assert options == Options(URL, columns=("key", "cas"), vbuckets=(1, 3), start=checkpoint)
+
+
+def test_a_connection_string_and_a_bucket_are_a_url() -> None:
+    given = {"connectionString": "couchbase://h1,h2?tls_verify=false", "bucket": "travel"}
+    assert Options.of(given).url == "couchbase://h1,h2/travel?tls_verify=false"
+    assert Options.of({"url": "couchbase://h/", "bucket": "a%b"}).url == "couchbase://h/a%25b"
+
+
+def test_what_is_named_as_in_other_sources_is_what_it_is_there() -> None:
+    without = Options.of({"url": URL, "includeXattrs": "FALSE"}).columns
+    assert without == tuple(name for name in Schema(Options(URL)).names if name != "xattrs")
+    assert Options.of({"url": URL, "includeXattrs": True}).columns is None
+    assert Options.of({"url": URL, "maxTriggerDelay": "90 s", "minOffsetsPerTrigger": "5"}).max_delay == 90
+    for moment in ("1793491200000", 1793491200000):
+        assert Options.of({"url": URL, "startingTimestamp": moment}).start == datetime(2026, 11, 1, tzinfo=timezone.utc)
+    assert Options.of({"url": URL, "startingTimestamp": "2026-11-01T00:00Z"}).start == "2026-11-01T00:00Z"
 
 
 @pytest.mark.parametrize(("word", "meant"), [("earliest", "beginning"), ("beginning", "beginning"), ("LATEST", "now")])
@@ -52,6 +70,20 @@ def test_the_ends_have_the_names_of_spark_and_of_the_client(word: str, meant: st
         ({"url": URL, "valueFormat": "json"}, "option valueFormat: expected binary or string, found 'json'"),
         ({"url": URL, "startingOffsets": "never"}, "option startingOffsets: expected earliest, or a checkpoint"),
         ({"url": URL, "endingOffsets": "earliest"}, "option endingOffsets: expected latest, or a checkpoint"),
+        ({"url": URL, "vbuckets": "5-2"}, "option vbuckets: expected the lower number of a range first, found '5-2'"),
+        ({"url": URL, "connectionString": URL}, "option connectionString: expected it or url, found both"),
+        ({"connectionString": "couchbase://u:secret@host/b"}, "connectionString: expected no user in it, since Spark"),
+        ({"bucket": "travel"}, "option url: expected couchbase://host/bucket, found none"),
+        ({"url": URL, "bucket": "other"}, "option bucket: expected it or a bucket in the url, found both"),
+        ({"url": URL, "columns": "key", "includeXattrs": "true"}, "option includeXattrs: expected it or columns"),
+        ({"url": URL, "includeXattrs": "yes"}, "option includeXattrs: expected true or false, found 'yes'"),
+        ({"url": URL, "start": "now", "startingTimestamp": "0"}, "startingTimestamp: expected it or startingOffsets"),
+        ({"url": URL, "startingTimestamp": "2026-11-01"}, "startingTimestamp: expected a time with its zone"),
+        ({"url": URL, "startingTimestamp": "9" * 30}, "startingTimestamp: expected a time with its zone"),
+        ({"url": URL, "startingTimestamp": "now"}, "startingTimestamp: expected a time with its zone"),
+        ({"url": URL, "startingTimestamp": "0", "dialect": "tap"}, "expected earliest and latest, as TAP numbers no"),
+        ({"url": URL, "maxTriggerDelay": "soon"}, "option maxTriggerDelay: expected a time such as 500ms, 30s, 15m"),
+        ({"url": URL, "events": "rollback"}, "option events: expected some of mutation, deletion"),
         ({"url": URL, "scope": ""}, "option scope: expected text, found none"),
         ({"url": URL, "username": "u", "password": "p", "passwordFile": "f"}, "option passwordFile: expected it or"),
         ({"url": "couchbase://u:p@host/b", "username": "v"}, "option url: expected no user in it beside username"),

@@ -23,10 +23,11 @@ PLAIN = {pa.string(), pa.binary(), pa.int32(), pa.int64(), pa.timestamp("us", "U
 SEQNO = (1 << 64) - 1
 
 
-def mutation(columns: tuple[str, ...]) -> pa.RecordBatch:
+def mutation(columns: tuple[str, ...], *keys: bytes) -> pa.RecordBatch:
     fields = {"seqno": SEQNO, "rev_seqno": 2, "flags": 0xFFFF_FFFF, "expiry": 0, "lock_time": 0, "nru": 0}
     decoder = dcp.Decoder(columns=columns, types="plain")
-    decoder.feed(dcp.encode(Frame("mutation", Magic.REQUEST, vbucket=0xFFFF, fields=fields, key=b"k", value=b"v")))
+    for key in keys or (b"k",):
+        decoder.feed(dcp.encode(Frame("mutation", Magic.REQUEST, vbucket=0xFFFF, fields=fields, key=key, value=b"v")))
     return decoder.take().to_arrow()
 
 

@@ -42,7 +42,7 @@ def select(access: Access, scope: str | None, collections: Iterable[str] | None)
 
 
 def _ids(access: Access, scope: str | None, names: list[str]) -> tuple[int, ...]:
-    paths = [name if "." in name else f"{scope or '_default'}.{name}" for name in names]
+    paths = [path_of(name, scope) for name in names]
     if not paths:
         raise LocalProtocolError("collections: expected one name or more, found none")
     for name, path in zip(names, paths, strict=True):
@@ -50,3 +50,8 @@ def _ids(access: Access, scope: str | None, names: list[str]) -> tuple[int, ...]
         if not all(path.split(".")):
             raise LocalProtocolError(f"collections: expected names such as hotel or inventory.hotel, found {name!r}")
     return tuple(sorted(questions.collection_id(access, path) for path in paths))
+
+
+def path_of(name: str, scope: str | None) -> str:
+    """A collection with its scope, which may stand before the name or apart."""
+    return name if "." in name else f"{scope or '_default'}.{name}"

@@ -20,7 +20,7 @@ import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
 from dcp.client.dialects import TAP
-from dcp.errors import LocalProtocolError, TransportError
+from dcp.errors import LocalProtocolError, ServerError, TransportError
 from dcp.position import StreamPosition
 from dcp.spark.offsets import check, from_offset, to_offset
 from dcp.spark.options import Options
@@ -34,6 +34,7 @@ from dcp.spark.planner import (
     position_after,
     positions,
     range_of,
+    still_there,
     worth_asking,
 )
 from dcp.spark.share import Share
@@ -67,6 +68,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def __init__(self, options: Options) -> None:
         if options.dialect == TAP:
             raise LocalProtocolError("readStream: TAP numbers no changes, so no batch can go on from another: use read")
+        if options.end is not None:
+            raise LocalProtocolError(
+                "option endingOffsets: readStream has no end: use trigger(availableNow=True), or read"
+            )
         self._options = options if options.start is not None else replace(options, start="now")
         self._client: Client | None = None
         self._first: dict[str, Any] | None = None
@@ -75,6 +80,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         # An offset behind which there was nothing new, and when.
         self._idle: tuple[_Seen, dict[str, Any]] | None = None
         self._target: dict[int, int] | None = None
+        # Since when there has been no batch. The first one waits for nothing.
+        self._waits_since = -math.inf
         # Positions that turned out to be ends of snapshots.
         self._whole: dict[int, StreamPosition] = {}
         self._unreachable_since: float | None = None
@@ -87,8 +94,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._first
 
     def getDefaultReadLimit(self) -> Any:
-        most = self._options.max_offsets
-        return _limit("ReadMaxRows", most) if most else _limit("ReadAllAvailable")
+        most, least = self._options.max_offsets, self._options.min_offsets
+        if most:
+            return _limit("ReadMaxRows", most)
+        return _limit("ReadMinRows", least) if least else _limit("ReadAllAvailable")
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target, _ = newest(self._connected(), self._options)
@@ -96,8 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         begin = dict(start or self._last or self.initialOffset())
         try:
-            seen = self._look()
-            self._last = self._after(begin, seen, getattr(limit, "max_rows", None))
+            self._last = self._next(begin, limit)
             self._unreachable_since = None
         except TransportError as error:
             self._unreachable_since = self._unreachable_since or time.monotonic()
@@ -106,6 +114,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             log.warning("%s; trying again", error)
             return begin
         return self._last
+
+    def _next(self, begin: dict[str, Any], limit: Any) -> dict[str, Any]:
+        try:
+            return self._after(begin, self._look(), limit)
+        except (LocalProtocolError, ServerError):
+            if self._options.fail_on_data_loss:
+                raise
+        # A collection may have vanished between two questions.
+        self._seen = None
+        return self._after(begin, self._look(), limit)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the progress of the query: where the cluster is, and how many seqnos lie behind the next batch."""
@@ -161,28 +179,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             # Whether it is the same bucket still. While no node answers, `newest` goes on trying.
             with contextlib.suppress(TransportError):
                 client.refresh()
-            highs, uuids = newest(client, self._options)
-            self._seen = _Seen(at, asked_of(client, self._options), highs, uuids)
+            there = still_there(client, self._options)
+            highs, uuids = newest(client, self._options) if there else ({}, {})
+            asked = asked_of(client, there or replace(self._options, scope=None, collections=None))
+            self._seen = _Seen(at, asked, highs, uuids)
         return self._seen
 
     def _checked(self, offset: Mapping[str, Any], seen: _Seen) -> Checkpoint:
         here = from_offset(offset)
+        if not self._options.fail_on_data_loss:
+            # What vanished was made anew behind every offset that there is.
+            here = replace(here, scope=seen.asked.scope, collections=seen.asked.collections)
         check(here, seen.asked)
         return here
 
-    def _after(self, begin: dict[str, Any], seen: _Seen, most: int | None) -> dict[str, Any]:
+    def _is_early(self, begin: dict[str, Any], seen: _Seen, limit: Any) -> bool:
+        """Whether more changes are to be waited for. Spark's other limits mean all that there is."""
+        least = self._options.min_offsets
+        if least is None or self._target is not None or not (hasattr(limit, "max_rows") or hasattr(limit, "min_rows")):
+            return False
+        late = time.monotonic() - self._waits_since >= self._options.max_delay
+        return not late and sum(from_offset(begin).lag(seen.highs).values()) < least
+
+    def _after(self, begin: dict[str, Any], seen: _Seen, limit: Any) -> dict[str, Any]:
         """Where the next batch ends: at `begin` if there is nothing new, else Spark would run an empty batch."""
-        if self._idle == (seen, begin):
+        if self._idle == (seen, begin) or self._is_early(begin, seen, limit):
             return begin
         here = self._checked(begin, seen)
         target = self._target or {}
         ends = {vbucket: min(high, target.get(vbucket, high)) for vbucket, high in seen.highs.items()}
-        if most is not None:
-            ends = limited(here.by_vbucket(), ends, most)
+        if hasattr(limit, "max_rows"):
+            ends = limited(here.by_vbucket(), ends, limit.max_rows)
         found = replace(here, positions=tuple(self._position_after(position, ends, seen) for position in here))
         if found == here or not self._for_us(here, seen):
             self._idle = seen, begin
             return begin
+        self._waits_since = time.monotonic()
         return to_offset(found)
 
     def _position_after(self, start: StreamPosition, ends: Mapping[int, int], seen: _Seen) -> StreamPosition:

@@ -12,6 +12,8 @@ from typing import Any
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
+from dcp.client.selection import path_of
+from dcp.client.when import Time
 from dcp.cluster import nobody_has
 from dcp.errors import LocalProtocolError, RollbackError, TransportError
 from dcp.position import UNKNOWN_END, StreamPosition
@@ -146,9 +148,20 @@ def position_after(part: Range, uuid: int) -> StreamPosition:
     )
 
 
-def positions(client: Client, start: str | Checkpoint, options: Options) -> Checkpoint:
+def positions(client: Client, start: Time | Checkpoint, options: Options) -> Checkpoint:
     """Where a stream that starts there stands, for each vbucket; nothing is streamed."""
     return client.positions(start, scope=options.scope, collections=options.collections, vbuckets=options.vbuckets)
+
+
+def still_there(client: Client, options: Options) -> Options | None:
+    """What a stream goes on with where scopes and collections may vanish: those that are left. None if none is."""
+    if options.fail_on_data_loss or (options.scope is None and options.collections is None):
+        return options
+    paths = {*client.collections().values()}
+    if options.collections is None:
+        return options if any(path.startswith(f"{options.scope}.") for path in paths) else None
+    left = tuple(name for name in options.collections if path_of(name, options.scope) in paths)
+    return replace(options, collections=left) if left else None
 
 
 def asked_of(client: Client, options: Options) -> Checkpoint:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcp.columns.schema import Column, choose, plain
+from dcp.columns.schema import choose, plain
 from dcp.errors import LocalProtocolError
 from dcp.spark.options import Options
+from dcp.spark.values import PATH
 from dcp.wire.dcp import DCP
 
 if TYPE_CHECKING:
@@ -31,14 +32,17 @@ class Schema:
     """The columns of a read. `ddl` is for Spark, `arrow` what its batches have."""
 
     def __init__(self, options: Options) -> None:
-        columns = choose(DCP, options.columns)
+        named = options.columns
+        wire = choose(DCP, (named and [name for name in named if name not in PATH]) or None)
+        formats = {column.name: plain(column).format for column in wire}
+        self.names = named or tuple(formats)
         texts = {"key": options.key_format == "string", "value": options.value_format == "string"}
-        kinds = [_KINDS["u" if texts.get(column.name) else plain(column).format] for column in columns]
-        self.names = tuple(column.name for column in columns)
-        self.ddl = ", ".join(f"{_quoted(column)} {kind[0]}" for column, kind in zip(columns, kinds, strict=True))
+        texts |= dict.fromkeys(PATH, True)
+        kinds = [_KINDS["u" if texts.get(name) else formats[name]] for name in self.names]
+        self.ddl = ", ".join(f"`{name}` {kind[0]}" for name, kind in zip(self.names, kinds, strict=True))
         self.arrow = pa.schema([pa.field(name, kind[1]) for name, kind in zip(self.names, kinds, strict=True)])
         self._kinds = [kind[0] for kind in kinds]
-        self._texts = [name for name in self.names if texts.get(name)]
+        self._texts = [name for name in self.names if texts.get(name) and name not in PATH]
 
     def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of plain types, with text where that is asked for."""
@@ -60,10 +64,6 @@ class Schema:
         return struct
 
 
-def _quoted(column: Column) -> str:
-    return f"`{column.name}`"
-
-
 def chosen_by(struct: StructType, options: Options) -> tuple[str, ...]:
     """The columns that a schema names. They have the types that they have: Spark would take other ones silently."""
     chosen = replace(options, columns=tuple(struct.fieldNames()))
@@ -73,4 +73,6 @@ def chosen_by(struct: StructType, options: Options) -> tuple[str, ...]:
                 f"schema: {own.name}: expected {own.dataType.simpleString()}, found "
                 f"{wanted.dataType.simpleString()}; cast it behind the source"
             )
+        if not wanted.nullable:
+            raise LocalProtocolError(f"schema: {own.name}: expected one that may be null, found NOT NULL")
     return chosen.columns or ()

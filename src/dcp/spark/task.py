@@ -18,8 +18,8 @@ from dcp.errors import ServerError, TransportError
 from dcp.position import StreamPosition
 from dcp.spark.host import gone_of
 from dcp.spark.options import Options
-from dcp.spark.planner import Partition
-from dcp.spark.schema import Schema
+from dcp.spark.planner import Partition, still_there
+from dcp.spark.view import View
 
 # What Spark handles best is 1 to 4 MiB; buffers above 16 MiB are slow there. What came is the less the fewer columns
 # are wanted: only what is too small is put together, which takes a copy.
@@ -33,18 +33,31 @@ _SILENCE, _PATIENCE = 5.0, 60.0
 
 def rows(partition: Partition, options: Options, *, followed: bool = False) -> Iterator[pa.RecordBatch]:
     """The changes of a partition. `followed`: another read comes, which finds what got lost up to its end."""
-    schema = Schema(options)
     gone = gone_of()
-    for batch in _undone(partition, schema):
-        yield schema.checked(batch)
     with dcp.connect(options.login.into(options.url)) as client:
-        stream = _stream(client, partition, options, schema)
+        there = still_there(client, options) if followed else options
+        if there is None:
+            return
+        view = View(options, client.collections)
+        for batch in _undone(partition, view.decoded):
+            yield view(batch)
+        stream = _stream(client, partition, there, view.decoded)
         # Over TAP an end is where the node says that all was sent.
         watch = _Watch(client, stream, {} if options.dialect == TAP else partition.end, followed)
-        yield from sized((schema.checked(batch.to_arrow()), batch.nbytes) for batch in _batches(stream, watch, gone))
+        yield from sized(_seen(_batches(stream, watch, gone), view))
 
 
-def _stream(client: Client, partition: Partition, options: Options, schema: Schema) -> ChangeStream:
+def _seen(batches: Iterable[Batch], view: View) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """What is left of each batch, and its bytes."""
+    for batch in batches:
+        seen = view(batch.to_arrow())
+        if seen.num_rows == len(batch):
+            yield seen, batch.nbytes
+        elif seen.num_rows:
+            yield seen, seen.nbytes
+
+
+def _stream(client: Client, partition: Partition, options: Options, columns: tuple[str, ...]) -> ChangeStream:
     ends = Checkpoint(tuple(StreamPosition(vbucket, 0, end, end, end) for vbucket, end in partition.end.items()))
     start, end = ("beginning", "now") if options.dialect == TAP else (partition.start, ends)
     return client.stream(
@@ -53,19 +66,20 @@ def _stream(client: Client, partition: Partition, options: Options, schema: Sche
         scope=options.scope,
         collections=options.collections,
         vbuckets=partition.vbuckets,
-        columns=schema.names,
+        columns=columns,
         types="plain",
         batch_bytes=_ASKED,
         linger=_LINGER,
         on_rollback=options.on_rollback,
+        ignore_purged=not options.fail_on_data_loss,
     )
 
 
-def _undone(partition: Partition, schema: Schema) -> Iterator[pa.RecordBatch]:
+def _undone(partition: Partition, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """A row for each vbucket that the plan found to have lost what the reader had."""
     undone = [(part, part.undone_from) for part in partition.ranges if part.undone_from is not None]
     if undone:
-        make = rollback_rows(Decoder(with_rollback("dcp"), schema.names, events=(EVENT,), types="plain"))
+        make = rollback_rows(Decoder(with_rollback("dcp"), columns, events=(EVENT,), types="plain"))
         for part, seqno in undone:
             yield make(part.vbucket, seqno, part.start.seqno, EVENT).to_arrow()
 

@@ -1,0 +1,72 @@
+"""The rows and columns that a read asks for, out of what comes from the wire."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dcp.client.rollback import EVENT, PURGED
+from dcp.client.when import tick
+from dcp.spark.options import Options
+from dcp.spark.schema import Schema
+from dcp.spark.values import PATH
+
+# What says that something is undone or lost concerns every reader.
+_TOLD = pa.array([EVENT, PURGED])
+
+
+class View:
+    """Batches with the columns `decoded` become those of the schema. `paths`: the collections by their ids."""
+
+    def __init__(self, options: Options, paths: Callable[[], Mapping[int, str]]) -> None:
+        self._schema = Schema(options)
+        self._paths = paths
+        self._known: Mapping[int, str] = {}
+        self._filters = dict(_filters(options))
+        wanted = self._schema.names
+        named = ["collection_id"] if {*PATH} & {*wanted} else []
+        filtered = [*self._filters, "event"] if self._filters else []
+        self.decoded = tuple(dict.fromkeys([*(name for name in wanted if name not in PATH), *named, *filtered]))
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._filters:
+            wanted = reduce(pc.and_, (wants(batch[name]) for name, wants in self._filters.items()))
+            batch = batch.filter(pc.or_(wanted, pc.is_in(batch["event"], value_set=_TOLD)))
+        if {*PATH} & {*self._schema.names}:
+            for name, texts in zip(PATH, self._named(batch["collection_id"]), strict=True):
+                batch = batch.append_column(name, texts)
+        return self._schema.checked(batch.select(list(self._schema.names)))
+
+    def _named(self, ids: pa.Array) -> Iterable[pa.Array]:
+        """Scopes and collections; null where there is no such id any more."""
+        at = self._places(ids)
+        if at.null_count > ids.null_count:
+            self._known = self._paths()
+            at = self._places(ids)
+        parts = [path.split(".") for path in self._known.values()]
+        return [pa.array([part[number] for part in parts], pa.string()).take(at) for number in range(len(PATH))]
+
+    def _places(self, ids: pa.Array) -> Any:
+        return pc.index_in(ids, value_set=pa.array(list(self._known), pa.int64()))
+
+
+def _filters(options: Options) -> Iterable[tuple[str, Callable[[pa.Array], Any]]]:
+    """What a column has to be."""
+    since = tick("start", options.start or "beginning")
+    if since is not None:
+        yield "cas", lambda cas: pc.greater_equal(cas, since)
+    if options.events is not None:
+        yield "event", lambda event: pc.is_in(event, value_set=pa.array(options.events))
+    if options.keys is not None:
+        pattern = f"(?s)^(?:{'|'.join(map(_pattern, options.keys))})$"
+        yield "key", lambda key: pc.match_substring_regex(key, pattern)
+
+
+def _pattern(key: str) -> str:
+    """A star at the end stands for anything."""
+    return re.escape(key.removesuffix("*")) + (".*" if key.endswith("*") else "")
