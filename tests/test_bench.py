@@ -138,9 +138,10 @@ def test_a_missing_library_is_missed_in_one_sentence(tmp_path: Path, library: st
 
 
 def test_an_interrupted_run_is_a_line_and_leaves_nothing(tmp_path: Path) -> None:
-    with start("bench", "--quick", "--only", "encode", "--out", tmp_path / "new") as bench:
+    # All of them: one alone may be over before the signal comes.
+    with start("bench", "--quick", "--out", tmp_path / "new") as bench:
         assert bench.stdout is not None
-        assert bench.stdout.readline().startswith("encode: ")
+        assert bench.stdout.readline().startswith("decode: ")
         bench.send_signal(signal.SIGTERM)
         _, said = bench.communicate(timeout=PATIENCE)
     assert (bench.returncode, said) == (130, "\ninterrupted\n")
