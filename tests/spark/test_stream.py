@@ -15,7 +15,8 @@ import dcp.spark
 from dcp.embedded import Cluster
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark import micro_batch, planner, task
-from dcp.spark.micro_batch import StreamReader, limited
+from dcp.spark.limits import limited
+from dcp.spark.micro_batch import StreamReader
 from dcp.spark.offsets import from_offset, to_offset
 from dcp.spark.options import Options
 from tests.spark.test_task import Reader, truth, write

@@ -22,6 +22,7 @@ from dcp.client import Client
 from dcp.client.dialects import TAP
 from dcp.errors import LocalProtocolError, ServerError, TransportError
 from dcp.position import StreamPosition
+from dcp.spark.limits import bytes_per_seqno, limited
 from dcp.spark.offsets import check, from_offset, to_offset
 from dcp.spark.options import Options
 from dcp.spark.planner import (
@@ -94,10 +95,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._first
 
     def getDefaultReadLimit(self) -> Any:
-        most, least = self._options.max_offsets, self._options.min_offsets
-        if most:
-            return _limit("ReadMaxRows", most)
-        return _limit("ReadMinRows", least) if least else _limit("ReadAllAvailable")
+        chosen = self._options
+        for name, most in (
+            ("ReadMaxRows", chosen.max_offsets),
+            ("ReadMaxBytes", chosen.max_bytes),
+            ("ReadMinRows", chosen.min_offsets),
+        ):
+            if most:
+                return _limit(name, most)
+        return _limit("ReadAllAvailable")
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target, _ = newest(self._connected(), self._options)
@@ -195,8 +201,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _is_early(self, begin: dict[str, Any], seen: _Seen, limit: Any) -> bool:
         """Whether more changes are to be waited for. Spark's other limits mean all that there is."""
-        least = self._options.min_offsets
-        if least is None or self._target is not None or not (hasattr(limit, "max_rows") or hasattr(limit, "min_rows")):
+        least, ours = self._options.min_offsets, ("max_rows", "max_bytes", "min_rows")
+        if least is None or self._target is not None or not any(hasattr(limit, name) for name in ours):
             return False
         late = time.monotonic() - self._waits_since >= self._options.max_delay
         return not late and sum(from_offset(begin).lag(seen.highs).values()) < least
@@ -208,14 +214,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         here = self._checked(begin, seen)
         target = self._target or {}
         ends = {vbucket: min(high, target.get(vbucket, high)) for vbucket, high in seen.highs.items()}
-        if hasattr(limit, "max_rows"):
-            ends = limited(here.by_vbucket(), ends, limit.max_rows)
-        found = replace(here, positions=tuple(self._position_after(position, ends, seen) for position in here))
+        found = self._behind(here, ends, seen)
         if found == here or not self._for_us(here, seen):
             self._idle = seen, begin
             return begin
+        most = self._most(here, ends, seen, limit)
+        if most is not None:
+            found = self._behind(here, limited(here.by_vbucket(), ends, most), seen)
         self._waits_since = time.monotonic()
         return to_offset(found)
+
+    def _most(self, here: Checkpoint, ends: Mapping[int, int], seen: _Seen, limit: Any) -> int | None:
+        """How many seqnos the batch may have."""
+        most = getattr(limit, "max_rows", None)
+        size = getattr(limit, "max_bytes", self._options.max_bytes if most else None)
+        if size is None:
+            return most
+        ranges = [
+            self._range(start, ends[start.vbucket], seen.highs[start.vbucket], seen.uuids[start.vbucket])
+            for start in here
+            if start.vbucket in ends
+        ]
+        each = bytes_per_seqno(self._connected(), self._options, ranges)
+        mosts = [most, max(1, int(size / each)) if each else None]
+        return min((most for most in mosts if most is not None), default=None)
+
+    def _behind(self, here: Checkpoint, ends: Mapping[int, int], seen: _Seen) -> Checkpoint:
+        return replace(here, positions=tuple(self._position_after(position, ends, seen) for position in here))
 
     def _position_after(self, start: StreamPosition, ends: Mapping[int, int], seen: _Seen) -> StreamPosition:
         if start.vbucket not in seen.highs:
@@ -245,15 +270,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         whole = self._whole.get(start.vbucket)
         known = whole if whole is not None and (whole.seqno, whole.vbuuid) == (start.seqno, start.vbuuid) else start
         return range_of(known, end, high, uuid, self._options)
-
-
-def limited(starts: Mapping[int, StreamPosition], highs: Mapping[int, int], most: int) -> dict[int, int]:
-    """Ends such that about `most` seqnos lie between, each vbucket having its share of what is left."""
-    left = {vbucket: max(0, high - starts[vbucket].seqno) for vbucket, high in highs.items() if vbucket in starts}
-    total = sum(left.values())
-    if total <= most:
-        return dict(highs)
-    return {vbucket: highs[vbucket] - rest + min(rest, -(-most * rest // total)) for vbucket, rest in left.items()}
 
 
 def _limit(name: str, *arguments: int) -> Any:

@@ -40,6 +40,7 @@ class Options:
     on_rollback: str = "replay"
     fail_on_data_loss: bool = True
     max_offsets: int | None = None
+    max_bytes: int | None = None
     min_offsets: int | None = None
     max_delay: float = 15 * 60.0
     dialect: str = DCP.name
@@ -157,6 +158,7 @@ OPTIONS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "onRollback": ("on_rollback", values.one_of("replay", "fail")),
     "failOnDataLoss": ("fail_on_data_loss", values.flag),
     "maxOffsetsPerTrigger": ("max_offsets", values.count),
+    "maxBytesPerTrigger": ("max_bytes", values.size),
     "minOffsetsPerTrigger": ("min_offsets", values.count),
     "maxTriggerDelay": ("max_delay", values.delay),
 }

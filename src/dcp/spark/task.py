@@ -41,7 +41,7 @@ def rows(partition: Partition, options: Options, *, followed: bool = False) -> I
         view = View(options, client.collections)
         for batch in _undone(partition, view.decoded):
             yield view(batch)
-        stream = _stream(client, partition, there, view.decoded)
+        stream = stream_of(client, partition, there, view.decoded)
         # Over TAP an end is where the node says that all was sent.
         watch = _Watch(client, stream, {} if options.dialect == TAP else partition.end, followed)
         yield from sized(_seen(_batches(stream, watch, gone), view))
@@ -57,7 +57,8 @@ def _seen(batches: Iterable[Batch], view: View) -> Iterator[tuple[pa.RecordBatch
             yield seen, seen.nbytes
 
 
-def _stream(client: Client, partition: Partition, options: Options, columns: tuple[str, ...]) -> ChangeStream:
+def stream_of(client: Client, partition: Partition, options: Options, columns: tuple[str, ...]) -> ChangeStream:
+    """The changes of a partition as they come."""
     ends = Checkpoint(tuple(StreamPosition(vbucket, 0, end, end, end) for vbucket, end in partition.end.items()))
     start, end = ("beginning", "now") if options.dialect == TAP else (partition.start, ends)
     return client.stream(

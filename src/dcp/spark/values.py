@@ -82,6 +82,14 @@ def count(option: str, value: Any) -> int:
     return count
 
 
+def size(option: str, value: Any) -> int:
+    """Bytes, or text such as 512m, as Spark writes it."""
+    match = re.fullmatch(r"(\d{1,18})\s*([kmgt]?)b?", str(value).strip().lower())
+    if match is None or not int(match[1]):
+        raise refuse(option, "bytes, such as 67108864, 64m or 1g", value)
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
+
+
 def flag(option: str, value: Any) -> bool:
     return one_of("true", "false")(option, value) == "true"
 
