@@ -164,7 +164,9 @@ def test_spark_finds_the_source_where_nobody_registered_it(spark: SparkSession, 
 
 
 def test_wrong_options_are_told(spark: SparkSession, cluster: Cluster) -> None:
-    with pytest.raises(Exception, match=r"option 'colums': .*did you mean columns\?.*there are bucket, collections, columns"):
+    with pytest.raises(
+        Exception, match=r"option 'colums': .*did you mean columns\?.*there are bucket, collections, columns"
+    ):
         over_source(spark, cluster.url, colums="key")
     with pytest.raises(dcp.LocalProtocolError, match="there is no column 'kex'"):
         over_map(spark, cluster.url, columns=["kex"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import dcp.spark
 from dcp.embedded import Cluster
 from dcp.position import UNKNOWN_END, StreamPosition
-from dcp.spark import micro_batch, planner, task
+from dcp.spark import lookout, micro_batch, planner, task
 from dcp.spark.limits import limited
 from dcp.spark.micro_batch import StreamReader
 from dcp.spark.offsets import from_offset, to_offset
@@ -73,7 +73,7 @@ class Query:
 
     def look_again(self) -> None:
         """As if the time had come to ask the cluster again what it has."""
-        self.driver._seen = None
+        self.driver._lookout.forget()
 
     @property
     def behind(self) -> int:
@@ -342,7 +342,7 @@ def test_a_failover_that_loses_changes_of_a_collection_is_noticed_if_it_gets_no_
 def test_a_cluster_with_nothing_new_is_not_asked_at_each_look(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(micro_batch, "_FRESH", float("inf"))
+    monkeypatch.setattr(lookout, "_FRESH", float("inf"))
     cluster.create_scope("shop")
     cluster.create_collection("shop", "stock")
     with Query(cluster.url, collections="shop.stock") as query:
@@ -360,7 +360,7 @@ def test_a_cluster_with_nothing_new_is_not_asked_at_each_look(
 def test_a_failover_that_loses_nothing_of_a_batch_goes_back_no_further_than_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(micro_batch, "_FRESH", -1.0)
+    monkeypatch.setattr(lookout, "_FRESH", -1.0)
     with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
         cluster.load(200)
         with Query(cluster.url) as query:

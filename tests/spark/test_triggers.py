@@ -8,7 +8,7 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from dcp.spark import micro_batch
+from dcp.spark import lookout
 from dcp.spark.micro_batch import StreamReader
 from dcp.spark.offsets import from_offset
 from dcp.spark.options import Options
@@ -28,7 +28,7 @@ class All(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def looks_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(micro_batch, "_FRESH", -1.0)
+    monkeypatch.setattr(lookout, "_FRESH", -1.0)
 
 
 @pytest.mark.parametrize("limit", [AtLeast(10), AtMost(1000)])
@@ -98,8 +98,8 @@ def test_a_collection_may_vanish_between_two_questions(cluster: Cluster, monkeyp
     with Query(cluster.url, collections="stock", failOnDataLoss="false") as query:
         query.batch()
         cluster.load(10)
-        query.driver._look()
-        monkeypatch.setattr(micro_batch, "_FRESH", float("inf"))
+        query.driver._lookout.look()
+        monkeypatch.setattr(lookout, "_FRESH", float("inf"))
         cluster.drop_collection("_default", "stock")
         assert query.driver.latestOffset(query.offset) == query.offset
 

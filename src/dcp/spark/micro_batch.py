@@ -5,37 +5,32 @@ docs/spark-semantics.md says why nothing is missed although Spark logs the end o
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-import dcp
 from dcp.checkpoint import Checkpoint
-from dcp.client import Client
 from dcp.client.dialects import TAP
 from dcp.errors import LocalProtocolError, ServerError, TransportError
 from dcp.position import StreamPosition
 from dcp.spark.limits import bytes_per_seqno, limited
-from dcp.spark.offsets import check, from_offset, to_offset
+from dcp.spark.lookout import Lookout, Seen
+from dcp.spark.offsets import from_offset, to_offset
 from dcp.spark.options import Options
 from dcp.spark.planner import (
     Range,
-    asked_of,
     divide,
-    filtered_high_seqnos,
     newest,
     owners_of,
     position_after,
     positions,
     range_of,
-    still_there,
     worth_asking,
 )
 from dcp.spark.share import Share
@@ -48,19 +43,8 @@ except ImportError:  # Before Spark 4.2.
 
 log = logging.getLogger("dcp.spark")
 
-# Spark asks about 90 times a second whether there is something new.
-_FRESH = 1.0
 # How long the driver does without nodes.
 _PATIENCE = 60.0
-
-
-class _Seen(NamedTuple):
-    """What the cluster had when it was looked at."""
-
-    at: float
-    asked: Checkpoint
-    highs: dict[int, int]
-    uuids: dict[int, int]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -74,12 +58,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 "option endingOffsets: readStream has no end: use trigger(availableNow=True), or read"
             )
         self._options = options if options.start is not None else replace(options, start="now")
-        self._client: Client | None = None
+        self._lookout = Lookout(self._options)
         self._first: dict[str, Any] | None = None
         self._last: dict[str, Any] | None = None
-        self._seen: _Seen | None = None
         # An offset behind which there was nothing new, and when.
-        self._idle: tuple[_Seen, dict[str, Any]] | None = None
+        self._idle: tuple[Seen, dict[str, Any]] | None = None
         self._target: dict[int, int] | None = None
         # Since when there has been no batch. The first one waits for nothing.
         self._waits_since = -math.inf
@@ -91,7 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         # Spark asks twice, and has to get the same.
         if self._first is None:
             assert self._options.start is not None
-            self._first = to_offset(positions(self._connected(), self._options.start, self._options))
+            self._first = to_offset(positions(self._lookout.client, self._options.start, self._options))
         return self._first
 
     def getDefaultReadLimit(self) -> Any:
@@ -106,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return _limit("ReadAllAvailable")
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target, _ = newest(self._connected(), self._options)
+        self._target, _ = newest(self._lookout.client, self._options)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         begin = dict(start or self._last or self.initialOffset())
@@ -123,30 +106,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _next(self, begin: dict[str, Any], limit: Any) -> dict[str, Any]:
         try:
-            return self._after(begin, self._look(), limit)
+            return self._after(begin, self._lookout.look(), limit)
         except (LocalProtocolError, ServerError):
             if self._options.fail_on_data_loss:
                 raise
         # A collection may have vanished between two questions.
-        self._seen = None
-        return self._after(begin, self._look(), limit)
+        self._lookout.forget()
+        return self._after(begin, self._lookout.look(), limit)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the progress of the query: where the cluster is, and how many seqnos lie behind the next batch."""
-        if self._seen is None or self._last is None:
+        seen = self._lookout.seen
+        if seen is None or self._last is None:
             return None
-        highs = self._seen.highs
-        idle = self._idle is not None and self._idle == (self._seen, self._last)
-        behind = 0 if idle else sum(from_offset(self._last).lag(highs).values())
-        return {"behind": behind, "seqnos": {str(vbucket): seqno for vbucket, seqno in sorted(highs.items())}}
+        idle = self._idle is not None and self._idle == (seen, self._last)
+        behind = 0 if idle else sum(from_offset(self._last).lag(seen.highs).values())
+        return {"behind": behind, "seqnos": {str(vbucket): seqno for vbucket, seqno in sorted(seen.highs.items())}}
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         # What the tasks of the batch before saw is not above what is asked for now.
-        self._seen = None
-        seen = self._look()
+        self._lookout.forget()
+        seen = self._lookout.look()
         ends = from_offset(end).by_vbucket()
         ranges = []
-        for here in self._checked(start, seen):
+        for here in self._lookout.checked(from_offset(start), seen):
             vbucket = here.vbucket
             if vbucket not in seen.highs or ends.get(vbucket, here) == here:
                 continue
@@ -157,8 +140,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             ranges.append(self._range(here, min(to, known), known, seen.uuids[vbucket]))
             # The tasks may go further than what has been seen of the end so far.
             self._whole.pop(vbucket, None)
-        self._seen = seen._replace(at=-math.inf)
-        found = divide(ranges, owners_of(self._connected(), ranges), self._options.min_partitions or 1)
+        self._lookout.forget()
+        found = divide(ranges, owners_of(self._lookout.client, ranges), self._options.min_partitions or 1)
         return [Share(partition) for partition in found]
 
     def read(self, share: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -169,37 +152,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Positions are in Spark's checkpoint only."""
 
     def stop(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        self._lookout.close()
 
-    def _connected(self) -> Client:
-        if self._client is None:
-            self._client = dcp.connect(self._options.login.into(self._options.url))
-        return self._client
-
-    def _look(self) -> _Seen:
-        """High seqnos, and then uuids, as in every plan; no older than since the last batch was planned."""
-        if self._seen is None or time.monotonic() - self._seen.at > _FRESH:
-            at, client = time.monotonic(), self._connected()
-            # Whether it is the same bucket still. While no node answers, `newest` goes on trying.
-            with contextlib.suppress(TransportError):
-                client.refresh()
-            there = still_there(client, self._options)
-            highs, uuids = newest(client, self._options) if there else ({}, {})
-            asked = asked_of(client, there or replace(self._options, scope=None, collections=None))
-            self._seen = _Seen(at, asked, highs, uuids)
-        return self._seen
-
-    def _checked(self, offset: Mapping[str, Any], seen: _Seen) -> Checkpoint:
-        here = from_offset(offset)
-        if not self._options.fail_on_data_loss:
-            # What vanished was made anew behind every offset that there is.
-            here = replace(here, scope=seen.asked.scope, collections=seen.asked.collections)
-        check(here, seen.asked)
-        return here
-
-    def _is_early(self, begin: dict[str, Any], seen: _Seen, limit: Any) -> bool:
+    def _is_early(self, begin: dict[str, Any], seen: Seen, limit: Any) -> bool:
         """Whether more changes are to be waited for. Spark's other limits mean all that there is."""
         least, ours = self._options.min_offsets, ("max_rows", "max_bytes", "min_rows")
         if least is None or self._target is not None or not any(hasattr(limit, name) for name in ours):
@@ -207,15 +162,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         late = time.monotonic() - self._waits_since >= self._options.max_delay
         return not late and sum(from_offset(begin).lag(seen.highs).values()) < least
 
-    def _after(self, begin: dict[str, Any], seen: _Seen, limit: Any) -> dict[str, Any]:
+    def _after(self, begin: dict[str, Any], seen: Seen, limit: Any) -> dict[str, Any]:
         """Where the next batch ends: at `begin` if there is nothing new, else Spark would run an empty batch."""
         if self._idle == (seen, begin) or self._is_early(begin, seen, limit):
             return begin
-        here = self._checked(begin, seen)
+        here = self._lookout.checked(from_offset(begin), seen)
         target = self._target or {}
         ends = {vbucket: min(high, target.get(vbucket, high)) for vbucket, high in seen.highs.items()}
         found = self._behind(here, ends, seen)
-        if found == here or not self._for_us(here, seen):
+        if found == here or not self._lookout.is_for_us(here, seen):
             self._idle = seen, begin
             return begin
         most = self._most(here, ends, seen, limit)
@@ -224,7 +179,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._waits_since = time.monotonic()
         return to_offset(found)
 
-    def _most(self, here: Checkpoint, ends: Mapping[int, int], seen: _Seen, limit: Any) -> int | None:
+    def _most(self, here: Checkpoint, ends: Mapping[int, int], seen: Seen, limit: Any) -> int | None:
         """How many seqnos the batch may have."""
         most = getattr(limit, "max_rows", None)
         size = getattr(limit, "max_bytes", self._options.max_bytes if most else None)
@@ -235,14 +190,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             for start in here
             if start.vbucket in ends
         ]
-        each = bytes_per_seqno(self._connected(), self._options, ranges)
+        each = bytes_per_seqno(self._lookout.client, self._options, ranges)
         mosts = [most, max(1, int(size / each)) if each else None]
         return min((most for most in mosts if most is not None), default=None)
 
-    def _behind(self, here: Checkpoint, ends: Mapping[int, int], seen: _Seen) -> Checkpoint:
+    def _behind(self, here: Checkpoint, ends: Mapping[int, int], seen: Seen) -> Checkpoint:
         return replace(here, positions=tuple(self._position_after(position, ends, seen) for position in here))
 
-    def _position_after(self, start: StreamPosition, ends: Mapping[int, int], seen: _Seen) -> StreamPosition:
+    def _position_after(self, start: StreamPosition, ends: Mapping[int, int], seen: Seen) -> StreamPosition:
         if start.vbucket not in seen.highs:
             return start
         high, uuid = seen.highs[start.vbucket], seen.uuids[start.vbucket]
@@ -252,19 +207,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if high == start.seqno:
             self._whole[start.vbucket] = part.start
         return start
-
-    def _for_us(self, here: Checkpoint, seen: _Seen) -> bool:
-        """Whether any of what is new is for this stream, and not for other collections."""
-        if seen.asked.scope is None and not seen.asked.collections:
-            return True
-        if any(
-            position.seqno > seen.highs[position.vbucket] or position.vbuuid not in (0, seen.uuids[position.vbucket])
-            for position in here
-            if position.vbucket in seen.highs
-        ):
-            return True
-        highs = filtered_high_seqnos(self._connected(), seen.asked, self._options.scope)
-        return any(position.seqno < highs.get(position.vbucket, 0) for position in here)
 
     def _range(self, start: StreamPosition, end: int, high: int, uuid: int) -> Range:
         whole = self._whole.get(start.vbucket)
