@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import dcp
@@ -63,3 +65,14 @@ def catch_up(stream: dcp.ChangeStream, consumer: Consumer, cluster: Cluster) -> 
         batch = stream.next(PATIENCE)
         assert batch is not None
         consumer.take(batch)
+
+
+@contextlib.contextmanager
+def hasty_threads() -> Iterator[None]:
+    """They take turns so often that what two must not do at once is done at once."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

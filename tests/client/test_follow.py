@@ -7,6 +7,7 @@ import gc
 import math
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +15,7 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
+from tests.client.consumer import PATIENCE, Consumer, catch_up, hasty_threads, truth
 
 
 def test_what_there_is_comes_from_all_nodes() -> None:
@@ -282,6 +283,17 @@ def test_the_map_that_comes_with_a_connection_counts() -> None:
             cluster.upsert("key", "2")
             with client.stream(linger=0.0) as stream:
                 catch_up(stream, Consumer(), cluster)
+
+
+def test_of_maps_that_nodes_tell_at_once_the_newest_stays() -> None:
+    with Cluster(vbuckets=1024) as cluster, dcp.connect(cluster.url) as client:
+        access = client._access
+        told = access.ask("get_cluster_config").body()
+        with hasty_threads(), ThreadPoolExecutor(2) as pool:
+            for number in range(1000, 1040, 2):
+                both = ({**told, "rev": rev} for rev in (number, number + 1))
+                list(pool.map(lambda config: access.learn(config, cluster.addresses[0]), both))
+                assert client.map.revision == number + 1
 
 
 def test_the_threads_of_a_client_that_nobody_holds_come_to_their_end() -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.client.stats import Lag
 from dcp.client.watch import CONSUMER, NO_OWNER, SILENT, Backlog, Seen, Watch
 from dcp.wire.dcp import ENDLESS
+from tests.client.consumer import hasty_threads
 
 PATIENCE = 30.0
 
@@ -79,15 +77,6 @@ def test_what_is_not_followed_does_not_count() -> None:
     assert backlog.lag(3.0, {1: 2}) == Lag(3, 3.0)
 
 
-@pytest.fixture
-def hasty_threads() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("hasty_threads")
 def test_several_may_ask_at_the_same_time() -> None:
     backlog, high, over = Backlog(), 0, threading.Event()
 
@@ -95,7 +84,7 @@ def test_several_may_ask_at_the_same_time() -> None:
         while not over.is_set():
             backlog.lag(0.0, {1: high})
 
-    with ThreadPoolExecutor() as pool:
+    with hasty_threads(), ThreadPoolExecutor() as pool:
         asked = [pool.submit(ask) for _ in range(4)]
         for high in range(100_000):
             backlog.add(0.0, {1: high})

@@ -58,6 +58,8 @@ class Access:
         self._count = 0
         self._caller: Caller | None = None
         self._map: ClusterMap | None = None
+        # The threads of several nodes learn of a map at once. Nothing is waited for under it.
+        self._map_lock = threading.Lock()
         found = lookup(self.target.srv, self.options["bootstrap_timeout"]) if self.target.srv else ()
         self._seeds = found or self.target.addresses
         self._bootstrap()
@@ -100,14 +102,21 @@ class Access:
             self._take(ClusterMap.parse(JSON.encode(config), host.rpartition(":")[0], None, network))
 
     def _take(self, found: ClusterMap) -> None:
-        if self._map is not None and not found.newer_than(self._map):
+        known = self._map
+        if known is not None and not found.newer_than(known):
             return
-        if self._map is not None and found.change_since(self._map).recreated:
+        if known is not None and found.change_since(known).recreated:
             raise ServerError(
                 f"bucket {found.name!r} was deleted and made anew: no position holds any more; connect again, and "
                 "stream from the beginning"
             )
-        self._map = found
+        with self._map_lock:
+            if taken := self._map is known:
+                self._map = found
+        if not taken:
+            # Another node told one meanwhile, which may be newer.
+            self._take(found)
+            return
         log.info(
             "bucket %s: map %d.%d, %d vbuckets on %s",
             found.name,
