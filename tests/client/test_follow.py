@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,22 @@ def test_what_there_is_comes_from_all_nodes() -> None:
         for batch in client.stream(end="now"):
             consumer.take(batch)
         assert consumer.state() == truth(cluster)
+
+
+def test_a_process_with_many_open_files_follows_like_any_other() -> None:
+    """`select` knows the first 1024 files only."""
+    resource = pytest.importorskip("resource", reason="Windows counts them in another way")
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048 if most == resource.RLIM_INFINITY else min(2048, most), most))
+    try:
+        with contextlib.ExitStack() as files, Cluster(vbuckets=4) as cluster:
+            cluster.load(100)
+            for _ in range(1100):
+                files.enter_context(Path(os.devnull).open("rb"))
+            with dcp.connect(cluster.url) as client:
+                assert sum(map(len, client.stream(end="now"))) == 100
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
 
 
 def test_a_checkpoint_is_gone_on_from_in_another_client() -> None:

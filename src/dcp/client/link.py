@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import select
+import selectors
 import socket
 import ssl
 import threading
@@ -18,6 +18,9 @@ from dcp.errors import DcpError, TransportError
 from dcp.session.connection import Delivery, Session
 from dcp.session.events import Ended, Event, RolledBack
 from dcp.wire.dcp import StreamEnd
+
+# What needs no file of its own, and knows files above the 1024th; Windows counts in another way.
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,9 @@ class Link:
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
+        self._selector = _Selector()
+        self._selector.register(self._ear, selectors.EVENT_READ)
+        self._watched = 0
         self._waiting = memoryview(b"")
         self._first_news = 0.0
         # Streams that came to their end, and whose rows may not have been delivered yet.
@@ -113,6 +119,7 @@ class Link:
             # Nobody would hear of it: the consumer raises it.
             self._owner.broken(bug)
         finally:
+            self._selector.close()
             self._bell.close()
             self._ear.close()
 
@@ -149,16 +156,26 @@ class Link:
         now = time.monotonic()
         dues = [due for due in (session.due(), self._linger_ends(session)) if due is not None]
         patience = max(0.0, min(dues) - now) if dues else None
-        writers = [sock] if self._waiting else []
-        readers = [sock, self._ear] if session.hungry else [self._ear]
-        readable, _, _ = select.select(readers, writers, [], patience)
-        if self._ear in readable:
+        wanted = (selectors.EVENT_READ if session.hungry else 0) | (selectors.EVENT_WRITE if self._waiting else 0)
+        readable = self._select(sock, wanted, patience)
+        silent = session.due()
+        if not readable and silent is not None and time.monotonic() >= silent:
+            raise TransportError(f"{self.name}: the node said nothing for {silent - session.last_heard:g} s")
+        return readable
+
+    def _select(self, sock: socket.socket, wanted: int, patience: float | None) -> bool:
+        """Until the socket is ready for what is wanted, or the bell rings. Whether there is something to read."""
+        if wanted != self._watched:
+            if self._watched:
+                self._selector.unregister(sock)
+            if wanted:
+                self._selector.register(sock, wanted)
+            self._watched = wanted
+        ready = {key.fileobj: events for key, events in self._selector.select(patience)}
+        if self._ear in ready:
             with contextlib.suppress(BlockingIOError):
                 self._ear.recv(4096)
-        silent = session.due()
-        if sock not in readable and silent is not None and time.monotonic() >= silent:
-            raise TransportError(f"{self.name}: the node said nothing for {silent - session.last_heard:g} s")
-        return sock in readable
+        return bool(ready.get(sock, 0) & selectors.EVENT_READ)
 
     def _receive(self, sock: socket.socket, session: Session) -> None:
         """What is there, until a batch is full."""
