@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,7 +13,7 @@ from dcp.spark import lookout
 from dcp.spark.micro_batch import StreamReader
 from dcp.spark.offsets import from_offset
 from dcp.spark.options import Options
-from tests.spark.test_stream import AtMost, Query
+from tests.spark.test_stream import AtMost, Query, ends_of
 from tests.spark.test_task import truth
 
 
@@ -135,6 +136,63 @@ def test_a_stream_begins_at_a_time(cluster: Cluster) -> None:
     driver = StreamReader(Options.of({"url": cluster.url, "startingTimestamp": "2999-01-01T00:00Z"}))
     assert sum(position.seqno for position in from_offset(driver.initialOffset())) == 20
     driver.stop()
+
+
+def rows_of(query: Query, shares: Sequence[Any]) -> list[tuple[int, int]]:
+    rows = (row for share in shares for batch in query.driver.read(share) for row in batch.to_pylist())
+    return [(row["vbucket"], row["seqno"]) for row in rows]
+
+
+def test_no_change_comes_again_in_the_next_batch(cluster: Cluster) -> None:
+    cluster.load(500)
+    found: list[tuple[int, int]] = []
+    with Query(cluster.url) as query:
+        while (end := query.driver.latestOffset(query.offset, AtMost(100))) != query.offset:
+            shares = query.driver.partitions(query.offset, end)
+            if len(found) < 500:
+                # What is written between plan and read is for later.
+                cluster.upsert(f"new {len(found)}", b"1")
+            found += rows_of(query, shares)
+            query.offset = end
+    assert len(found) == len(set(found)) > 500
+    assert {(document.vbucket, document.seqno) for document in cluster.truth().values()} == {*found}
+
+
+def test_the_last_batch_of_what_is_there_by_now_has_every_key(cluster: Cluster) -> None:
+    cluster.load(100)
+    with Query(cluster.url) as query:
+        query.driver.prepareForTriggerAvailableNow()
+        while (end := query.driver.latestOffset(query.offset, AtMost(30))) != query.offset:
+            query.ends = end
+            shares = query.driver.partitions(query.offset, end)
+            cluster.load(50, seed=1)
+            query.take(shares)
+        assert query.reader.documents.keys() == truth(cluster).keys()
+
+
+def test_a_task_that_is_past_its_ends_still_waits_for_what_is_undone() -> None:
+    with Cluster(nodes=2, vbuckets=2, replicas=1, seed=1) as cluster:
+        for number in range(60):
+            cluster.upsert(f"key {number}", b"1")
+        with Query(cluster.url) as query:
+            query.log()
+            shares = query.driver.partitions(query.offset, query.ends or {})
+            cluster.failover(0, lose=5)
+            query.take(shares)
+            # One vbucket gets a change, the other as many as it lost: it is where it was, in another history.
+            here, highs = from_offset(query.offset), ends_of(cluster)
+            (lost,) = (position for position in here if position.seqno > highs[position.vbucket])
+            keys = {document.vbucket: key for key, document in cluster.truth().items()}
+            for vbucket in (1 - lost.vbucket, *[lost.vbucket] * (lost.seqno - highs[lost.vbucket])):
+                cluster.upsert(keys[vbucket], b"2")
+            query.log()
+            for _ in range(100):
+                cluster.upsert(keys[1 - lost.vbucket], b"3")
+            query.batch()
+            assert query.reader.rollbacks > 0
+            while query.driver.latestOffset(query.offset) != query.offset:
+                query.batch()
+            assert query.reader.documents == truth(cluster)
 
 
 def test_a_stream_has_no_end() -> None:

@@ -137,7 +137,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             # An end below the start was planned when the vbucket had no more than that; what came since is for
             # later. A batch that is read again may end at what was lost since.
             known = min(to, high) if to < here.seqno else high
-            ranges.append(self._range(here, min(to, known), known, seen.uuids[vbucket]))
+            part = self._range(here, min(to, known), known, seen.uuids[vbucket])
+            # Behind an end that another batch follows, that one has the changes. The last one has to have the state.
+            ranges.append(replace(part, whole=self._target is not None and to >= self._target.get(vbucket, 0)))
             # The tasks may go further than what has been seen of the end so far.
             self._whole.pop(vbucket, None)
         self._lookout.forget()

@@ -30,11 +30,13 @@ class Range:
     """What is read of a vbucket: from behind `start` up to `end`.
 
     `undone_from`: where the reader had been, if the cluster has lost what lies between there and `start`.
+    `whole`: the snapshot that the end lies in is read to its own end.
     """
 
     start: StreamPosition
     end: int
     undone_from: int | None = None
+    whole: bool = True
 
     @property
     def vbucket(self) -> int:
@@ -64,6 +66,11 @@ class Partition:
     def end(self) -> dict[int, int]:
         """The last seqno of each vbucket."""
         return {part.vbucket: part.end for part in self.ranges}
+
+    @property
+    def cuts(self) -> dict[int, int]:
+        """The last seqno of those behind which nothing is wanted."""
+        return {part.vbucket: part.end for part in self.ranges if not part.whole}
 
 
 @dataclass(frozen=True, slots=True)

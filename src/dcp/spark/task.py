@@ -38,23 +38,32 @@ def rows(partition: Partition, options: Options, *, followed: bool = False) -> I
         there = still_there(client, options) if followed else options
         if there is None:
             return
-        view = View(options, client.collections)
+        view = View(options, client.collections, partition.cuts)
         for batch in _undone(partition, view.decoded):
             yield view(batch)
         stream = stream_of(client, partition, there, view.decoded)
         # Over TAP an end is where the node says that all was sent.
         watch = _Watch(client, stream, {} if options.dialect == TAP else partition.end, followed)
-        yield from sized(_seen(_batches(stream, watch, gone), view))
+        yield from sized(_seen(_batches(stream, watch, gone), view, lambda: _is_past(stream, partition)))
 
 
-def _seen(batches: Iterable[Batch], view: View) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _seen(batches: Iterable[Batch], view: View, is_past: Callable[[], bool]) -> Iterator[tuple[pa.RecordBatch, int]]:
     """What is left of each batch, and its bytes."""
     for batch in batches:
         seen = view(batch.to_arrow())
         if seen.num_rows == len(batch):
             yield seen, batch.nbytes
-        elif seen.num_rows:
+            continue
+        if seen.num_rows:
             yield seen, seen.nbytes
+        if is_past():
+            return
+
+
+def _is_past(stream: ChangeStream, partition: Partition) -> bool:
+    """Whether nothing that comes is wanted any more. Of a range that begins at its end, what is undone may come."""
+    cuts = {part.vbucket: part.end for part in partition.ranges if part.size > 0 and not part.whole}
+    return len(cuts) == len(partition.ranges) and all(here.seqno >= cuts[here.vbucket] for here in stream.checkpoint)
 
 
 def stream_of(client: Client, partition: Partition, options: Options, columns: tuple[str, ...]) -> ChangeStream:

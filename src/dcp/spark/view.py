@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
@@ -21,22 +21,28 @@ _TOLD = pa.array([EVENT, PURGED])
 
 
 class View:
-    """Batches with the columns `decoded` become those of the schema. `paths`: the collections by their ids."""
+    """Batches with the columns `decoded` become those of the schema. `paths`: the collections by their ids.
 
-    def __init__(self, options: Options, paths: Callable[[], Mapping[int, str]]) -> None:
+    ends: the vbuckets of which nothing behind a seqno is wanted.
+    """
+
+    def __init__(
+        self, options: Options, paths: Callable[[], Mapping[int, str]], ends: Mapping[int, int] | None = None
+    ) -> None:
         self._schema = Schema(options)
         self._paths = paths
         self._known: Mapping[int, str] = {}
-        self._filters = dict(_filters(options))
+        self._filters = list(_filters(options, ends or {}))
         wanted = self._schema.names
         named = ["collection_id"] if {*PATH} & {*wanted} else []
-        filtered = [*self._filters, "event"] if self._filters else []
+        filtered = [name for columns, _ in self._filters for name in (*columns, "event")]
         self.decoded = tuple(dict.fromkeys([*(name for name in wanted if name not in PATH), *named, *filtered]))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._filters:
-            wanted = reduce(pc.and_, (wants(batch[name]) for name, wants in self._filters.items()))
-            batch = batch.filter(pc.or_(wanted, pc.is_in(batch["event"], value_set=_TOLD)))
+            wanted = reduce(pc.and_, (wants(*(batch[name] for name in columns)) for columns, wants in self._filters))
+            if not pc.all(wanted).as_py():
+                batch = batch.filter(pc.or_(wanted, pc.is_in(batch["event"], value_set=_TOLD)))
         if {*PATH} & {*self._schema.names}:
             for name, texts in zip(PATH, self._named(batch["collection_id"]), strict=True):
                 batch = batch.append_column(name, texts)
@@ -55,16 +61,24 @@ class View:
         return pc.index_in(ids, value_set=pa.array(list(self._known), pa.int64()))
 
 
-def _filters(options: Options) -> Iterable[tuple[str, Callable[[pa.Array], Any]]]:
-    """What a column has to be."""
+def _filters(options: Options, ends: Mapping[int, int]) -> Iterator[tuple[tuple[str, ...], Callable[..., Any]]]:
+    """What some columns have to be."""
     since = tick("start", options.start or "beginning")
     if since is not None:
-        yield "cas", lambda cas: pc.greater_equal(cas, since)
+        yield ("cas",), lambda cas: pc.greater_equal(cas, since)
     if options.events is not None:
-        yield "event", lambda event: pc.is_in(event, value_set=pa.array(options.events))
+        yield ("event",), lambda event: pc.is_in(event, value_set=pa.array(options.events))
     if options.keys is not None:
         pattern = f"(?s)^(?:{'|'.join(map(_pattern, options.keys))})$"
-        yield "key", lambda key: pc.match_substring_regex(key, pattern)
+        yield ("key",), lambda key: pc.match_substring_regex(key, pattern)
+    if ends:
+        vbuckets, last = pa.array(ends.keys(), pa.int32()), pa.array(ends.values(), pa.int64())
+        yield (
+            ("vbucket", "seqno"),
+            lambda vbucket, seqno: pc.less_equal(seqno, last.take(pc.index_in(vbucket, value_set=vbuckets))).fill_null(
+                True
+            ),
+        )
 
 
 def _pattern(key: str) -> str:
