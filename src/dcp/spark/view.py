@@ -73,12 +73,12 @@ def _filters(options: Options, ends: Mapping[int, int]) -> Iterator[tuple[tuple[
         yield ("key",), lambda key: pc.match_substring_regex(key, pattern)
     if ends:
         vbuckets, last = pa.array(ends.keys(), pa.int32()), pa.array(ends.values(), pa.int64())
-        yield (
-            ("vbucket", "seqno"),
-            lambda vbucket, seqno: pc.less_equal(seqno, last.take(pc.index_in(vbucket, value_set=vbuckets))).fill_null(
-                True
-            ),
-        )
+
+        def is_before(vbucket: pa.Array, seqno: pa.Array) -> Any:
+            end = last.take(pc.index_in(vbucket, value_set=vbuckets))
+            return pc.less_equal(seqno, end).fill_null(True)
+
+        yield ("vbucket", "seqno"), is_before
 
 
 def _pattern(key: str) -> str:
