@@ -11,7 +11,7 @@ from dcp.checkpoint import Checkpoint
 from dcp.client.when import tick
 from dcp.columns.plan import events_of
 from dcp.columns.schema import choose
-from dcp.errors import LocalProtocolError
+from dcp.errors import CheckpointError, LocalProtocolError
 from dcp.wire.dcp import DCP
 
 # Columns that no message has: the names that belong to a collection's id.
@@ -134,9 +134,12 @@ def position(*accepted: str) -> Callable[[str, Any], str | Checkpoint]:
         if isinstance(value, Checkpoint):
             return value
         if isinstance(value, str) and value.lstrip().startswith("{"):
-            return Checkpoint.from_json(value)
+            try:
+                return Checkpoint.from_json(value)
+            except CheckpointError as error:
+                raise CheckpointError(f"option {option}: {error}: expected what `plan.end.to_json()` gives") from None
         if str(value).lower() not in accepted:
-            raise refuse(option, f"{accepted[0]}, or a checkpoint or its JSON", value)
+            raise refuse(option, f"{', '.join(accepted)}, a checkpoint, or its JSON", value)
         return _ENDS[str(value).lower()]
 
     return read
