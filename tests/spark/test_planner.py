@@ -14,8 +14,10 @@ from dcp.embedded import Cluster
 from dcp.embedded.rollback import Resume, rollback_point
 from dcp.errors import LocalProtocolError, RollbackError
 from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
+from dcp.spark import planner
 from dcp.spark.options import Options
 from dcp.spark.planner import (
+    Plan,
     Range,
     divide,
     filtered_high_seqnos,
@@ -23,6 +25,7 @@ from dcp.spark.planner import (
     plan,
     position_after,
     range_of,
+    shortened,
     worth_asking,
 )
 
@@ -218,3 +221,62 @@ def test_the_last_seqno_of_a_scope_is_that_of_its_newest_collection() -> None:
             assert filtered_high_seqnos(client, Checkpoint(), "shop") == expected
             cows = next(number for number, path in client.collections().items() if path == "farm.cows")
             assert filtered_high_seqnos(client, Checkpoint(collections=(cows,)), None) == client.high_seqnos(cows)
+
+
+def test_a_history_that_begins_while_it_is_planned_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the plan would end where the new history has yet to come, with changes that nobody would read."""
+    with Cluster(vbuckets=1) as cluster:
+        cluster.load(50)
+        known = planner.high_seqnos
+
+        def and_then_fails(client: dcp.Client, options: Options) -> dict[int, int]:
+            monkeypatch.setattr(planner, "high_seqnos", known)
+            found = known(client, options)
+            cluster.crash(0)
+            cluster.recover(0, lose=10)
+            return found
+
+        monkeypatch.setattr(planner, "high_seqnos", and_then_fails)
+        planned = plan(cluster.url)
+        with dcp.connect(cluster.url) as client:
+            uuid = client.failover_logs()[0].newest.vbuuid
+        assert [(at.seqno, at.vbuuid) for at in planned.end] == [(40, uuid)]
+
+
+def test_of_a_collection_only_what_it_has_is_planned() -> None:
+    with Cluster(vbuckets=16) as cluster:
+        cluster.create_collection("_default", "stock")
+
+        def write(*keys: str) -> dict[int, int]:
+            for key in keys:
+                cluster.upsert(key, b"{}", collection="_default.stock")
+            documents = cluster.truth("_default.stock")
+            # Others go on behind it.
+            cluster.load(200, seed=len(documents))
+            return {documents[key.encode()].vbucket: documents[key.encode()].seqno for key in keys}
+
+        def ends(planned: Plan) -> dict[int, int]:
+            return {vbucket: end for part in planned.partitions for vbucket, end in part.end.items()}
+
+        expected = write("a", "b", "c")
+        first = plan(cluster.url, collections="stock")
+        # That it was made is the first that every vbucket knows of it.
+        assert ends(first) == dict.fromkeys(range(16), 1) | expected
+        assert {at.vbucket: at.seqno for at in first.end} == highs(cluster)
+        assert plan(cluster.url, collections="stock", start=first.end).partitions == ()
+        expected = write("d")
+        second = plan(cluster.url, collections="stock", start=first.end)
+        assert ends(second) == expected
+        assert {at.vbucket: at.seqno for at in second.end} == highs(cluster)
+
+
+def highs(cluster: Cluster) -> dict[int, int]:
+    with dcp.connect(cluster.url) as client:
+        return client.high_seqnos()
+
+
+def test_a_range_is_shortened_where_the_last_wanted_seqno_is_known() -> None:
+    part = Range(StreamPosition(3, 7, 100, 100, 100), 200)
+    assert shortened(part, {}) == shortened(part, {4: 150}) == shortened(part, {3: 300}) == part
+    assert shortened(part, {3: 150}) == replace(part, end=150)
+    assert shortened(part, {3: 50}).size == 0

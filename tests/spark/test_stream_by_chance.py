@@ -35,7 +35,10 @@ class Story:
     def __init__(self, seed: int, cluster: Cluster) -> None:
         self.random = Random(seed)
         self.cluster = cluster
-        self.query = Query(cluster.url)
+        # Half of the stories read a collection, while others are written to, too.
+        self.noise = seed % 2 == 1
+        cluster.create_collection("_default", "noise")
+        self.query = Query(cluster.url, **({"collections": "_default"} if self.noise else {}))
         self.shares: Sequence[Any] | None = None
         # How many writes there are that can be lost.
         self.young = 0
@@ -51,13 +54,16 @@ class Story:
         self.quiet = False
         there = self.cluster.truth()
         for _ in range(self.random.randint(1, 6)):
+            self.young += 1
             key = f"key {self.random.randint(0, 9)}"
+            if self.noise and self.random.random() < 0.5:
+                self.cluster.upsert(key, b"noise", collection="_default.noise")
+                continue
             if key.encode() in there and self.random.random() < 0.2:
                 self.cluster.delete(key)
                 del there[key.encode()]
             else:
                 self.cluster.upsert(key, str(self.random.random()))
-            self.young += 1
 
     def do_lose(self) -> None:
         """The node comes back without its last writes, and with a new history."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
-from dcp.errors import TransportError
+from dcp.errors import ServerError, TransportError
 from dcp.spark.offsets import check
 from dcp.spark.options import Options
 from dcp.spark.planner import asked_of, filtered_high_seqnos, newest, still_there
@@ -80,6 +80,16 @@ class Lookout:
             return True
         highs = filtered_high_seqnos(self.client, seen.asked, self._options.scope)
         return any(position.seqno < highs.get(position.vbucket, 0) for position in here)
+
+    def wanted(self, seen: Seen) -> dict[int, int]:
+        """The last seqno of each vbucket that is for this stream, where not all are; asked for now."""
+        try:
+            return filtered_high_seqnos(self.client, seen.asked, self._options.scope)
+        except ServerError:
+            if self._options.fail_on_data_loss:
+                raise
+        # A collection vanished meanwhile.
+        return {}
 
     def close(self) -> None:
         if self._client is not None:

@@ -31,6 +31,7 @@ from dcp.spark.planner import (
     position_after,
     positions,
     range_of,
+    shortened,
     worth_asking,
 )
 from dcp.spark.share import Share
@@ -128,6 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._lookout.forget()
         seen = self._lookout.look()
         ends = from_offset(end).by_vbucket()
+        wanted = self._lookout.wanted(seen)
         ranges = []
         for here in self._lookout.checked(from_offset(start), seen):
             vbucket = here.vbucket
@@ -139,7 +141,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             known = min(to, high) if to < here.seqno else high
             part = self._range(here, min(to, known), known, seen.uuids[vbucket])
             # Behind an end that another batch follows, that one has the changes. The last one has to have the state.
-            ranges.append(replace(part, whole=self._target is not None and to >= self._target.get(vbucket, 0)))
+            whole = self._target is not None and to >= self._target.get(vbucket, 0)
+            part = shortened(replace(part, whole=whole), wanted)
+            if worth_asking(part, seen.uuids[vbucket]):
+                ranges.append(part)
             # The tasks may go further than what has been seen of the end so far.
             self._whole.pop(vbucket, None)
         self._lookout.forget()

@@ -14,7 +14,7 @@ from dcp.checkpoint import Checkpoint
 from dcp.client import Client
 from dcp.client.selection import path_of
 from dcp.client.when import Time
-from dcp.cluster import nobody_has
+from dcp.cluster import named, nobody_has
 from dcp.errors import LocalProtocolError, RollbackError, TransportError
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.options import Options
@@ -103,14 +103,14 @@ def ranges_of(client: Client, options: Options) -> tuple[list[Range], Checkpoint
     """What there is to read of each vbucket, and where to go on behind all of it."""
     begin = positions(client, options.start or "beginning", options)
     highs, uuids = newest(client, options)
-    ends = _ends(options, highs)
+    ends, wanted = _ends(options, highs), filtered_high_seqnos(client, begin, options.scope)
     ranges, after = [], begin.by_vbucket()
     for vbucket, start in sorted(begin.by_vbucket().items()):
         if vbucket not in highs:
             continue
         part = range_of(start, ends.get(vbucket, 0), highs[vbucket], uuids[vbucket], options)
         after[vbucket] = position_after(part, uuids[vbucket])
-        if worth_asking(part, uuids[vbucket]):
+        if worth_asking(part := shortened(part, wanted), uuids[vbucket]):
             ranges.append(part)
     return ranges, replace(begin, positions=tuple(after[vbucket] for vbucket in sorted(after)))
 
@@ -122,6 +122,11 @@ def range_of(start: StreamPosition, end: int, high: int, uuid: int, options: Opt
     if options.on_rollback == "fail":
         raise RollbackError(start.vbucket, start.seqno, high)
     return Range(start.rolled_back(high), max(min(end, high), start.rolled_back(high).seqno), start.seqno)
+
+
+def shortened(part: Range, wanted: Mapping[int, int]) -> Range:
+    """What is left of a range where the last seqno that is wanted is known. It has to be newer than the range."""
+    return replace(part, end=max(part.start.seqno, min(part.end, wanted.get(part.vbucket, part.end))))
 
 
 def narrowed(start: StreamPosition, high: int, uuid: int) -> StreamPosition:
@@ -177,7 +182,9 @@ def asked_of(client: Client, options: Options) -> Checkpoint:
 
 
 def filtered_high_seqnos(client: Client, asked: Checkpoint, scope: str | None) -> dict[int, int]:
-    """The last seqno of each vbucket that a filter lets through."""
+    """The last seqno of each vbucket that a filter lets through; nothing where there is none."""
+    if scope is None and not asked.collections:
+        return {}
     ids = asked.collections or [number for number, path in client.collections().items() if path.split(".")[0] == scope]
     found: dict[int, int] = {}
     for number in ids:
@@ -187,15 +194,14 @@ def filtered_high_seqnos(client: Client, asked: Checkpoint, scope: str | None) -
 
 
 def newest(client: Client, options: Options) -> tuple[dict[int, int], dict[int, int]]:
-    """The last seqno of each vbucket that is asked for, and the uuid of its history.
-
-    The order matters: a uuid that is seen after a seqno is that of the seqno's history, or of a newer one.
-    """
+    """The last seqno of each vbucket that is asked for, and the uuid of a history that has it."""
     give_up_at = time.monotonic() + _PATIENCE
     while True:
         try:
             highs = high_seqnos(client, options)
-            return highs, _uuids(client, highs)
+            uuids = _uuids(client, highs)
+            _check_kept(highs, high_seqnos(client, options))
+            return highs, uuids
         except TransportError:
             if time.monotonic() > give_up_at:
                 raise
@@ -209,6 +215,13 @@ def _uuids(client: Client, highs: Mapping[int, int]) -> dict[int, int]:
     if len(logs) < len(highs):
         raise nobody_has(vbucket for vbucket in highs if vbucket not in logs)
     return {vbucket: log.newest.vbuuid for vbucket, log in logs.items()}
+
+
+def _check_kept(before: Mapping[int, int], after: Mapping[int, int]) -> None:
+    """A uuid that is seen after a seqno may be of a newer history, which has yet to come as far, with other changes."""
+    lost = [vbucket for vbucket, seqno in before.items() if after.get(vbucket, seqno) < seqno]
+    if lost:
+        raise TransportError(f"vbuckets {named(lost)} lost changes while they were looked at: try again")
 
 
 def high_seqnos(client: Client, options: Options) -> dict[int, int]:
