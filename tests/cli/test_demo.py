@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -147,6 +147,7 @@ SAMPLES = st.lists(
 
 
 @given(SAMPLES, st.lists(st.tuples(st.floats(0, 100), st.text("<&ab"), st.booleans()), max_size=4))
+@example([(0.0, 0, 0, 0)] * 3 + [(5e-324, 1, 0, 0)], [])
 def test_any_course_can_be_drawn(
     drawn: list[tuple[float, int, int, int]], marked: list[tuple[float, str, bool]]
 ) -> None:

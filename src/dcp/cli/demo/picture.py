@@ -26,6 +26,9 @@ _STYLE = """
   text.bad { stroke: none; font-weight: 600 }
 """
 
+# What came in less is no speed.
+_INSTANT = 1e-3
+
 
 class _Panel(NamedTuple):
     """A curve over time, with powers of ten upwards: reading all and following are far apart."""
@@ -74,7 +77,7 @@ def _speeds(samples: Sequence[Sample]) -> list[tuple[float, float]]:
     return [(0.0, 0.0)] + [
         (after.seconds, (after.rows - before.rows) / (after.seconds - before.seconds))
         for before, after in pairs
-        if after.seconds > before.seconds
+        if after.seconds - before.seconds > _INSTANT
     ]
 
 
