@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -15,6 +16,9 @@ from dcp.spark.planner import plan_for
 from dcp.spark.schema import Schema, chosen_by
 from dcp.spark.share import Share
 from dcp.spark.task import rows
+
+# Spark 4.0 finds `dcp` by itself, and refuses to register that name. Who does so anyway registers one that nobody uses.
+_NAME = "dcp registered" if pyspark.__version__.startswith("4.0.") else "dcp"
 
 
 class DcpDataSource(DataSource):  # type: ignore[misc]
@@ -29,7 +33,7 @@ class DcpDataSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        return "dcp"
+        return _NAME
 
     def schema(self) -> StructType:
         return Schema(self._chosen).struct()
