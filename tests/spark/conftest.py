@@ -30,8 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _leaves_sockets_open() -> bool:
-    """Spark 4.0 leaves those that it fetches rows over to the garbage collector, which says so."""
-    return find_spec("pyspark") is not None and version("pyspark").startswith("4.0.")
+    """Spark 4.0 and 4.1 leave those that it fetches rows over to the garbage collector, which says so."""
+    return find_spec("pyspark") is not None and version("pyspark").startswith(("4.0.", "4.1."))
 
 
 @pytest.fixture(scope="session")
