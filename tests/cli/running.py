@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from click.testing import CliRunner, Result
@@ -34,14 +31,6 @@ def start(*arguments: str | int | Path, main: str = "from dcp.cli import main; m
         stderr=subprocess.PIPE,
         encoding="utf-8",
     )
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for what another thread does."""
-    deadline, tick = time.monotonic() + PATIENCE, threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        tick.wait(0.01)
 
 
 def hotel(cluster: Cluster) -> None:

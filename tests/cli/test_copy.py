@@ -20,7 +20,8 @@ import dcp
 from dcp.cli.parts import Output
 from dcp.cli.positions import load, of_copy
 from dcp.embedded import Cluster
-from tests.cli.running import hotel, run, start, until
+from tests.cli.running import hotel, run, start
+from tests.waiting import until
 
 
 @pytest.fixture

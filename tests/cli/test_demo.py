@@ -18,7 +18,8 @@ from pyarrow import parquet
 from dcp.cli.demo.course import Mark, Sample
 from dcp.cli.demo.lake import COLUMNS, Lake
 from dcp.cli.demo.picture import draw
-from tests.cli.running import run, start, until
+from tests.cli.running import run, start
+from tests.waiting import until
 
 TYPES = {"event": pa.string(), "vbucket": pa.int32(), "key": pa.string(), "value": pa.string()}
 SCHEMA = pa.schema([(name, TYPES.get(name, pa.int64())) for name in COLUMNS])

@@ -18,8 +18,8 @@ from dcp.session.events import Refused
 from dcp.session.stream import Stream
 from dcp.wire import DIALECTS
 from dcp.wire.memcached import Status, VbucketState
-from tests.cli.running import until
 from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
+from tests.waiting import until
 
 DRAFTS = ["upr1", "upr2"]
 drafts = pytest.mark.parametrize("dialect", DRAFTS)

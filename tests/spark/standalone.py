@@ -7,18 +7,15 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pyspark
 
 import dcp.spark
 from tests.spark.driver import URL
-
-T = TypeVar("T")
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 HOME = Path(pyspark.__file__).parent
@@ -112,11 +109,3 @@ def driver(standalone: Standalone, url: str, lake: Path, *how: str) -> Iterator[
 def found(pattern: str, log: Path) -> str | None:
     match = re.search(pattern, log.read_text("utf-8", "replace"))
     return match[0] if match else None
-
-
-def until(question: Callable[[], T | None]) -> T:
-    """Ask until there is an answer. The time limit of all tests ends what has none."""
-    pause = threading.Event()
-    while not (answer := question()):
-        pause.wait(0.05)
-    return answer

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -15,6 +14,7 @@ import pytest
 import dcp.spark
 from dcp.embedded import Cluster
 from tests.spark.test_read import ROADS, Read
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,13 +26,6 @@ def connections(cluster: Cluster) -> int:
 
 def streams(cluster: Cluster) -> int:
     return sum(traffic.streams for traffic in cluster.stats().values())
-
-
-def until(condition: Any) -> None:
-    """The time limit of all tests ends what never comes."""
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.02)
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import pytest
 
 from dcp.embedded import Cluster
 from tests.spark.driver import READ
-from tests.spark.standalone import Standalone, driver, found, until
+from tests.spark.standalone import Standalone, driver, found
 from tests.spark.test_task import truth, write
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from dcp.spark.schema import Schema
 from dcp.wire.dcp import DCP
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
+from tests.waiting import until
 
 PLAIN = {pa.string(), pa.binary(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC")}
 SEQNO = (1 << 64) - 1
@@ -137,6 +138,18 @@ def write(cluster: Cluster, really: bool) -> None:
     for number in range(60 if really else 0):
         cluster.upsert(f"key {number}", b"2")
         cluster.delete(f"key {number + 100}")
+
+
+def test_a_task_has_one_connection_to_its_node_and_none_to_others() -> None:
+    with Cluster(nodes=2, vbuckets=4) as cluster:
+        cluster.load(600, value_size=10_000)
+        planned = plan(f"{cluster.url}?dcp_buffer_size=100k&stats_interval=10ms", columns="collection,value")
+        first = next(part for part in planned.partitions if part.node == cluster.addresses[0])
+        batches = task.rows(first, planned.options)
+        # There is more, which waits for this batch to be done with.
+        next(batches)
+        until(lambda: [traffic.connections for traffic in cluster.stats().values()] == [1, 0])
+        assert cluster.stats()[0].streams > 0
 
 
 def test_an_end_that_got_lost_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A bucket as a client reaches it: its newest map, a connection for commands, and connections to its nodes."""
+"""A bucket as a client reaches it: its newest map, and connections to its nodes, for commands and for streams."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import socket
 import ssl
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from dcp.client import url as urls
 from dcp.client.call import Caller
+from dcp.client.callers import Callers, Place
 from dcp.client.dialects import DCP, check_options
-from dcp.client.ending import MOMENT
 from dcp.client.srv import lookup
 from dcp.client.transport import Security, connect
 from dcp.cluster import ClusterMap, Node
@@ -23,6 +23,7 @@ from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, Server
 from dcp.session.handshake import Wishes
 from dcp.session.sasl import Credentials
 from dcp.wire.body import JSON
+from dcp.wire.frame import Frame
 
 log = logging.getLogger("dcp.client")
 
@@ -52,26 +53,27 @@ class Access:
         urls.check_tls(self.target, given)
         self._credentials = Credentials(self.target.username, self.target.password) if self.target.username else None
         self._context = tls_context(self.options) if self.target.tls else None
-        self._lock = threading.Lock()
         self._closed = False
         self._name = f"dcp-arrow {os.getpid()} {uuid.uuid4().hex[:12]}"
         self._count = 0
-        self._caller: Caller | None = None
+        self._callers = Callers(partial(self._call, stream=False))
         self._map: ClusterMap | None = None
+        # Where it was told.
+        self._told_at: Place = ("", 0)
         # The threads of several nodes learn of a map at once. Nothing is waited for under it.
         self._map_lock = threading.Lock()
         found = lookup(self.target.srv, self.options["bootstrap_timeout"]) if self.target.srv else ()
         self._seeds = found or self.target.addresses
-        self._bootstrap()
+        try:
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
-        """Nothing is opened any more. Who waits for a node now hangs up himself."""
+        """Nothing is opened any more."""
         self._closed = True
-        if self._lock.acquire(timeout=MOMENT):
-            try:
-                self._hang_up()
-            finally:
-                self._lock.release()
+        self._callers.close()
 
     @property
     def dialect(self) -> str:
@@ -90,10 +92,20 @@ class Access:
         return self._map
 
     def refresh(self) -> ClusterMap:
-        """Fetch the map, from any node that answers."""
-        with self._lock:
-            self._bootstrap()
-            return self.map
+        """Fetch the map. Any node that tells it will do: first those of the map, then those of the url."""
+        problems: dict[str, DcpError] = {}
+        for place in self._places():
+            try:
+                self._take(self._fetch(place))
+                self._told_at = place
+                self._callers.keep([place, *self._nodes()])
+                return self.map
+            except (TransportError, RemoteProtocolError) as error:
+                problems[str(urls.Address(*place))] = error
+                log.info("%s", error)
+        if len(problems) == 1:
+            raise next(iter(problems.values()))
+        raise TransportError(f"no node can be reached: {_listed(problems)}")
 
     def learn(self, config: Any, host: str) -> None:
         """A node told a map."""
@@ -126,66 +138,44 @@ class Access:
             ", ".join(map(str, found.nodes)),
         )
 
-    def _bootstrap(self) -> None:
-        """Any node that tells the map will do: first those of the map, then those of the url."""
-        self._hang_up()
-        problems: dict[str, DcpError] = {}
-        for host, port in self._places():
-            try:
-                self._caller = self._call(host, port, stream=False)
-                self._take(self._fetch(self._caller))
-                return
-            except (TransportError, RemoteProtocolError) as error:
-                self._hang_up()
-                problems[str(urls.Address(host, port))] = error
-                log.info("%s", error)
-            finally:
-                if self._closed:
-                    self._hang_up()
-        if len(problems) == 1:
-            raise next(iter(problems.values()))
-        raise TransportError(f"no node can be reached: {_listed(problems)}")
+    def _places(self) -> Iterable[Place]:
+        """Each once."""
+        return dict.fromkeys([*self._nodes(), *((seed.host, seed.port) for seed in self._seeds)])
 
-    def _places(self) -> Iterable[tuple[str, int]]:
-        seen = set()
+    def _nodes(self) -> Iterator[Place]:
         for node in self._map.nodes if self._map is not None else ():
             port = node.address.tls_port if self.target.tls else node.address.port
             if port is not None:
-                seen.add((node.address.host, port))
                 yield node.address.host, port
-        for address in self._seeds:
-            if (address.host, address.port) not in seen:
-                yield address.host, address.port
 
-    def _fetch(self, caller: Caller) -> ClusterMap:
-        answer = caller.ask("get_cluster_config")
+    def _fetch(self, place: Place) -> ClusterMap:
+        (answer,) = self._callers.ask(place, "get_cluster_config", [{}])
         if answer.status:
-            raise ServerError(f"{caller.where}: the node does not tell the cluster map", answer.status)
-        return ClusterMap.parse(answer.value, caller.host, caller.port, self.options["network"])
-
-    def _hang_up(self) -> None:
-        if self._caller is not None:
-            self._caller.close()
-            self._caller = None
+            raise ServerError(f"{urls.Address(*place)}: the node does not tell the cluster map", answer.status)
+        return ClusterMap.parse(answer.value, *place, self.options["network"])
 
     # Commands.
 
-    def ask(self, name: str, **parts: Any) -> Any:
+    def ask(self, name: str, **parts: Any) -> Frame:
         """A command, to the node that told the map."""
-        with self._lock:
-            if self._caller is None:
-                self._bootstrap()
-            assert self._caller is not None
-            try:
-                return self._caller.ask(name, **parts)
-            except TransportError:
-                self._bootstrap()
-                return self._caller.ask(name, **parts)
+        try:
+            return self._callers.ask(self._told_at, name, [parts])[0]
+        except TransportError:
+            self.refresh()
+            return self._callers.ask(self._told_at, name, [parts])[0]
+
+    def ask_node(self, node: Node, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
+        """Many questions of a kind, to the node that can answer them."""
+        return self._callers.ask(self._place(node), name, questions)
+
+    def hang_up(self) -> None:
+        """Close what commands went over. The next one opens it again."""
+        self._callers.keep(())
 
     @property
     def where(self) -> str:
-        """The node that commands go to, as far as there is one."""
-        return self._caller.where if self._caller is not None else ""
+        """The node that commands go to."""
+        return str(urls.Address(*self._told_at))
 
     def call(self, node: Node, *, stream: bool = False) -> Caller:
         """A connection of its own to a node, to ask it commands; `stream`: opened for DCP."""
@@ -204,7 +194,7 @@ class Access:
         """What opens a socket to a node."""
         return partial(connect, *self._place(node), self.options["kv_connect_timeout"], self._context)
 
-    def _place(self, node: Node) -> tuple[str, int]:
+    def _place(self, node: Node) -> Place:
         port = node.address.tls_port if self.target.tls else node.address.port
         if port is None:
             raise TransportError(f"{node}: no port {'with' if self.target.tls else 'without'} TLS in the map")

@@ -145,12 +145,15 @@ class Client:
         terms = Terms(selection.chosen, look.rollback_rows(), on_rollback, ignore_purged, within)
         followed = [Vbucket(number, begins[number], ends[number], bounds.purged(number)) for number in wanted]
         log.info("bucket %s: following %d vbuckets from %s", self._bucket, len(wanted), _shown(start))
+        # Each stream has connections of its own, and may last for long without a question.
+        self.hang_up()
         follower = Follower(opener, followed, terms)
-        watcher = Watcher(self._access, follower, self._access.options["stats_interval"], selection)
+        interval = self._access.options["stats_interval"]
+        watcher = Watcher(self._access, follower, interval, selection)
         work = Work(self._bucket, follower, watcher)
         self._add(work)
-        if opener.manner.resumes:
-            # Where nothing has a number, nobody can tell how far behind it is.
+        # Where nothing has a number, nobody can tell how far behind it is.
+        if interval and opener.manner.resumes:
             watcher.start()
         return ChangeStream(self, follower, work, selection.empty, bounds.found, cut)
 
@@ -187,6 +190,10 @@ class Client:
     def call(self, node: Node, *, stream: bool = False) -> Caller:
         """A connection of its own to a node, to ask it commands; `stream`: opened for DCP."""
         return self._access.call(node, stream=stream)
+
+    def hang_up(self) -> None:
+        """Close the connections that questions went over: the next question opens them again. Streams go on."""
+        self._access.hang_up()
 
     def server_version(self) -> str:
         """That of the node that commands go to."""

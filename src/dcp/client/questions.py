@@ -22,8 +22,7 @@ def high_seqnos(access: Access, collection_id: int | None = None) -> dict[int, i
     fields |= {} if collection_id is None else {"collection_id": collection_id}
     found: dict[int, int] = {}
     for node in access.refresh().nodes:
-        with access.call(node) as caller:
-            answer = caller.ask("get_all_vb_seqnos", fields=fields)
+        (answer,) = access.ask_node(node, "get_all_vb_seqnos", [{"fields": fields}])
         if answer.status == Status.UNKNOWN_COLLECTION:
             raise ServerError(f"{node}: there is no collection with the id {collection_id}", answer.status)
         if answer.status:
@@ -39,8 +38,7 @@ def failover_logs(access: Access, vbuckets: Iterable[int]) -> dict[int, Failover
         mine = sorted(wanted.intersection(cluster_map.vbuckets_of(node)))
         if not mine:
             continue
-        with access.call(node) as caller:
-            answers = caller.ask_all("kv_get_failover_log", [{"vbucket": number} for number in mine])
+        answers = access.ask_node(node, "kv_get_failover_log", [{"vbucket": number} for number in mine])
         for number, answer in zip(mine, answers, strict=True):
             if not answer.status:
                 found[number] = FailoverLog.of(answer.body())

@@ -237,6 +237,10 @@ def _seconds(name: str, value: str) -> float:
     return seconds
 
 
+def _interval(name: str, value: str) -> float:
+    return 0.0 if value == "0" else _seconds(name, value)
+
+
 def _size(name: str, value: str) -> int:
     """A number of bytes, or one with a unit."""
     match = re.fullmatch(r"([0-9]{1,9})([kmg]?)", value.lower())
@@ -260,6 +264,6 @@ OPTIONS: dict[str, Callable[[str, str], Any]] = {
     "network": _one_of("auto", "default", "external"),
     "noop_interval": _seconds,
     "sasl_mech_force": _one_of(*sorted(MECHANISMS)),
-    "stats_interval": _seconds,
+    "stats_interval": _interval,
     "tls_verify": _flag,
 }

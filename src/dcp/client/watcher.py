@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from dcp.client.access import Access
-from dcp.client.call import Caller
 from dcp.client.ending import wait_for
 from dcp.client.questions import collections
 from dcp.client.selection import Selection
@@ -52,7 +51,6 @@ class Watcher:
         self._access, self._watched, self._interval, self._selection = access, watched, interval, selection
         self._watch = Watch(_LOOKS * interval)
         self._backlogs: dict[str | None, Backlog] = {}
-        self._callers: dict[Node, Caller] = {}
         self._before = time.monotonic(), watched.volume()
         self.stuck: Mapping[int, Stuck] = {}
         self.rates = 0.0, 0.0
@@ -84,9 +82,6 @@ class Watcher:
         except Exception:
             # Streams do not need it.
             log.exception("the watch over silent vbuckets has ended")
-        finally:
-            for caller in self._callers.values():
-                caller.close()
 
     def _look(self) -> None:
         highs = self._highs()
@@ -130,8 +125,6 @@ class Watcher:
                 self._ask(node, wanted, found)
             except DcpError as error:
                 log.debug("%s: no seqnos: %s", node, error)
-                if (caller := self._callers.pop(node, None)) is not None:
-                    caller.close()
         return found
 
     def _wanted(self) -> Iterator[tuple[int, str]]:
@@ -139,13 +132,11 @@ class Watcher:
         yield from [item for item in paths if self._selection.follows(*item)][:_MOST_COLLECTIONS]
 
     def _ask(self, node: Node, wanted: Mapping[int, str], found: dict[str | None, Highs]) -> None:
-        if node not in self._callers:
-            self._callers[node] = self._access.call(node)
         active: dict[str, Any] = {"state": int(VbucketState.ACTIVE)}
         whole = [_ALL] if self._selection.chosen is None else []
         asked: list[str | None] = [*whole, *wanted.values()]
         questions = [{"fields": active} for _ in whole] + [{"fields": active | {"collection_id": n}} for n in wanted]
-        for path, answer in zip(asked, self._callers[node].ask_all("get_all_vb_seqnos", questions), strict=True):
+        for path, answer in zip(asked, self._access.ask_node(node, "get_all_vb_seqnos", questions), strict=True):
             if answer.status == Status.UNKNOWN_COLLECTION:
                 continue
             if answer.status:

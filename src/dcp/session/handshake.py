@@ -112,7 +112,9 @@ class Handshake:
 def greet(wishes: Wishes) -> Generator[Frame, Frame, frozenset[Feature]]:
     """Say hello; what the server can do of what is wanted."""
     wanted = [Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON, Feature.XATTR, Feature.DUPLEX]
-    wanted += [Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.ALT_REQUEST_SUPPORT]
+    # Nobody reads on a connection for commands what was not asked for.
+    wanted += [Feature.CLUSTERMAP_CHANGE_NOTIFICATION] if wishes.stream else []
+    wanted += [Feature.ALT_REQUEST_SUPPORT]
     wanted += [Feature.SNAPPY] if wishes.snappy else []
     wanted += [Feature.COLLECTIONS] if wishes.collections else []
     answer = yield Frame("hello", Magic.REQUEST, key=wishes.name.encode()[:250], value=FEATURES.encode(wanted))

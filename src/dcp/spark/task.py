@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import pyarrow as pa
 
@@ -34,17 +35,25 @@ _SILENCE, _PATIENCE = 5.0, 60.0
 def rows(partition: Partition, options: Options, *, followed: bool = False) -> Iterator[pa.RecordBatch]:
     """The changes of a partition. `followed`: another read comes, which finds what got lost up to its end."""
     gone = gone_of()
-    with dcp.connect(options.login.into(options.url)) as client:
+    # It sees for itself whether it gets on. Each look of its client would be a connection of each task to each node.
+    with dcp.connect(options.login.into(options.url), stats_interval=0) as client:
         there = still_there(client, options) if followed else options
         if there is None:
             return
-        view = View(options, client.collections, partition.cuts)
+        view = View(options, partial(_paths, client), partition.cuts)
         for batch in _undone(partition, view.decoded):
             yield view(batch)
         stream = stream_of(client, partition, there, view.decoded)
         # Over TAP an end is where the node says that all was sent.
         watch = _Watch(client, stream, {} if options.dialect == TAP else partition.end, followed)
         yield from sized(_seen(_batches(stream, watch, gone), view, lambda: _is_past(stream, partition)))
+
+
+def _paths(client: Client) -> Mapping[int, str]:
+    """The collections, also while changes come: a node has one connection with a task."""
+    paths = client.collections()
+    client.hang_up()
+    return paths
 
 
 def _seen(batches: Iterable[Batch], view: View, is_past: Callable[[], bool]) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -156,6 +165,7 @@ class _Watch:
         over = False
         try:
             over = self._check(self._client.high_seqnos())
+            self._client.hang_up()
             self._unreachable_since = None
         except TransportError:
             self._unreachable_since = self._unreachable_since or time.monotonic()

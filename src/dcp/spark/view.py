@@ -31,10 +31,10 @@ class View:
     ) -> None:
         self._schema = Schema(options)
         self._paths = paths
-        self._known: Mapping[int, str] = {}
         self._filters = list(_filters(options, ends or {}))
         wanted = self._schema.names
         named = ["collection_id"] if {*PATH} & {*wanted} else []
+        self._known = paths() if named else {}
         filtered = [name for columns, _ in self._filters for name in (*columns, "event")]
         self.decoded = tuple(dict.fromkeys([*(name for name in wanted if name not in PATH), *named, *filtered]))
 

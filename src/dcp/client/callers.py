@@ -1,0 +1,62 @@
+"""The connections that commands go over: one to each node that was asked something, kept for the next question."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from dcp.client.call import Caller
+from dcp.errors import TimeoutError, TransportError
+from dcp.wire.frame import Frame
+
+# Host and port.
+Place = tuple[str, int]
+
+
+class Callers:
+    """open_caller: makes one to a place. Any thread may ask: two that do at once have a connection each."""
+
+    def __init__(self, open_caller: Callable[[str, int], Caller]) -> None:
+        self._open = open_caller
+        self._kept: dict[Place, Caller] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def ask(self, place: Place, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
+        """Many questions of a kind, over what is there, or over a new connection where that was lost meanwhile."""
+        with self._lock:
+            kept = self._kept.pop(place, None)
+        if kept is not None:
+            try:
+                return self._ask(kept, name, questions)
+            except TimeoutError:
+                raise
+            except TransportError:
+                # Nobody looks at it between two questions.
+                pass
+        return self._ask(self._open(*place), name, questions)
+
+    def _ask(self, caller: Caller, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
+        try:
+            answers = caller.ask_all(name, questions)
+        except BaseException:
+            # Whoever comes next would get the rest of its answers.
+            caller.close()
+            raise
+        with self._lock:
+            if self._closed or self._kept.setdefault((caller.host, caller.port), caller) is not caller:
+                caller.close()
+        return answers
+
+    def keep(self, places: Collection[Place]) -> None:
+        """Hang up with all but these."""
+        with self._lock:
+            left = [self._kept.pop(place) for place in self._kept.keys() - set(places)]
+        for caller in left:
+            caller.close()
+
+    def close(self) -> None:
+        """Who waits for an answer now hangs up himself."""
+        self._closed = True
+        self.keep(())

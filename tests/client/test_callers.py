@@ -1,0 +1,101 @@
+"""Commands go over one connection to each node: it is kept, replaced when it is lost, and closed when it has to be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import dcp
+from dcp.embedded import Cluster
+from tests.client.consumer import hasty_threads
+from tests.waiting import until
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=2, vbuckets=8, replicas=1) as cluster:
+        cluster.load(50)
+        yield cluster
+
+
+def connections(cluster: Cluster) -> list[int]:
+    return [traffic.connections for traffic in cluster.stats().values()]
+
+
+def streams(cluster: Cluster) -> list[int]:
+    return [traffic.streams for traffic in cluster.stats().values()]
+
+
+def test_a_node_is_asked_over_the_same_connection_again(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url) as client:
+        client.high_seqnos()
+        before = set(cluster._server.links)
+        assert connections(cluster) == [1, 1]
+        client.refresh()
+        client.collections()
+        client.high_seqnos()
+        client.failover_logs()
+        assert set(cluster._server.links) == before
+
+
+def test_a_connection_that_broke_meanwhile_is_replaced(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url) as client:
+        before = client.high_seqnos()
+        lost = set(cluster._server.links)
+        # Its end is what the client meets with the next question.
+        with cluster.fault("partition"):
+            pass
+        assert client.high_seqnos() == before
+        until(lambda: connections(cluster) == [1, 1])
+        assert not lost & set(cluster._server.links)
+
+
+def test_a_node_that_does_not_answer_is_not_asked_again(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url, bootstrap_timeout="50ms") as client:
+        client.high_seqnos()
+        before = set(cluster._server.links)
+        with cluster.fault("pause"), pytest.raises(dcp.TimeoutError, match="no answer within"):
+            client._access.ask_node(client.map.nodes[1], "version", [{}])
+        assert set(cluster._server.links) <= before
+        assert len(client.high_seqnos()) == 8
+
+
+def test_of_two_connections_to_a_node_one_is_kept(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url) as client, hasty_threads(), ThreadPoolExecutor(8) as pool:
+        expected = client.high_seqnos()
+        assert all(found == expected for found in pool.map(lambda _: client.high_seqnos(), range(40)))
+        until(lambda: connections(cluster) == [1, 1])
+
+
+def test_no_connection_is_kept_to_a_node_that_left(cluster: Cluster) -> None:
+    node = cluster.rebalance_in()
+    with dcp.connect(cluster.url) as client:
+        client.high_seqnos()
+        assert connections(cluster) == [1, 1, 1]
+        cluster.rebalance_out(node)
+        client.refresh()
+        until(lambda: connections(cluster)[:2] == [1, 1] and sum(connections(cluster)) == 2)
+
+
+def test_none_is_kept_while_a_stream_goes_on(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url, stats_interval=0) as client:
+        client.high_seqnos()
+        with client.stream():
+            until(lambda: connections(cluster) == [1, 1] and streams(cluster) == [4, 4])
+            assert "dcp watch" not in {thread.name for thread in threading.enumerate()}
+            client.high_seqnos()
+            assert connections(cluster) == [2, 2]
+            client.hang_up()
+            until(lambda: connections(cluster) == [1, 1] and streams(cluster) == [4, 4])
+    until(lambda: connections(cluster) == [0, 0])
+
+
+def test_a_closed_client_asks_nobody(cluster: Cluster) -> None:
+    client = dcp.connect(cluster.url)
+    client.close()
+    with pytest.raises(dcp.LocalProtocolError, match="the client is closed: connect again"):
+        client.high_seqnos()
+    until(lambda: connections(cluster) == [0, 0])
