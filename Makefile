@@ -5,6 +5,8 @@ VENV ?= .venv
 EXTRAS ?= [arrow,cli,embedded]
 TEST_GROUPS ?= test consumers spark
 PYTEST ?=
+# A process for each core; those with Spark have one of their own. PYTEST=-n0 has all in one.
+SHARED := -n auto --dist loadgroup
 
 BIN := $(VENV)/bin
 BUILT_FROM := pyproject.toml setup.py src/_codec.pyx $(wildcard src/codec/*.pxi)
@@ -39,7 +41,7 @@ $(VENV)/.lint $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/activate pyprojec
 	@touch $@
 
 test: $(VENV)/.installed ## build the extension and run the tests
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest $(SHARED) $(PYTEST)
 
 comma := ,
 # Named here as an extra, since only what is asked for directly is taken at its lowest.
@@ -48,7 +50,7 @@ lowest: ## run the tests with the oldest libraries the project says it works wit
 	.venv-lowest/bin/python -m pip install --quiet --upgrade uv
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct \
 		--editable '.$(EXTRAS:]=$(comma)spark])' --group test --group spark
-	.venv-lowest/bin/python -m pytest $(PYTEST)
+	.venv-lowest/bin/python -m pytest $(SHARED) $(PYTEST)
 
 lint: $(VENV)/.lint ## ruff, cython-lint, and a spell-checker
 	$(BIN)/ruff check

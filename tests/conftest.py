@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.util import find_spec
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # The command line is an extra: without it, there is nothing to test.
@@ -14,3 +17,33 @@ settings.register_profile(
     "untimed", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("untimed")
+
+_TALLY = pytest.StashKey[Counter[str]]()
+
+
+@pytest.fixture
+def tally(pytestconfig: pytest.Config) -> Counter[str]:
+    """Counts of what happened in the schedules of the chaos tests: everybody adds to them."""
+    return pytestconfig.stash.setdefault(_TALLY, Counter())
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Processes that share the tests have a count each."""
+    if hasattr(session.config, "workeroutput"):
+        counts: Counter[str] = session.config.stash.get(_TALLY, Counter())
+        session.config.workeroutput["tally"] = dict(counts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # One that died has nothing to say.
+    told = getattr(node, "workeroutput", {}).get("tally", {})
+    node.config.stash.setdefault(_TALLY, Counter()).update(told)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if counts := config.stash.get(_TALLY, Counter()):
+        from tests.chaos.running import report
+
+        terminalreporter.section("what happened in the schedules")
+        terminalreporter.write_line(report(counts))

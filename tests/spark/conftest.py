@@ -25,6 +25,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.path.as_posix():
             item.add_marker("spark")
+            # Processes that share the tests have one session among them: it fills the machine.
+            item.add_marker(pytest.mark.xdist_group("spark"))
             if _leaves_sockets_open():
                 item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 

@@ -21,6 +21,8 @@ SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.ui.enabled": "false",
+    # There is little to shuffle, and each part of it is a task.
+    "spark.sql.shuffle.partitions": "4",
     # A task that is slower than others gets a second attempt next to the first, on the other worker.
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
