@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -178,8 +179,19 @@ def test_every_range_is_in_one_partition_of_its_node(ranges: list[Range], nodes:
     assert sorted(part.vbucket for partition in partitions for part in partition.ranges) == list(range(len(ranges)))
     for partition in partitions:
         assert {owners[vbucket] for vbucket in partition.vbuckets} == {partition.node}
-        of_node = sum(1 for owner in owners.values() if owner == partition.node)
-        assert sum(1 for other in partitions if other.node == partition.node) <= max(1, of_node // 2)
+    most = {node: max(1, vbuckets // 2) for node, vbuckets in Counter(owners.values()).items()}
+    counts = Counter(partition.node for partition in partitions)
+    assert counts.keys() == most.keys()
+    assert counts <= Counter(most)
+    # As many as were asked for, where nothing stands in the way.
+    assert len(partitions) == min(sum(most.values()), max(len(most), at_least))
+
+
+def test_where_there_is_more_to_read_there_are_more_partitions() -> None:
+    ranges = [Range(StreamPosition(number), 3000 if number % 2 else 1000) for number in range(64)]
+    owners = {part.vbucket: f"node {part.vbucket % 2}" for part in ranges}
+    counts = Counter(partition.node for partition in divide(ranges, owners, 4))
+    assert counts == {"node 0": 1, "node 1": 3}
 
 
 def test_partitions_are_about_equally_large() -> None:

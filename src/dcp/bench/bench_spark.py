@@ -21,6 +21,7 @@ from dcp.bench.timing import Measurement, Sample, take_turns
 from dcp.client.call import Caller
 from dcp.progress import Progress
 from dcp.session.events import Ended
+from dcp.spark.ingest import in_arrow
 from dcp.spark.schema import Schema
 from dcp.spark.task import rows
 
@@ -102,7 +103,7 @@ def frame_of(
                 yield from prebuilt(shares[number], sample, login)
 
     numbers = spark.range(0, len(shares), 1, len(shares))
-    return numbers.mapInArrow(tasks, Schema(plan.options).ddl)
+    return in_arrow(numbers, tasks, Schema(plan.options))
 
 
 def prebuilt(share: Share, sample: pa.RecordBatch, login: str | None) -> Iterator[pa.RecordBatch]:

@@ -110,9 +110,11 @@ class Decoder(_codec.Decoder):
         """
         if self._error is not None:
             return True
-        full = self._advance(
-            _limit("max_rows", max_rows, MAX_BATCH_ROWS), _limit("max_bytes", max_bytes, MAX_BATCH_BYTES)
-        )
+        if max_rows is None or not 0 < max_rows <= MAX_BATCH_ROWS:
+            max_rows = _limit("max_rows", max_rows, MAX_BATCH_ROWS)
+        if max_bytes is None or not 0 < max_bytes <= MAX_BATCH_BYTES:
+            max_bytes = _limit("max_bytes", max_bytes, MAX_BATCH_BYTES)
+        full = self._advance(max_rows, max_bytes)
         for row, last, offset, counted, raw in self._controls():
             try:
                 self.controls.append((row, read_frame(raw, self._dialect, offset)))

@@ -83,7 +83,10 @@ class Stream:
         return self.mark.position
 
     def happens(self, event: str) -> None:
-        self.state = follow(STREAM, self.state, event, f"stream of vbucket {self.vbucket}")
+        # Each batch asks for each of its vbuckets: who it is about is spelt only where it is told.
+        self.state = STREAM[self.state].get(event) or follow(
+            STREAM, self.state, event, f"stream of vbucket {self.vbucket}"
+        )
 
     def accept(self, log: FailoverLog) -> None:
         self.happens("accepted")

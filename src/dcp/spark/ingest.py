@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,10 +38,17 @@ def read(spark: SparkSession, source: str | Plan, **options: Any) -> DataFrame:
                 yield from rows(partitions[number], chosen)
 
     numbers = spark.range(0, len(partitions), 1, max(1, len(partitions)))
+    return in_arrow(numbers, dcp_changes, Schema(chosen))
+
+
+def in_arrow(
+    numbers: DataFrame, tasks: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: Schema
+) -> DataFrame:
+    """What tasks make of numbers."""
     with warnings.catch_warnings():
         # Spark looks at the version of pandas, of which nothing is used here.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-        return numbers.mapInArrow(dcp_changes, Schema(chosen).ddl)
+        return numbers.mapInArrow(tasks, schema.ddl)
 
 
 def _parallelism(spark: SparkSession) -> int:

@@ -255,13 +255,24 @@ def divide(ranges: list[Range], owners: Mapping[int, str], at_least: int) -> tup
     by_node: dict[str, list[Range]] = {}
     for part in ranges:
         by_node.setdefault(owners[part.vbucket], []).append(part)
-    total = sum(part.size for part in ranges) or 1
-    found = []
-    for node, parts in sorted(by_node.items()):
-        share = -(-at_least * sum(part.size for part in parts) // total)
-        count = max(1, min(share, len(parts) // 2))
-        found += [Partition(node, tuple(group)) for group in _groups(parts, count)]
-    return tuple(found)
+    counts = _counts(by_node, at_least)
+    return tuple(
+        Partition(node, tuple(group)) for node in sorted(by_node) for group in _groups(by_node[node], counts[node])
+    )
+
+
+def _counts(by_node: Mapping[str, list[Range]], at_least: int) -> dict[str, int]:
+    """How many partitions each node gets: one, and then another one always where they are the largest."""
+    sizes = {node: sum(part.size for part in parts) for node, parts in by_node.items()}
+    counts = dict.fromkeys(by_node, 1)
+    largest = [(-size, node) for node, size in sizes.items()]
+    heapq.heapify(largest)
+    while largest and sum(counts.values()) < at_least:
+        _, node = heapq.heappop(largest)
+        if counts[node] < len(by_node[node]) // 2:
+            counts[node] += 1
+            heapq.heappush(largest, (-sizes[node] // counts[node], node))
+    return counts
 
 
 def _groups(parts: list[Range], count: int) -> list[list[Range]]:

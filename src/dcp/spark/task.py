@@ -17,14 +17,14 @@ from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.errors import ServerError, TransportError
 from dcp.position import StreamPosition
-from dcp.spark.host import gone_of
+from dcp.spark.host import hosted
 from dcp.spark.options import Options
 from dcp.spark.planner import Partition, still_there
 from dcp.spark.view import View
 
 # What Spark handles best is 1 to 4 MiB; buffers above 16 MiB are slow there. What came is the less the fewer columns
 # are wanted: only what is too small is put together, which takes a copy.
-_ASKED, _LEAST, _MOST = 2 << 20, 1 << 20, 4 << 20
+_ASKED, _LEAST, _MOST = 3 << 20, 1 << 20, 4 << 20
 _LINGER = 0.25
 # No wait is longer, since nobody wakes a worker whose query has ended.
 _NAP = 0.2
@@ -34,9 +34,8 @@ _SILENCE, _PATIENCE = 5.0, 60.0
 
 def rows(partition: Partition, options: Options, *, followed: bool = False) -> Iterator[pa.RecordBatch]:
     """The changes of a partition. `followed`: another read comes, which finds what got lost up to its end."""
-    gone = gone_of()
     # It sees for itself whether it gets on. Each look of its client would be a connection of each task to each node.
-    with dcp.connect(options.login.into(options.url), stats_interval=0) as client:
+    with hosted() as gone, dcp.connect(options.login.into(options.url), stats_interval=0) as client:
         there = still_there(client, options) if followed else options
         if there is None:
             return
