@@ -132,6 +132,8 @@ def test_what_is_wrong_is_said_with_what_is_accepted(url: str, problem: str) -> 
         ("dcp_buffer_size=20m", "dcp_buffer_size", 20 << 20),
         ("dcp_buffer_size=0", "dcp_buffer_size", 0),
         ("noop_interval=2m", "noop_interval", 120.0),
+        ("stats_interval=0", "stats_interval", 0.0),
+        ("stats_interval=0.0", "stats_interval", 0.0),
         ("bootstrap_timeout=2.5", "bootstrap_timeout", 2.5),
         ("tls_verify=off", "tls_verify", False),
         ("ca_cert_path=%2Fetc%2Fca%20s.pem", "ca_cert_path", "/etc/ca s.pem"),

@@ -238,7 +238,8 @@ def _seconds(name: str, value: str) -> float:
 
 
 def _interval(name: str, value: str) -> float:
-    return 0.0 if value == "0" else _seconds(name, value)
+    """The same, or 0 for never."""
+    return 0.0 if re.fullmatch(r"0(\.0)?", value) else _seconds(name, value)
 
 
 def _size(name: str, value: str) -> int:
