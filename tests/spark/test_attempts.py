@@ -13,6 +13,7 @@ import pytest
 
 import dcp.spark
 from dcp.embedded import Cluster
+from dcp.spark import task
 from tests.spark.test_read import ROADS, Read
 from tests.waiting import until
 
@@ -64,7 +65,7 @@ def test_a_task_that_dies_in_its_middle_is_tried_again(spark: SparkSession, clus
 @ROADS
 def test_a_limit_ends_tasks_that_wait(spark: SparkSession, cluster: Cluster, read: Read) -> None:
     # Enough for two batches from the other vbuckets of each node: the second one pushes the end of the first to Spark.
-    cluster.load(8000, value_size=1000)
+    cluster.load(8 * task._ASKED // 1000, value_size=1000)
     waits = tuple(partition.vbuckets[0] for partition in dcp.spark.plan(cluster.url).partitions)
     with cluster.fault("silent", vbuckets=waits):
         assert len(read(spark, cluster.url).limit(3).collect()) == 3
