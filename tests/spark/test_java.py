@@ -43,7 +43,9 @@ def test_a_wrong_java_home_is_told(
     if version:
         fake_java(tmp_path, version)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(LocalProtocolError, match=rf"java: expected Java 17 or newer at JAVA_HOME=.*, {found}: install"):
+    with pytest.raises(
+        LocalProtocolError, match=rf"java: expected Java 17 or newer at JAVA_HOME=.*, {found}: unset JAVA_HOME"
+    ):
         java.session_options()
 
 

@@ -12,7 +12,7 @@ from dcp.spark.limits import bytes_per_seqno
 from dcp.spark.offsets import from_offset
 from dcp.spark.options import Options
 from dcp.spark.planner import ranges_of
-from tests.spark.test_stream import AtMost, Query
+from tests.spark.test_stream import AtMost, Query, ends_of
 from tests.spark.test_task import truth
 
 
@@ -35,6 +35,15 @@ def test_the_first_changes_say_how_large_all_are(cluster: Cluster) -> None:
     # What is not asked for takes no room.
     assert looked_at(cluster, columns="seqno") == pytest.approx(8, abs=1)
     assert looked_at(cluster, columns="key,value", keys="nobody") == 0
+
+
+def test_vbuckets_that_differ_in_length_are_looked_at_in_their_order() -> None:
+    with Cluster(vbuckets=16) as cluster:
+        for number in range(100):
+            cluster.upsert(f"key {number}", bytes(1000))
+        highs = [seqno for _, seqno in sorted(ends_of(cluster).items())]
+        assert highs != sorted(highs, reverse=True)
+        assert 1000 < looked_at(cluster, columns="key,value") < 1100
 
 
 def test_changes_that_are_there_no_more_take_no_room(cluster: Cluster) -> None:

@@ -65,9 +65,9 @@ def test_an_offset_that_lacks_something_is_refused(name: str) -> None:
 
 
 def test_a_stream_goes_on_from_what_it_began_with_only() -> None:
-    check(HERE, replace(HERE, positions=()))
+    check(HERE, replace(HERE, positions=()), ())
     with pytest.raises(CheckpointError, match="bucket 'travel' was deleted and made anew"):
-        check(HERE, replace(HERE, positions=(), bucket_uuid="bb"))
+        check(HERE, replace(HERE, positions=(), bucket_uuid="bb"), ())
     whole = replace(HERE, positions=())
     scope, some = replace(whole, scope=0x10), replace(whole, collections=(8, 0x1F))
     for began, asked, problem in (
@@ -79,6 +79,6 @@ def test_a_stream_goes_on_from_what_it_began_with_only() -> None:
             "began with, collections 0x8, 0x1f, found collections 0x8: one was dropped",
         ),
     ):
-        check(began, began)
+        check(began, began, ())
         with pytest.raises(CheckpointError, match=problem):
-            check(began, asked)
+            check(began, asked, ())

@@ -63,6 +63,10 @@ def test_the_ends_have_the_names_of_spark_and_of_the_client(word: str, meant: st
         ),
         ({"url": URL, "start": "now", "startingOffsets": "now"}, "expected it once, found it again"),
         ({"url": URL, "minPartitions": "0"}, "option minPartitions: expected a number of 1 or more, found '0'"),
+        ({"url": URL, "minPartitions": 2.7}, "option minPartitions: expected a number of 1 or more, found '2.7'"),
+        ({"url": URL, "keys": "o*1"}, "option keys: expected a star at the end of a key only"),
+        ({"url": URL, "columns": "zzz"}, "; and the names scope and collection"),
+        ({"url": URL, "password": "secret"}, "option username: expected it beside a password, or DCP_USERNAME"),
         ({"url": URL, "vbuckets": "a-b"}, "option vbuckets: expected numbers such as 0-511,600"),
         ({"url": URL, "vbuckets": "0-99999999999"}, "option vbuckets: expected numbers below 65536"),
         ({"url": URL, "columns": "key,key"}, "option columns: expected one name or more, each once"),
@@ -93,7 +97,8 @@ def test_the_ends_have_the_names_of_spark_and_of_the_client(word: str, meant: st
         ({"url": "couchbase://u:secret@host/b?x=1"}, "url: option: expected one of"),
     ],
 )
-def test_what_is_wrong_is_told(given: dict[str, object], message: str) -> None:
+def test_what_is_wrong_is_told(given: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DCP_USERNAME", raising=False)
     with pytest.raises(LocalProtocolError, match=re.escape(message)) as told:
         Options.of(given)
     assert "secret" not in str(told.value)
@@ -128,6 +133,15 @@ def test_credentials_leave_the_url_and_come_back(monkeypatch: pytest.MonkeyPatch
     assert "p%2Fw" not in repr(options)
     assert Options.of({"url": URL}).login.into(URL) == URL
     assert Options.of({"url": URL, "username": "u", "password": "p"}).login.into(URL) == "couchbase://u:p@host/bucket"
+
+
+def test_a_password_that_is_nowhere_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DCP_PASSWORD", raising=False)
+    login = Options.of({"url": URL, "username": "u"}).login
+    with pytest.raises(LocalProtocolError, match=r"expected one for 'u', found none: .* on every executor"):
+        login.into(URL)
+    monkeypatch.setenv("DCP_PASSWORD", "")
+    assert login.into(URL) == "couchbase://u:@host/bucket"
 
 
 def test_a_password_file_that_is_not_there_is_told() -> None:

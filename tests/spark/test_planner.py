@@ -13,7 +13,7 @@ import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.embedded import Cluster
 from dcp.embedded.rollback import Resume, rollback_point
-from dcp.errors import LocalProtocolError, RollbackError
+from dcp.errors import CheckpointError, LocalProtocolError, RollbackError
 from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
 from dcp.spark import planner
 from dcp.spark.options import Options
@@ -212,6 +212,8 @@ def test_an_end_is_no_further_than_the_bucket_is() -> None:
         problem = f"endingOffsets: vbucket 3: expected up to {last.seqno}, where it is, found {last.seqno + 1}"
         with pytest.raises(LocalProtocolError, match=problem):
             plan(cluster.url, endingOffsets=further)
+        with pytest.raises(CheckpointError, match="bucket: expected 'default', found 'other'"):
+            plan(cluster.url, endingOffsets=replace(end, bucket="other"))
         # Who does not ask for the vbucket need not care.
         assert plan(cluster.url, vbuckets="0-2", endingOffsets=further).end.positions == end.positions[:-1]
 

@@ -428,6 +428,17 @@ def test_a_bucket_that_was_made_anew_ends_the_query(restarts: bool) -> None:
             query.batch()
 
 
+def test_vbuckets_that_a_query_did_not_begin_with_are_refused(cluster: Cluster) -> None:
+    cluster.load(80)
+    with Query(cluster.url, vbuckets="0-3,6") as first:
+        first.batch()
+    # Fewer are a choice.
+    with Query(cluster.url, vbuckets="0-2") as fewer:
+        assert fewer.driver.latestOffset(first.offset) == first.offset
+    with Query(cluster.url) as more, pytest.raises(dcp.CheckpointError, match=r"began with, found 4, 5, 7; start"):
+        more.driver.latestOffset(first.offset)
+
+
 def test_an_offset_of_somebody_else_is_refused() -> None:
     for offset in ({}, {"version": 2, "positions": {}}, {"version": 1, "positions": {"0": "1"}}):
         with pytest.raises(dcp.CheckpointError, match="offset: expected what this source wrote"):

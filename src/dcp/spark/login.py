@@ -23,19 +23,27 @@ class Login:
     password: str = field(default="", repr=False)
     password_file: str = ""
 
+    @property
+    def name(self) -> str:
+        return self.username or os.environ.get(USERNAME, "")
+
     def into(self, url: str) -> str:
         """The url of `split` with name and password in it."""
-        username = self.username or os.environ.get(USERNAME, "")
-        if not username:
+        if not self.name:
             return url
         scheme, _, rest = url.partition("://")
-        return f"{scheme}://{quote(username, safe='')}:{quote(self._secret(), safe='')}@{rest}"
+        return f"{scheme}://{quote(self.name, safe='')}:{quote(self._secret(), safe='')}@{rest}"
 
     def _secret(self) -> str:
         if self.password:
             return self.password
         if not self.password_file:
-            return os.environ.get(PASSWORD, "")
+            if PASSWORD not in os.environ:
+                raise LocalProtocolError(
+                    f"password: expected one for {self.name!r}, found none: say password or passwordFile, or set "
+                    f"{PASSWORD} on the driver and on every executor"
+                )
+            return os.environ[PASSWORD]
         try:
             return Path(self.password_file).read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:

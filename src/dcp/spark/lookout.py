@@ -65,7 +65,7 @@ class Lookout:
         if not self._options.fail_on_data_loss:
             # What vanished was made anew behind every offset that there is.
             here = replace(here, scope=seen.asked.scope, collections=seen.asked.collections)
-        check(here, seen.asked)
+        check(here, seen.asked, seen.highs)
         return here
 
     def is_for_us(self, here: Checkpoint, seen: Seen) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dcp.checkpoint import Checkpoint, filter_of
+from dcp.cluster import named
 from dcp.errors import CheckpointError
 from dcp.position import StreamPosition
 
@@ -44,8 +45,11 @@ def from_offset(offset: Mapping[str, Any]) -> Checkpoint:
         raise CheckpointError("offset: expected what this source wrote, found something else") from None
 
 
-def check(here: Checkpoint, asked: Checkpoint) -> None:
-    """Raise unless a stream can go on from an offset; `asked` is an empty checkpoint of what it is to read now."""
+def check(here: Checkpoint, asked: Checkpoint, vbuckets: Collection[int]) -> None:
+    """Raise unless a stream can go on from an offset.
+
+    asked: an empty checkpoint of what it is to read now, of these vbuckets.
+    """
     if here.bucket_uuid != asked.bucket_uuid:
         raise CheckpointError(
             f"bucket {asked.bucket!r} was deleted and made anew, so no offset holds any more: start with another "
@@ -58,6 +62,11 @@ def check(here: Checkpoint, asked: Checkpoint) -> None:
             "checkpointLocation"
         )
     here.check(asked)
+    if more := set(vbuckets) - here.by_vbucket().keys():
+        raise CheckpointError(
+            f"option vbuckets: expected none but those that the query began with, found {named(more)}; start with "
+            "another checkpointLocation"
+        )
 
 
 def _text(position: StreamPosition) -> str:

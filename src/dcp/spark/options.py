@@ -15,7 +15,7 @@ from dcp.client.dialects import TAP, check_stream
 from dcp.columns.schema import COLUMNS
 from dcp.errors import LocalProtocolError
 from dcp.spark import values
-from dcp.spark.login import Login, split
+from dcp.spark.login import USERNAME, Login, split
 from dcp.wire import DIALECTS
 from dcp.wire.dcp import DCP
 
@@ -103,9 +103,12 @@ def _login(told: dict[str, Any]) -> Login:
         raise LocalProtocolError("option url: expected no user in it beside username, password or passwordFile")
     if {"password", "passwordFile"} <= told.keys():
         raise LocalProtocolError("option passwordFile: expected it or password, found both")
-    return Login(
+    login = Login(
         username or told.get("username", ""), password or told.get("password", ""), told.get("passwordFile", "")
     )
+    if not login.name and (login.password or login.password_file):
+        raise LocalProtocolError(f"option username: expected it beside a password, or {USERNAME}, found none")
+    return login
 
 
 def _dialect(told: dict[str, Any]) -> str:
@@ -148,7 +151,7 @@ OPTIONS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "columns": ("columns", values.columns),
     "includeXattrs": ("", values.flag),
     "events": ("events", values.events),
-    "keys": ("keys", values.names),
+    "keys": ("keys", values.keys),
     "keyFormat": ("key_format", values.one_of("binary", "string")),
     "valueFormat": ("value_format", values.one_of("binary", "string")),
     "startingOffsets": ("start", values.position("earliest", "beginning", "latest", "now")),

@@ -103,7 +103,7 @@ def ranges_of(client: Client, options: Options) -> tuple[list[Range], Checkpoint
     """What there is to read of each vbucket, and where to go on behind all of it."""
     begin = positions(client, options.start or "beginning", options)
     highs, uuids = newest(client, options)
-    ends, wanted = _ends(options, highs), filtered_high_seqnos(client, begin, options.scope)
+    ends, wanted = _ends(options, highs, begin), filtered_high_seqnos(client, begin, options.scope)
     ranges, after = [], begin.by_vbucket()
     for vbucket, start in sorted(begin.by_vbucket().items()):
         if vbucket not in highs:
@@ -234,9 +234,10 @@ def high_seqnos(client: Client, options: Options) -> dict[int, int]:
     return {vbucket: seqno for vbucket, seqno in found.items() if vbucket in wanted}
 
 
-def _ends(options: Options, highs: Mapping[int, int]) -> Mapping[int, int]:
+def _ends(options: Options, highs: Mapping[int, int], begin: Checkpoint) -> Mapping[int, int]:
     if not isinstance(options.end, Checkpoint):
         return highs
+    options.end.check_bucket(begin)
     ends = {position.vbucket: position.seqno for position in options.end}
     for vbucket, end in ends.items():
         if vbucket in highs and end > highs[vbucket]:

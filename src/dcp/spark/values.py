@@ -41,9 +41,19 @@ def names(option: str, value: Any) -> tuple[str, ...]:
     return found
 
 
+def keys(option: str, value: Any) -> tuple[str, ...]:
+    found = names(option, value)
+    if any("*" in key.rstrip("*") for key in found):
+        raise refuse(option, "a star at the end of a key only, where it stands for anything", value)
+    return found
+
+
 def columns(option: str, value: Any) -> tuple[str, ...]:
     found = names(option, value)
-    choose(DCP, [name for name in found if name not in PATH] or None)
+    try:
+        choose(DCP, [name for name in found if name not in PATH] or None)
+    except LocalProtocolError as error:
+        raise LocalProtocolError(f"{error}; and the names {' and '.join(PATH)}") from None
     return found
 
 
@@ -74,8 +84,8 @@ def numbers(option: str, value: Any) -> tuple[int, ...]:
 
 def count(option: str, value: Any) -> int:
     try:
-        count = int(value)
-    except (TypeError, ValueError):
+        count = int(str(value))
+    except ValueError:
         count = 0
     if count < 1:
         raise refuse(option, "a number of 1 or more", value)
