@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import dcp
+from dcp.client import callers
 from dcp.embedded import Cluster
 from tests.client.consumer import hasty_threads
 from tests.waiting import until
@@ -53,14 +55,41 @@ def test_a_connection_that_broke_meanwhile_is_replaced(cluster: Cluster) -> None
         assert not lost & set(cluster._server.links)
 
 
-def test_a_node_that_does_not_answer_is_not_asked_again(cluster: Cluster) -> None:
-    with dcp.connect(cluster.url, bootstrap_timeout="50ms") as client:
-        client.high_seqnos()
-        before = set(cluster._server.links)
+def test_a_connection_that_something_between_swallows_is_replaced(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url, bootstrap_timeout="2s") as client:
+        before = client.high_seqnos()
+        caller = client._access._callers._kept[client._access._told_at]
+        far, near = socket.socketpair()
+        with far, caller._socket:
+            caller._socket = near
+            assert client.high_seqnos() == before
         with cluster.fault("pause"), pytest.raises(dcp.TimeoutError, match="no answer within"):
             client._access.ask_node(client.map.nodes[1], "version", [{}])
-        assert set(cluster._server.links) <= before
-        assert len(client.high_seqnos()) == 8
+
+
+def test_a_connection_that_was_not_used_for_long_is_not_used_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dcp.connect(cluster.url) as client:
+        client.high_seqnos()
+        before = set(cluster._server.links)
+        monkeypatch.setattr(callers, "_IDLE", -1.0)
+        client.high_seqnos()
+        until(lambda: connections(cluster) == [1, 1])
+        assert not before & set(cluster._server.links)
+
+
+def test_statistics_come_one_by_one(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url) as client:
+        assert client.purge_seqnos() == dict.fromkeys(range(8), 0)
+        for number in range(50):
+            cluster.delete(f"key-{number:010}")
+        cluster.upsert("last", b"1")
+        cluster.purge()
+        assert sum(client.purge_seqnos().values()) > 0
+        (node, _) = client.map.nodes
+        assert client._access.stats_of(node, "no such group") == {}
+        assert "version" in client._access.stats_of(node, "")
 
 
 def test_of_two_connections_to_a_node_one_is_kept(cluster: Cluster) -> None:

@@ -120,7 +120,7 @@ def test_reads_that_go_on_from_each_other_end_with_the_state_of_the_producer(
         if vbucket.high >= part.end:
             came_to = reader.read(part, vbucket, snapshot) if worth_asking(part, uuid) else part.end
             assert reader.state == vbucket.state_at(came_to)
-            position = position_after(part, uuid)
+            position = position_after(part, uuid, 0)
         vbucket.change([], lost_after)
 
 
@@ -133,13 +133,13 @@ def test_without_a_failover_nothing_is_sent_back(rounds: list[list[str]]) -> Non
         part = range_of(position, vbucket.high, vbucket.high, 1, OPTIONS)
         assert part.start.seqno == position.seqno
         assert asked(part.start, vbucket) is None
-        position = position_after(part, 1)
+        position = position_after(part, 1, 0)
         assert position.seqno == vbucket.high
     # A client that does not know that the history is the same has to go back.
     assert asked(position, vbucket) == position.snapshot_start
     quiet = range_of(position, vbucket.high, vbucket.high, 1, OPTIONS)
     assert quiet.size == 0
-    assert position_after(quiet, 1).complete
+    assert position_after(quiet, 1, 0).complete
 
 
 def test_what_was_lost_is_undone_or_refused() -> None:
@@ -160,11 +160,20 @@ def test_a_window_is_narrowed_in_its_own_history_only() -> None:
 
 def test_a_plan_ends_in_a_window_from_where_the_state_was_whole() -> None:
     inside = StreamPosition(0, 7, 100, 60, 130, marks=(60, 20))
-    assert position_after(Range(inside, 200), 7) == replace(inside, seqno=200, snapshot_end=UNKNOWN_END)
+    assert position_after(Range(inside, 200), 7, 0) == replace(inside, seqno=200, snapshot_end=UNKNOWN_END)
     whole = StreamPosition(0, 7, 100, 100, 100, marks=(60, 20))
-    after = position_after(Range(whole, 200), 7)
+    after = position_after(Range(whole, 200), 7, 0)
     assert after == replace(whole, seqno=200, snapshot_end=UNKNOWN_END, marks=(100, 60, 20))
-    assert position_after(Range(whole, 200), 8) == StreamPosition(0, 8, 200, 0, UNKNOWN_END)
+    assert position_after(Range(whole, 200), 8, 0) == StreamPosition(0, 8, 200, 0, UNKNOWN_END)
+
+
+def test_where_deletions_are_forgotten_the_state_was_whole_nowhere() -> None:
+    whole = StreamPosition(0, 7, 100, 100, 100, marks=(60, 20))
+    kept = replace(whole, seqno=200, snapshot_end=UNKNOWN_END)
+    assert position_after(Range(whole, 200), 7, 60) == replace(kept, marks=(100, 60))
+    assert position_after(Range(whole, 200), 7, 100) == replace(kept, marks=(100,))
+    for purged in (101, 200, None):
+        assert position_after(Range(whole, 200), 7, purged) == replace(kept, snapshot_start=0, marks=())
 
 
 RANGES = st.lists(st.integers(1, 1000), max_size=40).map(

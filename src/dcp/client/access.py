@@ -149,7 +149,7 @@ class Access:
                 yield node.address.host, port
 
     def _fetch(self, place: Place) -> ClusterMap:
-        (answer,) = self._callers.ask(place, "get_cluster_config", [{}])
+        answer = self._callers.ask(place, lambda caller: caller.ask("get_cluster_config"))
         if answer.status:
             raise ServerError(f"{urls.Address(*place)}: the node does not tell the cluster map", answer.status)
         return ClusterMap.parse(answer.value, *place, self.options["network"])
@@ -158,15 +158,23 @@ class Access:
 
     def ask(self, name: str, **parts: Any) -> Frame:
         """A command, to the node that told the map."""
+
+        def question(caller: Caller) -> Frame:
+            return caller.ask(name, **parts)
+
         try:
-            return self._callers.ask(self._told_at, name, [parts])[0]
+            return self._callers.ask(self._told_at, question)
         except TransportError:
             self.refresh()
-            return self._callers.ask(self._told_at, name, [parts])[0]
+            return self._callers.ask(self._told_at, question)
 
     def ask_node(self, node: Node, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
         """Many questions of a kind, to the node that can answer them."""
-        return self._callers.ask(self._place(node), name, questions)
+        return self._callers.ask(self._place(node), lambda caller: caller.ask_all(name, questions))
+
+    def stats_of(self, node: Node, group: str) -> dict[str, str]:
+        """A group of statistics of a node; none where it does not have it."""
+        return self._callers.ask(self._place(node), lambda caller: caller.stats(group))
 
     def hang_up(self) -> None:
         """Close what commands went over. The next one opens it again."""

@@ -18,12 +18,13 @@ from dcp.client.vbucket import Vbucket
 from dcp.client.when import Places, Probe, Seen, Span, Time, find, tick
 from dcp.cluster import nobody_has
 from dcp.columns.decoder import Decoder
-from dcp.errors import LocalProtocolError
+from dcp.errors import LocalProtocolError, TransportError
 from dcp.position import FailoverLog, StreamPosition
 from dcp.wire.dcp import ENDLESS
 from dcp.wire.dcp_body import StreamFilter
 
 _COLUMNS = ("vbucket", "seqno", "cas")
+_TRIES = 5
 _LIMITS = Limits(65_536, 4 << 20, 0.02)
 # Servers of 6.6 do not survive a stream without values over documents with xattrs from disk (seen with 6.6.5).
 _VALUES_ONLY = "6.6"
@@ -60,7 +61,7 @@ class Bounds:
             return {number: known.get(number, StreamPosition(number)) for number in self._wanted}
         if start == "beginning":
             return {number: StreamPosition(number) for number in self._wanted}
-        highs, logs = self._highs(), failover_logs(self._access, self._wanted)
+        highs, logs = self._settled()
         return {number: _at(number, highs[number], logs.get(number)) for number in self._wanted}
 
     def purged(self, vbucket: int) -> int:
@@ -92,12 +93,21 @@ class Bounds:
             raise nobody_has(missing)
         return {number: highs[number] for number in self._wanted}
 
+    def _settled(self) -> tuple[dict[int, int], Mapping[int, FailoverLog]]:
+        """Where each vbucket is, and histories that have come as far: a failover in between makes new ones."""
+        for _ in range(_TRIES):
+            highs, logs = self._highs(), failover_logs(self._access, self._wanted)
+            after = self._highs()
+            if all(highs[number] <= after[number] for number in highs):
+                return highs, logs
+        raise TransportError("vbuckets lost changes each time they were looked at: try again when the cluster is whole")
+
     # Probes.
 
     def _find(self, moment: int) -> tuple[Places, Mapping[int, FailoverLog]]:
         """Where each vbucket was, and its histories, which are not older than what is known of the seqnos."""
         check_stream(self._access.dialect, ["times"])
-        highs, logs = self._highs(), failover_logs(self._access, self._wanted)
+        highs, logs = self._settled()
         return find(self._probe(logs), moment, highs), logs
 
     def _probe(self, logs: Mapping[int, FailoverLog]) -> Probe:

@@ -46,6 +46,10 @@ class Caller:
     def where(self) -> str:
         return str(Address(self.host, self.port))
 
+    @property
+    def last_heard(self) -> float:
+        return self._session.last_heard
+
     def ask(self, name: str, **parts: Any) -> Frame:
         return self.ask_all(name, [parts])[0]
 
@@ -64,6 +68,19 @@ class Caller:
                     found[event.frame.opaque] = event.frame
             answers += map(found.__getitem__, opaques)
         return answers
+
+    def stats(self, group: str) -> dict[str, str]:
+        """A group of statistics; none where the node does not have it."""
+        opaque = self._session.ask("stat", key=group.encode())
+        found: dict[str, str] = {}
+        self._deadline = time.monotonic() + self._timeout
+        while True:
+            event = self._next()
+            if not isinstance(event, Answered) or event.frame.opaque != opaque:
+                continue
+            if event.frame.status or not event.frame.key:
+                return found
+            found[event.frame.key.decode(errors="replace")] = event.frame.value.decode(errors="replace")
 
     def close(self) -> None:
         self._socket.close()

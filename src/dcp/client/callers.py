@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TypeVar
 
 from dcp.client.call import Caller
-from dcp.errors import TimeoutError, TransportError
-from dcp.wire.frame import Frame
+from dcp.errors import TransportError
+
+T = TypeVar("T")
+
+# So many seconds without a word, and a connection is not used again. Firewalls have patience for minutes.
+_IDLE = 30.0
 
 # Host and port.
 Place = tuple[str, int]
@@ -23,23 +29,23 @@ class Callers:
         self._lock = threading.Lock()
         self._closed = False
 
-    def ask(self, place: Place, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
-        """Many questions of a kind, over what is there, or over a new connection where that was lost meanwhile."""
+    def ask(self, place: Place, question: Callable[[Caller], T]) -> T:
+        """Over what is there, or over a new connection where that was lost meanwhile."""
         with self._lock:
             kept = self._kept.pop(place, None)
         if kept is not None:
-            try:
-                return self._ask(kept, name, questions)
-            except TimeoutError:
-                raise
-            except TransportError:
+            if time.monotonic() - kept.last_heard > _IDLE:
+                # A firewall may have forgotten it, and then says nothing.
+                kept.close()
+            else:
                 # Nobody looks at it between two questions.
-                pass
-        return self._ask(self._open(*place), name, questions)
+                with suppress(TransportError):
+                    return self._ask(kept, question)
+        return self._ask(self._open(*place), question)
 
-    def _ask(self, caller: Caller, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
+    def _ask(self, caller: Caller, question: Callable[[Caller], T]) -> T:
         try:
-            answers = caller.ask_all(name, questions)
+            answer = question(caller)
         except BaseException:
             # Whoever comes next would get the rest of its answers.
             caller.close()
@@ -47,7 +53,7 @@ class Callers:
         with self._lock:
             if self._closed or self._kept.setdefault((caller.host, caller.port), caller) is not caller:
                 caller.close()
-        return answers
+        return answer
 
     def keep(self, places: Collection[Place]) -> None:
         """Hang up with all but these."""

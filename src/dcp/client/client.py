@@ -210,6 +210,10 @@ class Client:
         """The histories of each vbucket, or of these. Those that no node has now are missing."""
         return questions.failover_logs(self._access, self._wanted(vbuckets))
 
+    def purge_seqnos(self) -> dict[int, int]:
+        """Up to where each vbucket has forgotten deletions; vbuckets whose node does not say so are missing."""
+        return questions.purge_seqnos(self._access)
+
     def collections(self) -> dict[int, str]:
         """The paths of all collections, by their ids; none from a server that has no collections."""
         return questions.collections(self._access)

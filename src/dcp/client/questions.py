@@ -21,13 +21,17 @@ def high_seqnos(access: Access, collection_id: int | None = None) -> dict[int, i
     fields = {"state": int(VbucketState.ACTIVE)}
     fields |= {} if collection_id is None else {"collection_id": collection_id}
     found: dict[int, int] = {}
-    for node in access.refresh().nodes:
+    cluster_map = access.refresh()
+    for node in cluster_map.nodes:
         (answer,) = access.ask_node(node, "get_all_vb_seqnos", [{"fields": fields}])
         if answer.status == Status.UNKNOWN_COLLECTION:
             raise ServerError(f"{node}: there is no collection with the id {collection_id}", answer.status)
         if answer.status:
             raise ServerError(f"{node}: no seqnos", answer.status)
-        found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {})}
+        # While a node is failed over, it and its heir may both say that they have a vbucket. Who is asked for histories
+        # and streams is the one that the map names.
+        mine = set(cluster_map.vbuckets_of(node))
+        found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {}) if row.vbucket in mine}
     return dict(sorted(found.items()))
 
 
@@ -42,6 +46,17 @@ def failover_logs(access: Access, vbuckets: Iterable[int]) -> dict[int, Failover
         for number, answer in zip(mine, answers, strict=True):
             if not answer.status:
                 found[number] = FailoverLog.of(answer.body())
+    return found
+
+
+def purge_seqnos(access: Access) -> dict[int, int]:
+    """Up to where each vbucket has forgotten deletions, as the nodes tell that have them now."""
+    found: dict[int, int] = {}
+    for node in access.map.nodes:
+        mine = {f"vb_{vbucket}:purge_seqno": vbucket for vbucket in access.map.vbuckets_of(node)}
+        for name, value in access.stats_of(node, "vbucket-seqno").items():
+            if name in mine and value.isdecimal():
+                found[mine[name]] = int(value)
     return found
 
 

@@ -289,7 +289,9 @@ class Session:
         if stream is not None and frame.name == "close_stream":
             return self._closed(stream, frame)
         if self._asked.get(frame.opaque) == frame.name:
-            del self._asked[frame.opaque]
+            # Statistics come one by one, and an empty one last.
+            if frame.name != "stat" or frame.status or not frame.key:
+                del self._asked[frame.opaque]
             return (Answered(frame),)
         self.strays += 1
         return ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,6 +19,8 @@ from dcp.spark.planner import asked_of, filtered_high_seqnos, newest, still_ther
 
 # Spark asks about 90 times a second whether there is something new.
 _FRESH = 1.0
+# So many times as long, purges are taken to be what they were. Servers keep deletions for hours at least.
+_PURGES = 10
 
 
 class Seen(NamedTuple):
@@ -36,6 +40,7 @@ class Lookout:
         self._options = options
         self._client: Client | None = None
         self._forgotten = True
+        self._purged: tuple[float, Mapping[int, int]] = -math.inf, {}
 
     @property
     def client(self) -> Client:
@@ -90,6 +95,16 @@ class Lookout:
                 raise
         # A collection vanished meanwhile.
         return {}
+
+    def purged(self, here: Checkpoint) -> Mapping[int, int]:
+        """Up to where deletions are forgotten. That moves seldom, and is long in coming for many vbuckets."""
+        at, found = self._purged
+        if not any(position.seqno for position in here):
+            return {}
+        if time.monotonic() - at > _FRESH * _PURGES:
+            at, found = time.monotonic(), self.client.purge_seqnos()
+            self._purged = at, found
+        return found
 
     def close(self) -> None:
         if self._client is not None:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from dcp.checkpoint import Checkpoint
 from dcp.client.dialects import TAP
 from dcp.errors import LocalProtocolError, ServerError, TransportError
-from dcp.position import StreamPosition
+from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.limits import bytes_per_seqno, limited
 from dcp.spark.lookout import Lookout, Seen
 from dcp.spark.offsets import from_offset, to_offset
@@ -78,6 +78,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._first = to_offset(positions(self._lookout.client, self._options.start, self._options))
         return self._first
 
+    def _begin(self) -> dict[str, Any]:
+        """Where a query is that nobody has told. Before Spark 4.2 that is one that was started again, and was who knows
+        where: an end behind it is one of a window that begins at 0.
+        """
+        if self._first is not None:
+            return self._first
+        now = from_offset(self.initialOffset())
+        self._first = None
+        anywhere = (
+            replace(position, snapshot_start=0, snapshot_end=UNKNOWN_END, marks=()) if position.seqno else position
+            for position in now
+        )
+        return to_offset(replace(now, positions=tuple(anywhere)))
+
     def getDefaultReadLimit(self) -> Any:
         chosen = self._options
         for name, most in (
@@ -93,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._target, _ = newest(self._lookout.client, self._options)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        begin = dict(start or self._last or self.initialOffset())
+        begin = dict(start or self._last or self._begin())
         try:
             self._last = self._next(begin, limit)
             self._unreachable_since = None
@@ -176,15 +190,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         here = self._lookout.checked(from_offset(begin), seen)
         target = self._target or {}
         ends = {vbucket: min(high, target.get(vbucket, high)) for vbucket, high in seen.highs.items()}
-        found = self._behind(here, ends, seen)
-        if found == here or not self._lookout.is_for_us(here, seen):
+        if self._behind(here, ends, seen, {}) == here or not self._lookout.is_for_us(here, seen):
             self._idle = seen, begin
             return begin
         most = self._most(here, ends, seen, limit)
         if most is not None:
-            found = self._behind(here, limited(here.by_vbucket(), ends, most), seen)
+            ends = limited(here.by_vbucket(), ends, most)
         self._waits_since = time.monotonic()
-        return to_offset(found)
+        return to_offset(self._behind(here, ends, seen, self._lookout.purged(here)))
 
     def _most(self, here: Checkpoint, ends: Mapping[int, int], seen: Seen, limit: Any) -> int | None:
         """How many seqnos the batch may have."""
@@ -201,16 +214,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         mosts = [most, max(1, int(size / each)) if each else None]
         return min((most for most in mosts if most is not None), default=None)
 
-    def _behind(self, here: Checkpoint, ends: Mapping[int, int], seen: Seen) -> Checkpoint:
-        return replace(here, positions=tuple(self._position_after(position, ends, seen) for position in here))
+    def _behind(self, here: Checkpoint, ends: Mapping[int, int], seen: Seen, purged: Mapping[int, int]) -> Checkpoint:
+        after = (self._position_after(position, ends, seen, purged.get(position.vbucket)) for position in here)
+        return replace(here, positions=tuple(after))
 
-    def _position_after(self, start: StreamPosition, ends: Mapping[int, int], seen: Seen) -> StreamPosition:
+    def _position_after(
+        self, start: StreamPosition, ends: Mapping[int, int], seen: Seen, purged: int | None
+    ) -> StreamPosition:
         if start.vbucket not in seen.highs:
             return start
         high, uuid = seen.highs[start.vbucket], seen.uuids[start.vbucket]
         part = self._range(start, ends[start.vbucket], high, uuid)
         if worth_asking(part, uuid):
-            return position_after(part, uuid)
+            return position_after(part, uuid, purged)
         if high == start.seqno:
             self._whole[start.vbucket] = part.start
         return start

@@ -104,12 +104,14 @@ def ranges_of(client: Client, options: Options) -> tuple[list[Range], Checkpoint
     begin = positions(client, options.start or "beginning", options)
     highs, uuids = newest(client, options)
     ends, wanted = _ends(options, highs, begin), filtered_high_seqnos(client, begin, options.scope)
+    # Who begins at the beginning has been nowhere.
+    purged = client.purge_seqnos() if any(position.seqno for position in begin) else {}
     ranges, after = [], begin.by_vbucket()
     for vbucket, start in sorted(begin.by_vbucket().items()):
         if vbucket not in highs:
             continue
         part = range_of(start, ends.get(vbucket, 0), highs[vbucket], uuids[vbucket], options)
-        after[vbucket] = position_after(part, uuids[vbucket])
+        after[vbucket] = position_after(part, uuids[vbucket], purged.get(vbucket))
         if worth_asking(part := shortened(part, wanted), uuids[vbucket]):
             ranges.append(part)
     return ranges, replace(begin, positions=tuple(after[vbucket] for vbucket in sorted(after)))
@@ -145,8 +147,11 @@ def worth_asking(part: Range, uuid: int) -> bool:
     return part.size > 0 or part.undone_from is not None or (part.start.seqno > 0 and part.start.vbuuid != uuid)
 
 
-def position_after(part: Range, uuid: int) -> StreamPosition:
-    """Where to go on behind a range. docs/spark-semantics.md says why this misses nothing."""
+def position_after(part: Range, uuid: int, purged: int | None) -> StreamPosition:
+    """Where to go on behind a range. docs/spark-semantics.md says why this misses nothing.
+
+    purged: up to where the vbucket has forgotten deletions; None where nobody says.
+    """
     start = part.start
     if part.end and start.vbuuid != uuid:
         return StreamPosition(start.vbucket, uuid, part.end, 0, UNKNOWN_END)
@@ -154,7 +159,10 @@ def position_after(part: Range, uuid: int) -> StreamPosition:
         return start
     safe = start.seqno if start.complete else start.snapshot_start
     ends = (safe, *start.marks) if start.complete else start.marks
-    marks = sorted({mark for mark in ends if 0 < mark <= safe}, reverse=True)
+    if purged is None or safe < purged:
+        # The task may be sent back to 0, and what it gets then is not whole where this reader was.
+        safe = 0
+    marks = sorted({mark for mark in ends if 0 < mark <= safe and mark >= (purged or 0)}, reverse=True)
     return replace(
         start, seqno=part.end, snapshot_start=safe, snapshot_end=UNKNOWN_END, marks=tuple(marks[:_MOST_MARKS])
     )
@@ -170,6 +178,9 @@ def still_there(client: Client, options: Options) -> Options | None:
     if options.fail_on_data_loss or (options.scope is None and options.collections is None):
         return options
     paths = {*client.collections().values()}
+    if not paths:
+        # Each manifest has _default, or what came instead of it. This node has yet to learn of one.
+        raise TransportError("the node tells no collections: try again")
     if options.collections is None:
         return options if any(path.startswith(f"{options.scope}.") for path in paths) else None
     left = tuple(name for name in options.collections if path_of(name, options.scope) in paths)

@@ -37,11 +37,11 @@ def rows(partition: Partition, options: Options, *, followed: bool = False) -> I
     # It sees for itself whether it gets on. Each look of its client would be a connection of each task to each node.
     with hosted() as gone, dcp.connect(options.login.into(options.url), stats_interval=0) as client:
         there = still_there(client, options) if followed else options
-        if there is None:
-            return
         view = View(options, partial(_paths, client), partition.cuts)
         for batch in _undone(partition, view.decoded):
             yield view(batch)
+        if there is None:
+            return
         stream = stream_of(client, partition, there, view.decoded)
         # Over TAP an end is where the node says that all was sent.
         watch = _Watch(client, stream, {} if options.dialect == TAP else partition.end, followed)
