@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from dcp.client import bounds, questions
 from dcp.client.access import Access
 from dcp.embedded import Cluster
 from dcp.spark import lookout
-from dcp.wire.memcached import VbucketState
+from dcp.wire.frame import Frame
+from dcp.wire.memcached import Status, VbucketState
 from tests.spark.test_stream import Query
 from tests.spark.test_task import Reader, truth
 
@@ -124,20 +126,25 @@ def test_now_is_a_place_of_the_newest_history(monkeypatch: pytest.MonkeyPatch) -
             assert {key.decode() for key in query.reader.documents} == {f"new {number}" for number in range(15)}
 
 
-def test_a_task_that_is_told_no_collections_fails(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_knows_no_manifest_yet_is_no_reason_to_read_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.create_collection("_default", "x")
     with Query(cluster.url, collections="x", failOnDataLoss="false") as query:
         query.batch()
         cluster.upsert("k", b"1", collection="_default.x")
         query.log()
         shares = query.driver.partitions(query.offset, query.ends or {})
+        answered = Access.ask
 
-        def none(access: Access) -> Mapping[int, str]:
-            return {}
+        def warming_up(access: Access, name: str, **parts: Any) -> Frame:
+            answer = answered(access, name, **parts)
+            told = name == "get_collections_manifest"
+            return replace(answer, status=Status.NO_COLLECTIONS_MANIFEST, value=b"") if told else answer
 
-        with monkeypatch.context() as warming_up:
-            warming_up.setattr(questions, "collections", none)
-            with pytest.raises(dcp.TransportError, match="tells no collections: try again"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Access, "ask", warming_up)
+            with pytest.raises(dcp.TransportError, match="has yet to learn which collections there are: try again"):
                 query.take(shares)
         query.take(shares)
         assert query.reader.documents == truth(cluster, "_default.x")

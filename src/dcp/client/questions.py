@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dcp.client.access import Access
-from dcp.errors import LocalProtocolError, RemoteProtocolError, ServerError
+from dcp.errors import LocalProtocolError, RemoteProtocolError, ServerError, TransportError
 from dcp.position import FailoverLog
 from dcp.tree import Tree
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
@@ -65,6 +65,9 @@ def purge_seqnos(access: Access) -> dict[int, int]:
 
 def collections(access: Access) -> dict[int, str]:
     answer = access.ask("get_collections_manifest")
+    if answer.status == Status.NO_COLLECTIONS_MANIFEST:
+        # It is warming up: that is not to say that there are none.
+        raise TransportError(f"{access.where}: the node has yet to learn which collections there are: try again")
     if answer.status in _NO_COLLECTIONS:
         return {}
     if answer.status:

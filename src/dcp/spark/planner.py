@@ -178,9 +178,6 @@ def still_there(client: Client, options: Options) -> Options | None:
     if options.fail_on_data_loss or (options.scope is None and options.collections is None):
         return options
     paths = {*client.collections().values()}
-    if not paths:
-        # Each manifest has _default, or what came instead of it. This node has yet to learn of one.
-        raise TransportError("the node tells no collections: try again")
     if options.collections is None:
         return options if any(path.startswith(f"{options.scope}.") for path in paths) else None
     left = tuple(name for name in options.collections if path_of(name, options.scope) in paths)
