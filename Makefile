@@ -6,7 +6,8 @@ EXTRAS ?= [arrow,cli,embedded]
 TEST_GROUPS ?= test consumers spark
 PYTEST ?=
 # A process for each core; those with Spark have one of their own. PYTEST=-n0 has all in one.
-SHARED := -n auto --dist loadgroup
+# The scheduler of groups waits for ever for the tests of a process that died, unless nothing takes its place.
+SHARED := -n auto --dist loadgroup --max-worker-restart=0
 
 BIN := $(VENV)/bin
 BUILT_FROM := pyproject.toml setup.py src/_codec.pyx $(wildcard src/codec/*.pxi)

@@ -18,6 +18,7 @@ import pytest
 import dcp
 from dcp.embedded import Cluster
 from tests.client.consumer import PATIENCE, Consumer, catch_up, hasty_threads, truth
+from tests.waiting import until
 
 
 def test_what_there_is_comes_from_all_nodes() -> None:
@@ -279,17 +280,18 @@ def test_an_old_node_that_has_a_replica_only_is_left_when_the_map_says_so() -> N
     options = {"sasl_mech_force": "PLAIN", "config_poll_interval": "100ms"}
     with Cluster(nodes=2, vbuckets=1, replicas=1, server_version="4.0") as cluster:
         cluster.upsert("key", "1")
-        with dcp.connect(cluster.url, **options) as client, client.stream(linger=0.0) as stream:
-            consumer = Consumer()
-            # The node refuses until it has the replica, so that the client never hears of an end.
-            with cluster.fault("refuse") as fault:
-                while not fault.hits:
-                    with contextlib.suppress(TimeoutError):
-                        stream.next(0.01)
-                cluster.set_lag(1000)
-                cluster.promote(0, 1)
+        # The node refuses until it has the replica, so that the client never hears of an end.
+        with (
+            dcp.connect(cluster.url, **options) as client,
+            cluster.fault("refuse") as refusal,
+            client.stream(linger=0.0) as stream,
+        ):
+            until(lambda: refusal.hits)
+            cluster.set_lag(1000)
+            cluster.promote(0, 1)
+            refusal.clear()
             cluster.upsert("key", "2")
-            catch_up(stream, consumer, cluster)
+            catch_up(stream, Consumer(), cluster)
 
 
 def test_the_map_that_comes_with_a_connection_counts() -> None:
