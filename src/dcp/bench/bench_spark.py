@@ -1,13 +1,14 @@
 """Spark: from the producer's sockets to the noop sink, against tasks that receive the same bytes and throw them away.
 
-The floor receives what the read receives, over connections that begin as its do, and yields a prebuilt batch as often
-as it takes to have as many rows. `prebuilt` does that without a socket; `received` is the producer without Spark.
+The floor receives what the read receives, over connections that begin as its do, and yields batches of the same rows
+that its worker has kept since the first turn. `prebuilt` does that without a socket; `received` is the producer without
+Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ _ROOM, _MANY = 1 << 20, 1 << 30
 
 @dataclass(frozen=True)
 class Share:
-    """What a task of the floor does: how many bytes it receives, and how many rows it makes of them."""
+    """What a task of the floor does: how many bytes it receives, and how many rows these are."""
 
     partition: dcp.spark.Partition
     bytes: int
@@ -76,13 +77,12 @@ def spark_case(spark: SparkSession, case: Case, repetitions: int) -> Measurement
         plan = dcp.spark.plan(url, minPartitions=2)
         login = plan.options.login.into(plan.options.url)
         shares = [share_of(login, partition) for partition in plan.partitions]
-        sample = sample_of(plan)
         source = spark.read.format("dcp").options(url=url, minPartitions=2).load()
         contenders: dict[str, Callable[[], object]] = {
             READ: lambda: drained(dcp.spark.read(spark, plan)),
             SOURCE: lambda: drained(source),
-            FLOOR: lambda: drained(frame_of(spark, plan, shares, sample, login)),
-            PREBUILT: lambda: drained(frame_of(spark, plan, shares, sample, None)),
+            FLOOR: lambda: drained(frame_of(spark, plan, shares, login)),
+            PREBUILT: lambda: drained(frame_of(spark, plan, shares, None)),
             RECEIVED: lambda: [list(received(login, share)) for share in shares],
         }
         times = take_turns(contenders, repetitions)
@@ -94,46 +94,50 @@ def drained(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def frame_of(
-    spark: SparkSession, plan: dcp.spark.Plan, shares: list[Share], sample: pa.RecordBatch, login: str | None
-) -> DataFrame:
+def frame_of(spark: SparkSession, plan: dcp.spark.Plan, shares: list[Share], login: str | None) -> DataFrame:
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from prebuilt(shares[number], sample, login)
+                yield from prebuilt(shares[number], kept(plan)[number], login)
 
     numbers = spark.range(0, len(shares), 1, len(shares))
     return in_arrow(numbers, tasks, Schema(plan.options))
 
 
-def prebuilt(share: Share, sample: pa.RecordBatch, login: str | None) -> Iterator[pa.RecordBatch]:
-    """As many rows as the share has, as the bytes for them come, if there is someone they come from."""
-    arrived = iter([]) if login is None else received(login, share)
-    done = 0
-    for seen in arrived:
-        while done + sample.num_rows <= share.rows * seen // share.bytes:
-            yield sample
-            done += sample.num_rows
-    while done < share.rows:
-        yield sample.slice(0, share.rows - done)
-        done += sample.num_rows
+_KEPT: dict[str, list[list[pa.RecordBatch]]] = {}
+
+
+def kept(plan: dcp.spark.Plan) -> list[list[pa.RecordBatch]]:
+    """What the read makes of each partition, in the memory of this worker. Nobody knows which of them it will get."""
+    if plan.options.url not in _KEPT:
+        _KEPT.clear()
+        _KEPT[plan.options.url] = [list(rows(partition, plan.options)) for partition in plan.partitions]
+    return _KEPT[plan.options.url]
+
+
+def prebuilt(share: Share, batches: list[pa.RecordBatch], login: str | None) -> Iterator[pa.RecordBatch]:
+    """Each batch as soon as the bytes for it came, if there is someone they come from."""
+    arrived = iter([share.bytes]) if login is None else received(login, share)
+    seen = done = 0
+    for batch in batches:
+        done += batch.num_rows
+        while share.rows * seen < share.bytes * done and seen < share.bytes:
+            seen = next(arrived)
+        yield batch
 
 
 def received(login: str, share: Share) -> Iterator[int]:
     """How many bytes of a share are there so far. Nobody looks at them."""
-    with dcp.connect(login, dcp_buffer_size=0) as client:
-        caller = asked(client, share.partition)
+    with dcp.connect(login, dcp_buffer_size=0) as client, closing(asked(client, share.partition)) as caller:
         room, seen = bytearray(_ROOM), 0
         while seen < share.bytes:
             seen += caller._socket.recv_into(room)
             yield seen
-        caller.close()
 
 
 def share_of(login: str, partition: dcp.spark.Partition) -> Share:
     """Counts once what the floor will receive without looking."""
-    with dcp.connect(login, dcp_buffer_size=0) as client:
-        caller = asked(client, partition)
+    with dcp.connect(login, dcp_buffer_size=0) as client, closing(asked(client, partition)) as caller:
         open_, bytes_, rows_ = len(partition.ranges), 0, 0
         while open_:
             with caller._session.buffer() as room:
@@ -142,7 +146,6 @@ def share_of(login: str, partition: dcp.spark.Partition) -> Share:
             bytes_ += count
             rows_ += len(caller._session.take().batch)
             open_ -= sum(isinstance(event, Ended) for event in events)
-        caller.close()
     return Share(partition, bytes_, rows_)
 
 
@@ -158,9 +161,3 @@ def asked(client: dcp.Client, partition: dcp.spark.Partition) -> Caller:
     caller._socket.sendall(caller._session.outgoing())
     caller._socket.settimeout(60)
     return caller
-
-
-def sample_of(plan: dcp.spark.Plan) -> pa.RecordBatch:
-    """A batch as the read makes them, without memory of others in it."""
-    first = next(rows(plan.partitions[0], plan.options))
-    return pa.Table.from_batches([first]).combine_chunks().to_batches()[0]
