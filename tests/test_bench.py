@@ -188,6 +188,15 @@ def test_the_least_time_counts_and_the_noise_is_told() -> None:
     assert pair.speed(bench_decode.VIEWS, bench_decode.STRUCT) is None
 
 
+def test_speed_is_that_of_neighbours_and_not_of_the_luckiest_moments() -> None:
+    """The machine was fast when the third turn of one and the first of the other came."""
+    samples = {"one": timing.Sample([200, 220, 50], 10, 1000), "other": timing.Sample([50, 110, 100], 10, 1000)}
+    pair = timing.Measurement("decode", Case(value=4096, total=TINY), samples)
+    assert pair.speed("one", "other") == 0.5
+    assert pair.range("one", "other") == (0.375, 1.25)
+    assert pair.range("one", "nobody") is None
+
+
 def test_the_readme_tells_the_figures_of_a_run_and_where_they_are_from() -> None:
     fast = measured(decode=100, views=50, memcpy=100)
     fast = replace(fast, case=replace(fast.case, in_cache=False))

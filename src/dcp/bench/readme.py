@@ -51,7 +51,8 @@ def where(command: str) -> str:
     compiler = report.build()["compiler"] or "a compiler without a name"
     return (
         f"`{command}` at {report.commit()}, on {machine['cores']} cores of {machine['cpu']}, "
-        f"{platform.system()} {platform.release()}: {versions}, {compiler}. The best of several turns."
+        f"{platform.system()} {platform.release()}: {versions}, {compiler}. "
+        "The best of several turns; ratios are the medians over neighbours in time."
     )
 
 

@@ -43,7 +43,7 @@ RATIOS = {
 
 
 def table(measurements: Iterable[Measurement]) -> str:
-    """Nanoseconds a row, GB/s, and ratios of the best times with the quartiles that the noise gives them."""
+    """Nanoseconds a row and GB/s at best, and ratios of neighbours in time, with their quartiles."""
     parts = []
     for bench, group in groupby(measurements, lambda measurement: measurement.bench):
         found = list(group)
@@ -137,7 +137,7 @@ def _measured(measurement: Measurement) -> dict[str, Any]:
         "case": asdict(measurement.case),
         "samples": samples,
         "ratios": {
-            f"{one} / {other}": {"best": speed, "quartiles": measurement.range(one, other)}
+            f"{one} / {other}": {"median": speed, "quartiles": measurement.range(one, other)}
             for one, other in RATIOS[measurement.bench]
             if (speed := measurement.speed(one, other)) is not None
         },

@@ -47,22 +47,27 @@ class Measurement:
     samples: Mapping[str, Sample] = field(default_factory=dict)
 
     def speed(self, contender: str, other: str) -> float | None:
-        """How many times as fast as the other a contender was, each at its best."""
-        if contender not in self.samples or other not in self.samples:
-            return None
-        return self.samples[other].best / self.samples[contender].best
+        """How many times as fast as the other a contender was: the median over neighbours in time.
+
+        Each at its best would say who was lucky, where a machine is at times much faster than at others.
+        """
+        ratios = self._ratios(contender, other)
+        return median(ratios) if ratios else None
 
     def range(self, contender: str, other: str) -> tuple[float, float] | None:
-        """The quartiles of `speed` over the pairs of neighbours in time."""
-        if contender not in self.samples or other not in self.samples:
-            return None
-        one, two = self.samples[contender], self.samples[other]
-        pairs = zip(two.nanoseconds, one.nanoseconds, strict=True)
-        ratios = [(slow / two.rows) / (fast / one.rows) for slow, fast in pairs]
+        """The quartiles of `speed`."""
+        ratios = self._ratios(contender, other)
         if len(ratios) < 2:
-            return ratios[0], ratios[0]
+            return (ratios[0], ratios[0]) if ratios else None
         low, _, high = quantiles(ratios, n=4, method="inclusive")
         return low, high
+
+    def _ratios(self, contender: str, other: str) -> list[float]:
+        if contender not in self.samples or other not in self.samples:
+            return []
+        one, two = self.samples[contender], self.samples[other]
+        pairs = zip(two.nanoseconds, one.nanoseconds, strict=True)
+        return [(slow / two.rows) / (fast / one.rows) for slow, fast in pairs]
 
 
 def take_turns(contenders: Mapping[str, Contender], repetitions: int) -> dict[str, list[int]]:
