@@ -98,7 +98,7 @@ class ClusterMap:
             _chains(vbuckets["vBucketMap"], len(nodes)),
             () if forward is None else _chains(forward, len(nodes)),
             frozenset(capability.text() for capability in capabilities or ()),
-            None if manifest is None else _hexadecimal(manifest),
+            None if manifest is None else manifest.hexadecimal(),
             _number(vbuckets, "numReplicas", 255) or 0,
         )
 
@@ -163,13 +163,6 @@ def _text(node: Tree, name: str) -> str:
 def _number(node: Tree, name: str, most: int = MAX_U64) -> int | None:
     found = node.get(name)
     return None if found is None else found.number(most)
-
-
-def _hexadecimal(node: Tree) -> int:
-    try:
-        return int(node.text(), 16)
-    except ValueError:
-        node.refuse("hexadecimal digits")
 
 
 def _version(root: Tree) -> tuple[int, int]:

@@ -72,6 +72,12 @@ class Tree:
             self.refuse("text")
         return str(self.value)
 
+    def hexadecimal(self) -> int:
+        try:
+            return int(self.text(), 16)
+        except ValueError:
+            self.refuse("hexadecimal digits")
+
     def number(self, most: int = MAX_U64, *, signed: bool = False) -> int:
         """A whole number from 0 to `most`, as a number or as decimal text.
 

@@ -148,3 +148,32 @@ def test_a_node_that_knows_no_manifest_yet_is_no_reason_to_read_nothing(
                 query.take(shares)
         query.take(shares)
         assert query.reader.documents == truth(cluster, "_default.x")
+
+
+def test_a_node_that_knows_an_older_manifest_is_no_reason_to_leave_a_collection_out(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_collection("_default", "x")
+    with dcp.connect(cluster.url) as client:
+        older = client._access.ask("get_collections_manifest").value
+    cluster.create_collection("_default", "y")
+    answered = Access.ask
+
+    def behind(access: Access, name: str, **parts: Any) -> Frame:
+        answer = answered(access, name, **parts)
+        return replace(answer, value=older) if name == "get_collections_manifest" else answer
+
+    with Query(cluster.url, collections="x,y", failOnDataLoss="false") as query:
+        cluster.upsert("k", b"1", collection="_default.y")
+        query.log()
+        shares = query.driver.partitions(query.offset, query.ends or {})
+        with monkeypatch.context() as patched:
+            patched.setattr(Access, "ask", behind)
+            with pytest.raises(dcp.TransportError, match="has manifest 1, and there is 2: try again"):
+                query.take(shares)
+            # The driver waits, too, although there is something new in the other one.
+            cluster.upsert("new", b"1", collection="_default.x")
+            assert query.driver.latestOffset(query.ends) == query.ends
+        assert query.driver.latestOffset(query.ends) != query.ends
+        query.take(shares)
+        assert query.reader.documents == truth(cluster, "_default.y")

@@ -216,7 +216,13 @@ class Client:
 
     def collections(self) -> dict[int, str]:
         """The paths of all collections, by their ids; none from a server that has no collections."""
-        return questions.collections(self._access)
+        return self.manifest().paths
+
+    def manifest(self, newest: int = 0) -> questions.Manifest:
+        """The collections, and how new that is. TransportError from a node that has yet to learn of the one with the
+        uid `newest`.
+        """
+        return questions.manifest(self._access, newest)
 
 
 _STREAM_OPTIONS = [name for name in inspect.signature(Client.stream).parameters if name not in ("self", "decoding")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from dcp.client.access import Access
 from dcp.errors import LocalProtocolError, RemoteProtocolError, ServerError, TransportError
@@ -63,26 +64,33 @@ def purge_seqnos(access: Access) -> dict[int, int]:
 # Collections.
 
 
-def collections(access: Access) -> dict[int, str]:
+class Manifest(NamedTuple):
+    """The paths of all collections, by their ids. Each change makes a manifest with a larger uid."""
+
+    uid: int
+    paths: dict[int, str]
+
+
+def manifest(access: Access, newest: int = 0) -> Manifest:
     answer = access.ask("get_collections_manifest")
     if answer.status == Status.NO_COLLECTIONS_MANIFEST:
         # It is warming up: that is not to say that there are none.
         raise TransportError(f"{access.where}: the node has yet to learn which collections there are: try again")
     if answer.status in _NO_COLLECTIONS:
-        return {}
+        return Manifest(0, {})
     if answer.status:
         raise ServerError("the server does not tell its collections", answer.status)
-    return dict(_paths(Tree.parse(answer.value, "collections manifest", RemoteProtocolError)))
+    told = Tree.parse(answer.value, "collections manifest", RemoteProtocolError)
+    found = Manifest(told["uid"].hexadecimal(), dict(_paths(told)))
+    if found.uid < newest:
+        raise TransportError(f"{access.where}: the node has manifest {found.uid:x}, and there is {newest:x}: try again")
+    return found
 
 
-def _paths(manifest: Tree) -> Iterator[tuple[int, str]]:
-    for scope in manifest["scopes"]:
+def _paths(told: Tree) -> Iterator[tuple[int, str]]:
+    for scope in told["scopes"]:
         for collection in scope["collections"]:
-            path = f"{scope['name'].text()}.{collection['name'].text()}"
-            try:
-                yield int(collection["uid"].text(), 16), path
-            except ValueError:
-                collection["uid"].refuse("hexadecimal digits")
+            yield collection["uid"].hexadecimal(), f"{scope['name'].text()}.{collection['name'].text()}"
 
 
 def scope_id(access: Access, name: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from dcp.client.access import Access
 from dcp.client.ending import wait_for
-from dcp.client.questions import collections
+from dcp.client.questions import manifest
 from dcp.client.selection import Selection
 from dcp.client.stats import Lag, Stuck
 from dcp.client.watch import Backlog, Seen, Watch
@@ -128,7 +128,7 @@ class Watcher:
         return found
 
     def _wanted(self) -> Iterator[tuple[int, str]]:
-        paths = sorted(collections(self._access).items())
+        paths = sorted(manifest(self._access).paths.items())
         yield from [item for item in paths if self._selection.follows(*item)][:_MOST_COLLECTIONS]
 
     def _ask(self, node: Node, wanted: Mapping[int, str], found: dict[str | None, Highs]) -> None:

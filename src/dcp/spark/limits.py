@@ -34,7 +34,7 @@ def bytes_per_seqno(client: Client, options: Options, ranges: Iterable[Range]) -
     """What a seqno adds to a batch, by the first changes of the longest ranges; 0 where none of them is wanted."""
     longest = sorted(heapq.nlargest(_VBUCKETS, ranges, key=lambda part: part.size), key=lambda part: part.vbucket)
     looked = tuple(replace(part, end=min(part.end, part.start.seqno + _SEQNOS)) for part in longest if part.size > 0)
-    there = still_there(client, options)
+    there = still_there(options, client.manifest)
     if not looked or there is None:
         return 0.0
     view, size = View(options, client.collections), 0

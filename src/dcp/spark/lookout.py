@@ -12,6 +12,7 @@ from typing import NamedTuple
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
+from dcp.client.questions import Manifest
 from dcp.errors import ServerError, TransportError
 from dcp.spark.offsets import check
 from dcp.spark.options import Options
@@ -37,6 +38,8 @@ class Lookout:
 
     def __init__(self, options: Options) -> None:
         self.seen: Seen | None = None
+        # Of the newest manifest that a node told.
+        self.manifest_uid = 0
         self._options = options
         self._client: Client | None = None
         self._forgotten = True
@@ -55,11 +58,16 @@ class Lookout:
             # Whether it is the same bucket still. While no node answers, `newest` goes on trying.
             with suppress(TransportError):
                 self.client.refresh()
-            there = still_there(self.client, self._options)
+            there = still_there(self._options, self._manifest)
             highs, uuids = newest(self.client, self._options) if there else ({}, {})
             asked = asked_of(self.client, there or replace(self._options, scope=None, collections=None))
             self.seen, self._forgotten = Seen(at, asked, highs, uuids), False
         return self.seen
+
+    def _manifest(self) -> Manifest:
+        found = self.client.manifest(self.manifest_uid)
+        self.manifest_uid = found.uid
+        return found
 
     def forget(self) -> None:
         """Let the next look be a new one."""

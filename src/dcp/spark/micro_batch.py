@@ -163,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._whole.pop(vbucket, None)
         self._lookout.forget()
         found = divide(ranges, owners_of(self._lookout.client, ranges), self._options.min_partitions or 1)
-        return [Share(partition) for partition in found]
+        return [Share(replace(partition, manifest_uid=self._lookout.manifest_uid)) for partition in found]
 
     def read(self, share: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(share, Share):

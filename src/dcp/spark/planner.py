@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import heapq
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
+from dcp.client.questions import Manifest
 from dcp.client.selection import path_of
 from dcp.client.when import Time
 from dcp.cluster import named, nobody_has
@@ -49,10 +50,14 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The work of one task: vbuckets that one node has, as far as is known when planned."""
+    """The work of one task: vbuckets that one node has, as far as is known when planned.
+
+    `manifest_uid`: of the manifest that told which collections are left, if they may vanish.
+    """
 
     node: str
     ranges: tuple[Range, ...] = field(repr=False)
+    manifest_uid: int = 0
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
@@ -173,11 +178,11 @@ def positions(client: Client, start: Time | Checkpoint, options: Options) -> Che
     return client.positions(start, scope=options.scope, collections=options.collections, vbuckets=options.vbuckets)
 
 
-def still_there(client: Client, options: Options) -> Options | None:
+def still_there(options: Options, manifest: Callable[[], Manifest]) -> Options | None:
     """What a stream goes on with where scopes and collections may vanish: those that are left. None if none is."""
     if options.fail_on_data_loss or (options.scope is None and options.collections is None):
         return options
-    paths = {*client.collections().values()}
+    paths = {*manifest().paths.values()}
     if options.collections is None:
         return options if any(path.startswith(f"{options.scope}.") for path in paths) else None
     left = tuple(name for name in options.collections if path_of(name, options.scope) in paths)

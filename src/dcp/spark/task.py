@@ -36,7 +36,7 @@ def rows(partition: Partition, options: Options, *, followed: bool = False) -> I
     """The changes of a partition. `followed`: another read comes, which finds what got lost up to its end."""
     # It sees for itself whether it gets on. Each look of its client would be a connection of each task to each node.
     with hosted() as gone, dcp.connect(options.login.into(options.url), stats_interval=0) as client:
-        there = still_there(client, options) if followed else options
+        there = still_there(options, partial(client.manifest, partition.manifest_uid)) if followed else options
         view = View(options, partial(_paths, client), partition.cuts)
         for batch in _undone(partition, view.decoded):
             yield view(batch)
