@@ -399,7 +399,10 @@ def test_a_collection_that_is_dropped_or_made_anew_ends_the_query(cluster: Clust
         query.log()
         cluster.drop_collection("shop", "stock")
         query.look_again()
-        with pytest.raises(dcp.LocalProtocolError, match=r"there is no 'shop.stock' in 'default'"):
+        with pytest.raises(
+            dcp.LocalProtocolError,
+            match=r"there is no 'shop.stock' in 'default'.*; failOnDataLoss=false goes on without",
+        ):
             query.batch()
         cluster.create_collection("shop", "stock")
         cluster.upsert("b", b"{}", collection="shop.stock")

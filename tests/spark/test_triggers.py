@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 import dcp
 from dcp.embedded import Cluster
@@ -198,3 +201,18 @@ def test_a_task_that_is_past_its_ends_still_waits_for_what_is_undone() -> None:
 def test_a_stream_has_no_end() -> None:
     with pytest.raises(dcp.LocalProtocolError, match="option endingOffsets: readStream has no end: use trigger"):
         StreamReader(Options.of({"url": "couchbase://host/bucket", "endingOffsets": "latest"}))
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "problem"),
+    [({"endingOffsets": "latest"}, "key binary", "readStream has no end"), ({}, "kex binary", "no column 'kex'")],
+)
+def test_what_a_stream_cannot_be_says_the_query_and_nothing_else(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], schema: str, problem: str
+) -> None:
+    """Spark has a mistake of its own where making a reader fails."""
+    changes = spark.readStream.format("dcp").options(url="couchbase://host/bucket", **options).schema(schema).load()
+    query = changes.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(StreamingQueryException, match=problem) as found:
+        query.awaitTermination()
+    assert "UnboundLocalError" not in str(found.value)

@@ -13,7 +13,7 @@ import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
 from dcp.client.questions import Manifest
-from dcp.errors import ServerError, TransportError
+from dcp.errors import LocalProtocolError, ServerError, TransportError
 from dcp.spark.offsets import check
 from dcp.spark.options import Options
 from dcp.spark.planner import asked_of, filtered_high_seqnos, newest, still_there
@@ -60,9 +60,16 @@ class Lookout:
                 self.client.refresh()
             there = still_there(self._options, self._manifest)
             highs, uuids = newest(self.client, self._options) if there else ({}, {})
-            asked = asked_of(self.client, there or replace(self._options, scope=None, collections=None))
+            asked = self._asked(there or replace(self._options, scope=None, collections=None))
             self.seen, self._forgotten = Seen(at, asked, highs, uuids), False
         return self.seen
+
+    def _asked(self, options: Options) -> Checkpoint:
+        try:
+            return asked_of(self.client, options)
+        except LocalProtocolError as error:
+            # They were there when the query began.
+            raise LocalProtocolError(f"{error}; failOnDataLoss=false goes on without what was dropped") from None
 
     def _manifest(self) -> Manifest:
         found = self.client.manifest(self.manifest_uid)

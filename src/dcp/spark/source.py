@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import pyarrow as pa
 import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from dcp.errors import DcpError
 from dcp.spark.micro_batch import StreamReader
 from dcp.spark.options import Options
 from dcp.spark.planner import plan_for
@@ -42,7 +44,10 @@ class DcpDataSource(DataSource):  # type: ignore[misc]
         return Reader(replace(self._chosen, columns=chosen_by(schema, self._chosen)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(replace(self._chosen, columns=chosen_by(schema, self._chosen)))
+        try:
+            return StreamReader(replace(self._chosen, columns=chosen_by(schema, self._chosen)))
+        except DcpError as error:
+            return Refused(error)
 
 
 class Reader(DataSourceReader):  # type: ignore[misc]
@@ -58,3 +63,19 @@ class Reader(DataSourceReader):  # type: ignore[misc]
         # Spark makes a partition of its own where there is none.
         if isinstance(share, Share):
             yield from rows(share.partition, self._options)
+
+
+class Refused(DataSourceStreamReader):  # type: ignore[misc]
+    """Raises when it is asked first. Behind what is raised while it is made, Spark fails with a mistake of its own."""
+
+    def __init__(self, error: DcpError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> NoReturn:
+        raise self._error
+
+    def latestOffset(self, *_: object) -> NoReturn:
+        raise self._error
+
+    def read(self, _: InputPartition) -> NoReturn:
+        raise self._error
