@@ -69,6 +69,32 @@ def test_a_purge_that_sends_tasks_to_the_beginning_leaves_no_place_behind_it_to_
             assert both.are_right()
 
 
+def test_a_purge_of_one_copy_leaves_no_place_behind_it_to_go_back_to_on_another() -> None:
+    with Cluster(nodes=2, vbuckets=1, replicas=1, seed=1) as cluster:
+        for key, value in (("x", b"0"), ("k", b"old"), ("y", b"0")):
+            cluster.upsert(key, value)
+        both = Both(cluster)
+        with both.query:
+            both.read()
+            both.query.log()
+            cluster.delete("x")
+            cluster.upsert("z", b"1")
+            with cluster._lock:
+                # Nodes compact when each sees fit.
+                assert cluster._bucket.active(0).purge() == 1
+            cluster.set_lag(10)
+            cluster.upsert("k", b"new")
+            both.read()
+            both.read()
+            assert both.are_right()
+            cluster.failover(0)
+            both.read()
+            cluster.upsert("w", b"1")
+            for _ in range(3):
+                both.read()
+            assert both.are_right()
+
+
 def test_a_query_that_spark_does_not_tell_where_it_is_keeps_a_wide_window() -> None:
     """Before 4.2, that is one that was started again."""
     with Cluster(nodes=2, vbuckets=1, replicas=1, seed=1) as cluster:
