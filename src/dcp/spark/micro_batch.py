@@ -28,6 +28,7 @@ from dcp.spark.planner import (
     divide,
     newest,
     owners_of,
+    patiently,
     position_after,
     positions,
     range_of,
@@ -141,9 +142,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         # What the tasks of the batch before saw is not above what is asked for now.
         self._lookout.forget()
-        seen = self._lookout.look()
+        seen, wanted = patiently(self._lookout.client, self._look)
         ends = from_offset(end).by_vbucket()
-        wanted = self._lookout.wanted(seen)
         ranges = []
         for here in self._lookout.checked(from_offset(start), seen):
             vbucket = here.vbucket
@@ -164,6 +164,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._lookout.forget()
         found = divide(ranges, owners_of(self._lookout.client, ranges), self._options.min_partitions or 1)
         return [Share(replace(partition, manifest_uid=self._lookout.manifest_uid)) for partition in found]
+
+    def _look(self) -> tuple[Seen, dict[int, int]]:
+        seen = self._lookout.look()
+        return seen, self._lookout.wanted(seen)
 
     def read(self, share: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(share, Share):

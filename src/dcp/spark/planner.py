@@ -7,7 +7,7 @@ import heapq
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import dcp
 from dcp.checkpoint import Checkpoint
@@ -19,6 +19,8 @@ from dcp.cluster import named, nobody_has
 from dcp.errors import LocalProtocolError, RollbackError, TransportError
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.options import Options
+
+T = TypeVar("T")
 
 # A vbucket on the move is with no node for a moment.
 _PATIENCE, _PAUSE = 10.0, 0.25
@@ -208,13 +210,22 @@ def filtered_high_seqnos(client: Client, asked: Checkpoint, scope: str | None) -
 
 def newest(client: Client, options: Options) -> tuple[dict[int, int], dict[int, int]]:
     """The last seqno of each vbucket that is asked for, and the uuid of a history that has it."""
+
+    def asked() -> tuple[dict[int, int], dict[int, int]]:
+        highs = high_seqnos(client, options)
+        uuids = _uuids(client, highs)
+        _check_kept(highs, high_seqnos(client, options))
+        return highs, uuids
+
+    return patiently(client, asked)
+
+
+def patiently(client: Client, question: Callable[[], T]) -> T:
+    """Ask again while nodes come and go."""
     give_up_at = time.monotonic() + _PATIENCE
     while True:
         try:
-            highs = high_seqnos(client, options)
-            uuids = _uuids(client, highs)
-            _check_kept(highs, high_seqnos(client, options))
-            return highs, uuids
+            return question()
         except TransportError:
             if time.monotonic() > give_up_at:
                 raise
