@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,9 @@ from tests.spark.driver import READ
 from tests.spark.standalone import Standalone, driver, found
 from tests.spark.test_task import truth, write
 from tests.waiting import until
+
+# Before Spark 4.2, a batch that was left in its middle is all that such a run does.
+AVAILABLE_NOW = find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +84,8 @@ def test_whatever_dies_the_sink_is_what_the_cluster_has(standalone: Standalone, 
                 first.kill()
         cluster.failover(1, lose=20)
         cluster.upsert("new", b"{}")
-        with driver(standalone, cluster.url, tmp_path, "once") as second:
-            assert second.process.wait(240) == 0
+        for _ in range(1 if AVAILABLE_NOW else 2):
+            with driver(standalone, cluster.url, tmp_path, "once") as again:
+                assert again.process.wait(240) == 0
         assert agrees()
         until(lambda: not cluster._server.links)

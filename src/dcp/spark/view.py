@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any
@@ -69,8 +68,14 @@ def _filters(options: Options, ends: Mapping[int, int]) -> Iterator[tuple[tuple[
     if options.events is not None:
         yield ("event",), lambda event: pc.is_in(event, value_set=pa.array(options.events))
     if options.keys is not None:
-        pattern = f"(?s)^(?:{'|'.join(map(_pattern, options.keys))})$"
-        yield ("key",), lambda key: pc.match_substring_regex(key, pattern)
+        begins = [key.removesuffix("*") for key in options.keys if key.endswith("*")]
+        whole = pa.array([key.encode() for key in options.keys if not key.endswith("*")], pa.binary())
+
+        def is_named(key: pa.Array) -> Any:
+            found = (pc.starts_with(key, begin).fill_null(False) for begin in begins)
+            return reduce(pc.or_, found, pc.is_in(key, value_set=whole))
+
+        yield ("key",), is_named
     if ends:
         vbuckets, last = pa.array(ends.keys(), pa.int32()), pa.array(ends.values(), pa.int64())
 
@@ -79,8 +84,3 @@ def _filters(options: Options, ends: Mapping[int, int]) -> Iterator[tuple[tuple[
             return pc.less_equal(seqno, end).fill_null(True)
 
         yield ("vbucket", "seqno"), is_before
-
-
-def _pattern(key: str) -> str:
-    """A star at the end stands for anything."""
-    return re.escape(key.removesuffix("*")) + (".*" if key.endswith("*") else "")
