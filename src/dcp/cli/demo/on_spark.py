@@ -69,7 +69,8 @@ class Copier:
         progress = None if self._query is None else self._query.lastProgress
         if progress is None:
             return self._start
-        return from_offset(json.loads(progress["sources"][0]["endOffset"]))
+        # By itself it is not JSON in each version of Spark.
+        return from_offset(json.loads(progress.json)["sources"][0]["endOffset"])
 
     def check(self) -> None:
         """A query whose batch was to end at what the cluster lost fails, and goes on when it is started again."""
