@@ -188,6 +188,8 @@ def vbuckets(**members: Any) -> dict[str, Any]:
         (built(nodesExt=[7]), "cluster map.nodesExt[0]: expected an object, found 7"),
         (built(nodesExt=[{"services": {"kv": 70000}}]), "cluster map.nodesExt[0].services.kv: expected a whole number"),
         (built(collectionsManifestUid="x"), "collectionsManifestUid: expected hexadecimal digits, found 'x'"),
+        (built(collectionsManifestUid="-1"), "collectionsManifestUid: expected hexadecimal digits, found '-1'"),
+        (built(collectionsManifestUid="1" * 17), "collectionsManifestUid: expected hexadecimal digits, found '11"),
         (vbuckets(serverList=None), "cluster map.vBucketServerMap: expected a member 'serverList', found none"),
         (vbuckets(serverList=["a", "b:1"]), "serverList[0]: expected a host and a port, found 'a'"),
         (vbuckets(serverList=["a:0", "b:1"]), "serverList[0]: expected a host and a port"),

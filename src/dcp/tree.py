@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from string import hexdigits
 from typing import Any, NoReturn
 
 from dcp.errors import DcpError
@@ -73,10 +74,11 @@ class Tree:
         return str(self.value)
 
     def hexadecimal(self) -> int:
-        try:
-            return int(self.text(), 16)
-        except ValueError:
+        """A number of at most 64 bits."""
+        text = self.text()
+        if not 0 < len(text) <= 16 or not set(text) <= set(hexdigits):
             self.refuse("hexadecimal digits")
+        return int(text, 16)
 
     def number(self, most: int = MAX_U64, *, signed: bool = False) -> int:
         """A whole number from 0 to `most`, as a number or as decimal text.

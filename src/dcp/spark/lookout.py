@@ -68,7 +68,8 @@ class Lookout:
         try:
             return asked_of(self.client, options)
         except LocalProtocolError as error:
-            # They were there when the query began.
+            if not self._options.fail_on_data_loss:
+                raise
             raise LocalProtocolError(f"{error}; failOnDataLoss=false goes on without what was dropped") from None
 
     def _manifest(self) -> Manifest:
