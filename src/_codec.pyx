@@ -13,7 +13,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from libc.errno cimport ENOMEM
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strerror, strlen
 
 from dcp.errors import FrameError, LocalProtocolError
 
@@ -52,6 +52,7 @@ include "codec/work.pxi"
 include "codec/runs.pxi"
 include "codec/values.pxi"
 include "codec/cells.pxi"
+include "codec/receiving.pxi"
 include "codec/decoder.pxi"
 include "codec/encoder.pxi"
 include "codec/objects.pxi"

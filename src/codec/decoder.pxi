@@ -1,8 +1,5 @@
 # The decoder: what is fed, what is handed out. The work is done in work.pxi.
 
-cdef enum:
-    CHUNK = 1 << 20
-
 _DETAILS = {
     BAD_COLLECTION: "key: expected a collection id of at most 32 bits as the shortest LEB128 before it",
     BAD_KEY: "key: expected UTF-8; ask for binary keys",
@@ -135,6 +132,33 @@ cdef class Decoder:
         finally:
             atomic_give(&self._busy)
 
+    def receive(self, int fd, int bell, seconds, int64_t max_rows, int64_t max_bytes):
+        """Receives from a socket and decodes, until there is something to do; says how much came, and if it is closed.
+
+        That is a limit reached, a control, the end of the connection, the first rows of a batch and no more behind
+        them, a byte from the socket `bell`, or that nothing else came for so many seconds; None is for ever. Then
+        `advance` says what there is. Bells are taken in.
+        """
+        cdef Line line = Line(fd, bell, -1, 0, False, 0)
+        self._enter()
+        try:
+            if seconds is not None:
+                line.until = clock_now() + <int64_t>(1000 * max(<double>seconds, 0.0) + 0.999)
+            self._return_lent()
+            # Pieces go where a buffer that was handed out before would have its own.
+            self._handed = 0
+            self._work.max_rows, self._work.max_bytes = max_rows, max_bytes
+            if self._status == MORE or self._status == FULL:
+                with nogil:
+                    self._status = pull(&self._work, &self._own, &line)
+            if self._status == NO_MEMORY:
+                raise MemoryError
+        finally:
+            atomic_give(&self._busy)
+        if line.error:
+            raise OSError(line.error, strerror(line.error).decode())
+        return line.count, line.closed
+
     cdef int _enter(self) except -1:
         """The loop lets go of the GIL: nobody else may touch what it works on."""
         if self._torn:
@@ -179,32 +203,11 @@ cdef class Decoder:
         return 0
 
     cdef int _make_room(self, Py_ssize_t count) except -1:
-        """Room for `count` bytes behind the pending ones; for 0, as much as is worth a call to receive.
-
-        A partial frame moves to the front, or to a larger chunk if it fills most of this one. Never to more
-        than twice what is there: a length that is only announced takes no memory.
-        """
-        cdef Feed* own = &self._own
-        cdef Py_ssize_t pending = own.end - own.begin
+        """Room for `count` bytes behind the pending ones; for 0, as much as is worth a call to receive."""
         cdef Py_ssize_t wanted = count or <Py_ssize_t>CHUNK // 4
-        cdef bint shared = own.memory != NULL and atomic_get(&own.memory.owners) > 1
-        cdef Memory* chunk
-        if own.memory != NULL and pending == 0 and not shared:
-            own.begin = own.end = 0
-        if own.memory != NULL and own.memory.size - own.end >= wanted:
-            return 0
-        if own.memory != NULL and not shared and own.memory.size - pending >= wanted:
-            memmove(own.memory.data, own.memory.data + own.begin, pending)
-        else:
-            self._check_reach(pending + max(pending, wanted))
-            chunk = memory_new(max(<Py_ssize_t>CHUNK, pending + max(pending, wanted)))
-            if chunk == NULL:
-                raise MemoryError
-            if pending:
-                memcpy(chunk.data, own.memory.data + own.begin, pending)
-            memory_release(own.memory)
-            own.memory, own.number = chunk, NOWHERE
-        own.begin, own.end = 0, pending
+        self._check_reach(larger_chunk(&self._own, wanted))
+        if not make_room(&self._own, wanted):
+            raise MemoryError
         return 0
 
     # ------------------------------------------------------------------------------------- work

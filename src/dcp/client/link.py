@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dcp.client import blame
+from dcp.columns.decoder import CAN_RECEIVE, Decoder
 from dcp.errors import DcpError, TransportError
 from dcp.session.connection import Delivery, Session
 from dcp.session.events import Ended, Event, RolledBack
@@ -136,9 +137,17 @@ class Link:
         while self._commands:
             self._commands.popleft()(session)
         self._send(sock, session)
-        if self._wait(sock, session):
-            self._receive(sock, session)
-        self._hand_out(session)
+        receiver = self._receiver(sock, session)
+        if receiver is not None:
+            full = self._draw(sock, session, receiver)
+        else:
+            full = self._wait(sock, session) and self._receive(sock, session)
+        self._hand_out(session, full)
+
+    def _receiver(self, sock: socket.socket, session: Session) -> Decoder | None:
+        """What may have the socket for itself: if bytes come in the clear, and none wait to be sent."""
+        ready = CAN_RECEIVE and session.hungry and not self._waiting and not isinstance(sock, ssl.SSLSocket)
+        return session.receiver if ready else None
 
     def _send(self, sock: socket.socket, session: Session) -> None:
         if not self._waiting:
@@ -149,19 +158,42 @@ class Link:
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return
 
+    def _draw(self, sock: socket.socket, session: Session, receiver: Decoder) -> bool:
+        """Wait and receive as the two below do, in one call until there is something to do. Whether a batch is full."""
+        limits, idle = self._limits, not session.news and not self._finished
+        count, closed = receiver.receive(
+            sock.fileno(), self._ear.fileno(), self._patience(session), limits.rows, limits.bytes
+        )
+        if count:
+            now = time.monotonic()
+            session.heard(now)
+            self._first_news = now if idle else self._first_news
+        else:
+            self._check_silence(session)
+        full = self._advance(session)
+        if closed:
+            raise self._closed()
+        return full
+
     def _wait(self, sock: socket.socket, session: Session) -> bool:
         """Until bytes come, a command does, or something is due. Whether there are bytes."""
         if session.hungry and isinstance(sock, ssl.SSLSocket) and sock.pending():
             return True
-        now = time.monotonic()
-        dues = [due for due in (session.due(), self._linger_ends(session)) if due is not None]
-        patience = max(0.0, min(dues) - now) if dues else None
         wanted = (selectors.EVENT_READ if session.hungry else 0) | (selectors.EVENT_WRITE if self._waiting else 0)
-        readable = self._select(sock, wanted, patience)
-        silent = session.due()
-        if not readable and silent is not None and time.monotonic() >= silent:
-            raise TransportError(f"{self.name}: the node said nothing for {silent - session.last_heard:g} s")
+        readable = self._select(sock, wanted, self._patience(session))
+        if not readable:
+            self._check_silence(session)
         return readable
+
+    def _patience(self, session: Session) -> float | None:
+        """How long nothing has to be done unless something comes."""
+        dues = [due for due in (session.due(), self._linger_ends(session)) if due is not None]
+        return max(0.0, min(dues) - time.monotonic()) if dues else None
+
+    def _check_silence(self, session: Session) -> None:
+        silent = session.due()
+        if silent is not None and time.monotonic() >= silent:
+            raise TransportError(f"{self.name}: the node said nothing for {silent - session.last_heard:g} s")
 
     def _select(self, sock: socket.socket, wanted: int, patience: float | None) -> bool:
         """Until the socket is ready for what is wanted, or the bell rings. Whether there is something to read."""
@@ -177,33 +209,40 @@ class Link:
                 self._ear.recv(4096)
         return bool(ready.get(sock, 0) & selectors.EVENT_READ)
 
-    def _receive(self, sock: socket.socket, session: Session) -> None:
-        """What is there, until a batch is full."""
+    def _receive(self, sock: socket.socket, session: Session) -> bool:
+        """What is there, until a batch is full. Whether one is."""
         full = False
         while session.hungry and not full and not self.closing:
             try:
                 with session.buffer() as room:
                     count = sock.recv_into(room)
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return
+                break
             if count == 0:
-                raise TransportError(f"{self.name}: the node closed the connection")
+                raise self._closed()
             if not session.news and not self._finished:
                 self._first_news = time.monotonic()
             events, full = session.received(count, time.monotonic(), self._limits.rows, self._limits.bytes)
             self._tell(session, events)
+        return full
 
-    def _hand_out(self, session: Session) -> None:
+    def _closed(self) -> TransportError:
+        return TransportError(f"{self.name}: the node closed the connection")
+
+    def _hand_out(self, session: Session, full: bool) -> None:
         """Rows that are due; while a batch is full, the next one may be too."""
         ends = self._linger_ends(session)
-        if ends is not None and time.monotonic() >= ends:
+        if not full and ends is not None and time.monotonic() >= ends:
             self._deliver(session)
-        while True:
-            events, full = session.advance(self._limits.rows, self._limits.bytes)
-            self._tell(session, events)
-            if not full:
-                return
+        while full:
             self._deliver(session)
+            full = self._advance(session)
+
+    def _advance(self, session: Session) -> bool:
+        """What can be made of the bytes that are there. Whether a batch is full."""
+        events, full = session.advance(self._limits.rows, self._limits.bytes)
+        self._tell(session, events)
+        return full
 
     def _linger_ends(self, session: Session) -> float | None:
         """When what came is handed out. Behind the last stream nothing more is to come."""
@@ -224,6 +263,8 @@ class Link:
 
     def _deliver(self, session: Session) -> None:
         delivery = session.take()
+        # What is left came by now.
+        self._first_news = time.monotonic()
         self._owner.delivered(self, delivery)
         finished, self._finished = self._finished, []
         for event in finished:

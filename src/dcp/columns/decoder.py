@@ -18,6 +18,8 @@ from dcp.wire.memcached import MAX_FRAME
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+# Whether `Decoder.receive` works on this system.
+CAN_RECEIVE = _codec.CAN_RECEIVE
 # What a batch may take at most: its offsets are numbers of 32 bits, and the last row may be a large one.
 MAX_BATCH_BYTES = (1 << 31) - (1 << 21)
 MAX_BATCH_ROWS = (1 << 31) - 1
@@ -26,8 +28,8 @@ MAX_BATCH_ROWS = (1 << 31) - 1
 class Decoder(_codec.Decoder):
     """Turns the bytes that a producer sends into batches of columns.
 
-    Feed it bytes in any chunks (`feed`), or let a socket write into its memory (`buffer`, `received`);
-    then `take` what is there. One decoder is for one connection.
+    Feed it bytes in any chunks (`feed`), let a socket write into its memory (`buffer`, `received`), or let it
+    have the socket (`receive`); then `take` what is there. One decoder is for one connection.
 
     columns: names, in any order; None for the default ones. What is not asked for is not decoded.
     collections: keys carry their collection id, as on a connection with HELLO Collections.

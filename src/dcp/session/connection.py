@@ -87,10 +87,19 @@ class Session:
         """Where the next bytes from the node belong."""
         return self._decoder.buffer()
 
+    @property
+    def receiver(self) -> Decoder | None:
+        """What takes bytes besides `buffer` and `received`, if it may. `heard` says when some came, `advance` what."""
+        return self._decoder
+
+    def heard(self, now: float) -> None:
+        """Something came."""
+        self.last_heard = now
+
     def received(self, count: int, now: float, max_rows: int, max_bytes: int) -> tuple[list[Event], bool]:
         """So many bytes came. What happened, and whether the batch in work has reached a limit."""
         self._decoder.received(count)
-        self.last_heard = now
+        self.heard(now)
         return self.advance(max_rows, max_bytes)
 
     def advance(self, max_rows: int, max_bytes: int) -> tuple[list[Event], bool]:

@@ -84,6 +84,10 @@ class TapSession(LegacySession):
 
     # Bytes.
 
+    @property
+    def receiver(self) -> None:
+        """Rows that ask for an answer are looked for in all that comes."""
+
     def buffer(self) -> memoryview:
         return memoryview(self._room)
 
@@ -92,7 +96,7 @@ class TapSession(LegacySession):
         for number, name, opaque in self._asking.read(data):
             self._acks.row(number, name, opaque)
         self._decoder.feed(data)
-        self.last_heard = now
+        self.heard(now)
         return self.advance(max_rows, max_bytes)
 
     def outgoing(self) -> bytes:
