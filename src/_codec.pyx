@@ -13,7 +13,9 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from libc.errno cimport ENOMEM
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strerror, strlen
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
+
+from os import strerror
 
 from dcp.errors import FrameError, LocalProtocolError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import socket
 import sys
 from collections.abc import Callable
 
@@ -77,7 +78,15 @@ def one_decoder() -> None:
         pass
 
 
+def one_socket() -> None:
+    NODE.sendall(ROWS)
+    CONNECTION.receive(OURS.fileno(), EAR.fileno(), 0, max_rows=20)
+    while CONNECTION.take(max_rows=20).num_rows:
+        CONNECTION.receive(OURS.fileno(), EAR.fileno(), 0, max_rows=20)
+
+
 CONNECTION = dcp.Decoder(views=True, errors="quarantine")
+(OURS, NODE), (EAR, BELL) = socket.socketpair(), socket.socketpair()
 
 
 def flat(step: Callable[[], None], warm_up: int = 300, steps: int = 2000) -> None:
@@ -117,6 +126,19 @@ def announced() -> None:
         assert decoder.pending == 5 * len(header)
 
 
+def announced_on_sockets() -> None:
+    """The same, where decoders receive by themselves."""
+    header = bytearray(mutation(1, b"value"))
+    header[LENGTH_AT] = (30 * MIB - 24).to_bytes(4, "big")
+    limit_address_space(100 * MIB)
+    decoders = [dcp.Decoder() for _ in range(20)]
+    for decoder in decoders:
+        for _ in range(5):
+            NODE.sendall(header)
+            decoder.receive(OURS.fileno(), EAR.fileno(), 0)
+        assert decoder.pending == 5 * len(header)
+
+
 def large() -> None:
     """A document of 20 MiB comes in pieces of 64 KiB: twice what is there, the column, and a copy in the making."""
     frame = mutation(1, bytes(20 * MIB))
@@ -128,8 +150,8 @@ def large() -> None:
     assert len(decoder.take()) == 1
 
 
-LIMITED = {"announced": announced, "large": large}
-FLAT = {step.__name__: step for step in (dropped, unconsumed, consumed, refused, one_decoder)}
+LIMITED = {step.__name__: step for step in (announced, announced_on_sockets, large)}
+FLAT = {step.__name__: step for step in (dropped, unconsumed, consumed, refused, one_decoder, one_socket)}
 
 if __name__ == "__main__":
     name = sys.argv[1]

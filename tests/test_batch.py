@@ -359,7 +359,7 @@ def test_a_process_may_end_while_capsules_and_columns_are_held() -> None:
     assert run(["-c", script]) == ""
 
 
-@pytest.mark.parametrize("name", ["dropped", "unconsumed", "consumed", "refused", "one_decoder"])
+@pytest.mark.parametrize("name", ["dropped", "unconsumed", "consumed", "refused", "one_decoder", "one_socket"])
 def test_memory_stays_the_same_over_thousands_of_batches(name: str) -> None:
     pytest.importorskip("resource", reason="only POSIX can measure the memory of a process")
     run(["-m", "tests.memory", name])

@@ -18,6 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import dcp
+from dcp.columns.decoder import CAN_RECEIVE
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 from dcp.wire.frame import dialect_of, encode
 from dcp.wire.framing import FrameInfo, stream_id
@@ -741,7 +742,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the address space is measured in /proc")
-@pytest.mark.parametrize("name", ["announced", "large"])
+@pytest.mark.parametrize("name", ["announced", "announced_on_sockets", "large"])
 def test_memory_follows_what_was_fed_not_what_is_announced(name: str) -> None:
     run_memory(name)
 
@@ -749,19 +750,23 @@ def test_memory_follows_what_was_fed_not_what_is_announced(name: str) -> None:
 # --------------------------------------------------------------------------------------------- threads
 
 FEED_AND_TAKE = """
-import sys, threading, dcp
+import socket, sys, threading, dcp
 from dcp.wire.frame import encode
 sys.setswitchinterval(1e-6)
 numbers = dict.fromkeys(["seqno", "rev_seqno", "flags", "expiry", "lock_time", "nru"], 0)
-data = encode(dcp.Frame("mutation", 0x80, fields=numbers, key=b"key", value=b"v" * 50)) * 20_000
+frame = encode(dcp.Frame("mutation", 0x80, fields=numbers, key=b"key", value=b"v" * 50))
+data = frame * 20_000
 decoder, unexpected = dcp.Decoder(), []
 steps = {"feed": lambda: decoder.pending < 1 << 23 and decoder.feed(data), "take": lambda: decoder.take(),
-         "room": lambda: decoder.buffer(), "receive": lambda: decoder.received(0), "advance": lambda: decoder.advance()}
+         "room": lambda: decoder.buffer(), "receive": lambda: decoder.received(0), "advance": lambda: decoder.advance(),
+         "socket": lambda: (node.send(frame), decoder.receive(ours.fileno(), ear.fileno(), 0))}
+(ours, node), (ear, bell) = socket.socketpair(), socket.socketpair()
+node.setblocking(False)
 def work(step):
     for _ in range(400):
         try:
             step()
-        except dcp.LocalProtocolError:
+        except (dcp.LocalProtocolError, BlockingIOError):
             pass
         except BaseException as error:
             unexpected.append(error)
@@ -776,7 +781,13 @@ assert not unexpected, unexpected[0]
 
 @pytest.mark.parametrize(
     "steps",
-    [("feed", "take"), ("take", "take", "feed"), ("feed", "feed", "advance"), ("feed", "take", "room", "receive")],
+    [
+        ("feed", "take"),
+        ("take", "take", "feed"),
+        ("feed", "feed", "advance"),
+        ("feed", "take", "room", "receive"),
+        pytest.param(("socket", "take", "room"), marks=pytest.mark.skipif(not CAN_RECEIVE, reason="not on Windows")),
+    ],
 )
 def test_a_decoder_in_two_hands_is_refused_but_does_not_crash(steps: tuple[str, ...]) -> None:
     ran = subprocess.run([sys.executable, "-c", FEED_AND_TAKE, *steps], capture_output=True, text=True, check=False)

@@ -132,18 +132,15 @@ cdef class Decoder:
         finally:
             atomic_give(&self._busy)
 
-    def receive(self, int fd, int bell, seconds, int64_t max_rows, int64_t max_bytes):
-        """Receives from a socket and decodes, until there is something to do; says how much came, and if it is closed.
-
-        That is a limit reached, a control, the end of the connection, the first rows of a batch and no more behind
-        them, a byte from the socket `bell`, or that nothing else came for so many seconds; None is for ever. Then
-        `advance` says what there is. Bells are taken in.
-        """
+    def _receive(self, int fd, int bell, seconds, int64_t max_rows, int64_t max_bytes):
+        """See `receive` of the class for users: how many bytes came, and whether the connection is closed."""
         cdef Line line = Line(fd, bell, -1, 0, False, 0)
+        if not RECEIVES:
+            raise LocalProtocolError("receive: expected a system of the POSIX family; use `buffer` and `received`")
         self._enter()
         try:
             if seconds is not None:
-                line.until = clock_now() + <int64_t>(1000 * max(<double>seconds, 0.0) + 0.999)
+                line.until = clock_now() + <int64_t>(1000 * min(max(<double>seconds, 0.0), 1e9) + 0.999)
             self._return_lent()
             # Pieces go where a buffer that was handed out before would have its own.
             self._handed = 0
@@ -156,7 +153,7 @@ cdef class Decoder:
         finally:
             atomic_give(&self._busy)
         if line.error:
-            raise OSError(line.error, strerror(line.error).decode())
+            raise OSError(line.error, strerror(line.error))
         return line.count, line.closed
 
     cdef int _enter(self) except -1:

@@ -3,12 +3,12 @@
 cdef extern from *:
     """
     #if defined(_MSC_VER)
-      #define prefetch(at) ((void)(at))
+      #define dcp_prefetch(at) ((void)(at))
     #else
-      #define prefetch(at) __builtin_prefetch((at), 1)
+      #define dcp_prefetch(at) __builtin_prefetch((at), 1)
     #endif
     """
-    void prefetch(const void* at) noexcept nogil
+    void prefetch "dcp_prefetch"(const void* at) noexcept nogil
 
 cdef enum:
     # A line of a cache, and how much of a long copy the processor does not see coming by itself.

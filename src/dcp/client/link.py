@@ -168,12 +168,11 @@ class Link:
             now = time.monotonic()
             session.heard(now)
             self._first_news = now if idle else self._first_news
+        elif closed:
+            raise self._closed()
         else:
             self._check_silence(session)
-        full = self._advance(session)
-        if closed:
-            raise self._closed()
-        return full
+        return self._advance(session)
 
     def _wait(self, sock: socket.socket, session: Session) -> bool:
         """Until bytes come, a command does, or something is due. Whether there are bytes."""

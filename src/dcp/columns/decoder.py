@@ -103,6 +103,25 @@ class Decoder(_codec.Decoder):
         self._error = None
         return self
 
+    def receive(
+        self,
+        fd: int,
+        bell: int,
+        seconds: float | None = None,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+    ) -> tuple[int, bool]:
+        """Receive from a socket and decode, without the GIL, until there is something to do.
+
+        That is a limit reached, a frame for `controls`, what breaks the protocol, the first rows of a batch and no
+        bytes behind them, a byte from the socket `bell`, that nothing came for so many seconds, or the end of the
+        connection. `advance` says which, and has to be asked before the next call. Both sockets are descriptors; what
+        came from the bell is thrown away. Says how many bytes came, and whether the connection is closed.
+
+        Raises OSError where the connection broke; what came before is there. Not on Windows: see CAN_RECEIVE.
+        """
+        return self._receive(fd, bell, seconds, *_limits(max_rows, max_bytes))
+
     def advance(self, max_rows: int | None = None, max_bytes: int | None = None) -> bool:
         """Decode what was fed into the batch in work, and say whether it has reached a limit.
 
@@ -112,11 +131,7 @@ class Decoder(_codec.Decoder):
         """
         if self._error is not None:
             return True
-        if max_rows is None or not 0 < max_rows <= MAX_BATCH_ROWS:
-            max_rows = _limit("max_rows", max_rows, MAX_BATCH_ROWS)
-        if max_bytes is None or not 0 < max_bytes <= MAX_BATCH_BYTES:
-            max_bytes = _limit("max_bytes", max_bytes, MAX_BATCH_BYTES)
-        full = self._advance(max_rows, max_bytes)
+        full = self._advance(*_limits(max_rows, max_bytes))
         for row, last, offset, counted, raw in self._controls():
             try:
                 self.controls.append((row, read_frame(raw, self._dialect, offset)))
@@ -182,6 +197,14 @@ def _typed(columns: tuple[Column, ...], views: bool, keys: str, xattrs: str, *, 
 def _viewed(column: Column) -> Column:
     viewed = column.name in ("key", "value", "xattrs") and column.format in ("z", "u")
     return replace(column, format="v" + column.format) if viewed else column
+
+
+def _limits(max_rows: int | None, max_bytes: int | None) -> tuple[int, int]:
+    if max_rows is None or not 0 < max_rows <= MAX_BATCH_ROWS:
+        max_rows = _limit("max_rows", max_rows, MAX_BATCH_ROWS)
+    if max_bytes is None or not 0 < max_bytes <= MAX_BATCH_BYTES:
+        max_bytes = _limit("max_bytes", max_bytes, MAX_BATCH_BYTES)
+    return max_rows, max_bytes
 
 
 def _limit(name: str, limit: int | None, most: int) -> int:

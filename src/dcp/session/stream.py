@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from dcp.errors import RemoteProtocolError
 from dcp.position import FailoverLog, StreamPosition
@@ -27,8 +29,7 @@ def histories(vbucket: int, value: bytes) -> FailoverLog:
     return FailoverLog.of(FAILOVER_LOG.decode(value, {}))
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """How far a stream was at a moment: its progress, and the last row since."""
 
     progress: Progress
@@ -65,7 +66,7 @@ class Stream:
     def vbucket(self) -> int:
         return self.progress.position.vbucket
 
-    @property
+    @cached_property
     def key(self) -> tuple[int, int | None]:
         """What only one stream of a connection has at a time."""
         return self.vbucket, self.stream_id
