@@ -199,6 +199,26 @@ def test_bytes_that_trickle_in_do_not_make_it_longer() -> None:
     assert not closed
 
 
+@pytest.mark.parametrize(("rings", "seconds"), [(b"\0", None), (b"", 0)], ids=["bell", "time"])
+def test_what_ends_it_does_so_while_more_and_more_is_there(rings: bytes, seconds: float | None) -> None:
+    decoder, (ear, bell) = dcp.Decoder(), socket.socketpair()
+    with ear, bell, socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as node:
+        # As much as systems allow without being asked by the administrator: several pieces lie there beforehand.
+        for end, option in ((server, socket.SO_RCVBUF), (node, socket.SO_SNDBUF)):
+            end.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
+        node.connect(server.getsockname())
+        node.setblocking(False)
+        ours, _ = server.accept()
+        with ours:
+            frame, sent = said(mutation(1, value=bytes(1 << 20))), 0
+            with suppress(BlockingIOError):
+                while sent < len(frame):
+                    sent += node.send(frame[sent:])
+            bell.send(rings)
+            count, _ = decoder.receive(ours.fileno(), ear.fileno(), seconds)
+    assert 0 < count < sent
+
+
 def test_what_came_before_the_end_of_a_connection_is_there() -> None:
     decoder = dcp.Decoder()
     data = said(mutation(1), mutation(2))

@@ -11,6 +11,7 @@ cdef extern from *:
       static Py_ssize_t receive_piece(int fd, void *to, Py_ssize_t room, int *error) {
         (void)fd, (void)to, (void)room, (void)error; return 0;
       }
+      static int is_over(int bell, int64_t until) { (void)bell, (void)until; return 1; }
       static int wait_for(int fd, int bell, int64_t until, int *error) {
         (void)fd, (void)bell, (void)until, (void)error; return 0;
       }
@@ -30,16 +31,22 @@ cdef extern from *:
         if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) *error = errno;
         return count;
       }
+      static int silence(struct pollfd *bell) {
+        char rings[256];
+        if (!bell->revents) return 0;
+        while (recv(bell->fd, rings, sizeof rings, MSG_DONTWAIT) == (Py_ssize_t)sizeof rings) {}
+        return 1;
+      }
+      static int is_over(int bell, int64_t until) {
+        struct pollfd one = {bell, POLLIN, 0};
+        return (poll(&one, 1, 0) > 0 && silence(&one)) || (until >= 0 && clock_now() >= until);
+      }
       static int wait_for(int fd, int bell, int64_t until, int *error) {
         struct pollfd both[2] = {{fd, POLLIN, 0}, {bell, POLLIN, 0}};
-        char rings[256];
         int64_t left = until < 0 ? -1 : until - clock_now();
         int count = poll(both, 2, until < 0 ? -1 : left < 0 ? 0 : left < INT32_MAX ? (int)left : INT32_MAX);
         if (count < 0 && errno != EINTR) *error = errno;
-        if (count <= 0) return 0;
-        if (!both[1].revents) return 1;
-        while (recv(bell, rings, sizeof rings, MSG_DONTWAIT) == (Py_ssize_t)sizeof rings) {}
-        return 0;
+        return count > 0 && !silence(&both[1]);
       }
     #endif
     """
@@ -47,6 +54,8 @@ cdef extern from *:
     int64_t clock_now() noexcept nogil
     # How many bytes came; 0 where the connection is closed; negative if there are none, with the error if that is why.
     Py_ssize_t receive_piece(int fd, void* to, Py_ssize_t room, int* error) noexcept nogil
+    # Whether the bell rang, or time is over.
+    bint is_over(int bell, int64_t until) noexcept nogil
     # Whether there is something to receive, before the bell rings, time is over or something is wrong.
     bint wait_for(int fd, int bell, int64_t until, int* error) noexcept nogil
 
@@ -56,6 +65,8 @@ CAN_RECEIVE = bool(RECEIVES)
 cdef enum:
     CHUNK = 1 << 20
     PIECE = 1 << 16
+    # After so many, it looks whether it has to stop although more is there.
+    PIECES = 4
 
 # ------------------------------------------------------------------------------------------------ memory
 
@@ -126,6 +137,7 @@ cdef Status pull(Work* w, Feed* own, Line* line) noexcept nogil:
     cdef bint begun = w.rows > 0
     cdef Status status
     cdef Py_ssize_t count
+    cdef int pieces = 0
     while True:
         status = scan(w, own)
         if status != MORE or w.n_notes:
@@ -138,6 +150,9 @@ cdef Status pull(Work* w, Feed* own, Line* line) noexcept nogil:
         if count > 0:
             own.end += count
             line.count += count
+            pieces += 1
+            if pieces % PIECES == 0 and is_over(line.bell, line.until):
+                return MORE
             continue
         line.closed = count == 0
         if line.closed or line.error or (w.rows > 0 and not begun):
