@@ -140,7 +140,7 @@ cdef class Decoder:
         self._enter()
         try:
             if seconds is not None:
-                line.until = clock_now() + <int64_t>(1000 * min(max(<double>seconds, 0.0), 1e9) + 0.999)
+                line.until = clock_now() + <int64_t>(1e6 * min(max(<double>seconds, 0.0), 1e9) + 0.999)
             self._return_lent()
             # Pieces go where a buffer that was handed out before would have its own.
             self._handed = 0

@@ -24,7 +24,7 @@ cdef extern from *:
       static int64_t clock_now(void) {
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
-        return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+        return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
       }
       static Py_ssize_t receive_piece(int fd, void *to, Py_ssize_t room, int *error) {
         Py_ssize_t count = recv(fd, to, room, MSG_DONTWAIT);
@@ -43,7 +43,8 @@ cdef extern from *:
       }
       static int wait_for(int fd, int bell, int64_t until, int *error) {
         struct pollfd both[2] = {{fd, POLLIN, 0}, {bell, POLLIN, 0}};
-        int64_t left = until < 0 ? -1 : until - clock_now();
+        /* In milliseconds, of which a part counts as a whole one: it is not over before its time. */
+        int64_t left = until < 0 ? -1 : (until - clock_now() + 999) / 1000;
         int count = poll(both, 2, until < 0 ? -1 : left < 0 ? 0 : left < INT32_MAX ? (int)left : INT32_MAX);
         if (count < 0 && errno != EINTR) *error = errno;
         return count > 0 && !silence(&both[1]);
@@ -119,7 +120,7 @@ cdef bint room_for_piece(Feed* own) noexcept nogil:
 # --------------------------------------------------------------------------------------------- a socket
 
 cdef struct Line:
-    # A socket, what ends waiting for it, and until when that lasts, in milliseconds of the clock; never, if negative.
+    # A socket, what ends waiting for it, and until when that lasts, in microseconds of the clock; never, if negative.
     int fd
     int bell
     int64_t until
