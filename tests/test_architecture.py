@@ -20,12 +20,24 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 # Each room may import the rooms before it. Those below are not part of the order.
 ORDER = [
-    *["errors", "_codec", "tree", "wire", "columns", "position", "progress", "foreign", "checkpoint"],
-    *["checkpoint_file", "cluster", "session", "client", "metrics"],
+    *[
+        "errors",
+        "_codec",
+        "json_reader",
+        "wire",
+        "columns",
+        "position",
+        "progress",
+        "foreign_checkpoints",
+        "checkpoint",
+    ],
+    *["checkpoint_file", "cluster_map", "session", "client", "metrics"],
 ]
 EVERYTHING = frozenset([*ORDER, "embedded", "spark", "bench", "cli", "__init__"])
 MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, room in enumerate(ORDER)} | {
-    "embedded": frozenset(["errors", "_codec", "tree", "wire", "columns", "position", "cluster", "embedded"]),
+    "embedded": frozenset(
+        ["errors", "_codec", "json_reader", "wire", "columns", "position", "cluster_map", "embedded"]
+    ),
     "spark": EVERYTHING,
     "bench": EVERYTHING,
     "cli": EVERYTHING,
@@ -213,15 +225,19 @@ BROKEN: dict[Rule, list[tuple[str, str, str]]] = {
         ("wire/layout.py", "\nfrom ..columns import schema", "layout.py:2: wire may not import dcp.columns"),
         ("wire/__init__.py", "from ..session import x", "wire may not import dcp.session"),
         ("wire/frame.py", "import dcp", "wire may not import dcp"),
-        ("position.py", "from dcp import cluster", "position may not import dcp.cluster"),
-        ("cluster.py", "from .session.flow import x", "cluster may not import dcp.session.flow"),
+        ("position.py", "from dcp import cluster_map", "position may not import dcp.cluster_map"),
+        ("cluster_map.py", "from .session.flow import x", "cluster_map may not import dcp.session.flow"),
         ("session/flow.py", "from dcp import Frame", "session may not import dcp.Frame"),
         ("client/url.py", "def f():\n    import dcp.embedded", "url.py:2: client may not import dcp.embedded"),
         ("embedded/node.py", "from ..session import sasl", "embedded may not import dcp.session"),
     ],
     imports_of_the_outside: [
         ("session/flow.py", "from time import monotonic", "flow.py:1: time belongs in"),
-        ("cluster.py", "def f():\n    import concurrent.futures", "cluster.py:2: concurrent.futures belongs in"),
+        (
+            "cluster_map.py",
+            "def f():\n    import concurrent.futures",
+            "cluster_map.py:2: concurrent.futures belongs in",
+        ),
     ],
     misplaced_libraries: [
         ("columns/batch.py", "import numpy as np", "batch.py:1: numpy is optional"),
@@ -244,12 +260,12 @@ SOUND = {
     "wire/__init__.py": "from . import frame\nfrom ..errors import DcpError\nfrom .dcp import DCP\n",
     "columns/schema.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyarrow\n",
     "columns/batch.py": "from .. import _codec\nfrom ..wire import layout\ndef f():\n    import numpy.linalg\n",
-    "embedded/node.py": "import socket\nfrom dcp import cluster, position\n",
-    "session/flow.py": "from dcp.cluster import owner\nfrom dcp import columns\n",
+    "embedded/node.py": "import socket\nfrom dcp import cluster_map, position\n",
+    "session/flow.py": "from dcp.cluster_map import owner\nfrom dcp import columns\n",
     "session/sasl.py": "import scramp\n",
     "spark/source.py": "import pyspark.sql\nimport time\nfrom dcp import embedded, connect\n",
     "cli/tail.py": "import click\nimport dcp\n",
-    "cluster.py": "# The server keeps its nodes synchronous.\n",
+    "cluster_map.py": "# The server keeps its nodes synchronous.\n",
 }
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from dcp.checkpoint import Checkpoint
 from dcp.checkpoint_file import CheckpointFile
 from dcp.errors import CheckpointError
+from dcp.json_reader import MAX_U64
 from dcp.position import FailoverLog, StreamPosition
-from dcp.tree import MAX_U64
 
 U64 = st.integers(0, MAX_U64)
 

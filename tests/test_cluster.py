@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.cluster import Address, ClusterMap, Node, named
+from dcp.cluster_map import Address, ClusterMap, Node, named
 from dcp.errors import RemoteProtocolError
 from tests.conformance import HERE, tcp_streams
 

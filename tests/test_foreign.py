@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dcp.checkpoint import Checkpoint
 from dcp.errors import CheckpointError
-from dcp.foreign import FORMATS
+from dcp.foreign_checkpoints import FORMATS
 from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
 
 KINDS = sorted(FORMATS)

@@ -1,4 +1,4 @@
-# The decoder: what is fed, what is handed out. The work is done in work.pxi.
+# The decoder: what is fed, what is handed out. The work is done in scan.pxi.
 
 _DETAILS = {
     BAD_COLLECTION: "key: expected a collection id of at most 32 bits as the shortest LEB128 before it",

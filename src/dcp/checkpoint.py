@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dcp import foreign
+from dcp import foreign_checkpoints as foreign
 from dcp.errors import CheckpointError, LocalProtocolError
+from dcp.json_reader import JsonReader
 from dcp.position import FailoverLog, StreamPosition
-from dcp.tree import Tree
 
 _FORMAT, _VERSION = "dcp checkpoint", 1
 _MOST_VBUCKETS = 1 << 16
@@ -102,7 +102,7 @@ class Checkpoint:
     @classmethod
     def from_json(cls, text: str | bytes) -> Checkpoint:
         """Read what `to_json` wrote. CheckpointError says what else it is, and where."""
-        root = Tree.parse(text, "checkpoint", CheckpointError)
+        root = JsonReader.parse(text, "checkpoint", CheckpointError)
         for name, expected in (("format", _FORMAT), ("version", _VERSION)):
             if root[name].value != expected:
                 root[name].refuse(repr(expected))
@@ -220,7 +220,7 @@ def _to_tree(position: StreamPosition) -> dict[str, Any]:
     }
 
 
-def _from_tree(vbucket: int, row: Tree) -> StreamPosition:
+def _from_tree(vbucket: int, row: JsonReader) -> StreamPosition:
     row.members("seqno", "snapshot", "vbuuid", "manifest_uid", "purge_seqno", "failover_log", "marks")
     start, end = _pair(row["snapshot"])
     log = FailoverLog.of(_pair(entry) for entry in row["failover_log"])
@@ -232,20 +232,20 @@ def _from_tree(vbucket: int, row: Tree) -> StreamPosition:
         raise CheckpointError(f"{row.path}: {wrong}") from None
 
 
-def _pair(node: Tree) -> tuple[int, int]:
+def _pair(node: JsonReader) -> tuple[int, int]:
     numbers = [number.number() for number in node]
     if len(numbers) != 2:
         node.refuse("two numbers")
     return numbers[0], numbers[1]
 
 
-def _vbucket(name: str, row: Tree) -> int:
+def _vbucket(name: str, row: JsonReader) -> int:
     return replace(row, value=name).number(_MOST_VBUCKETS - 1)
 
 
-_HEAD: dict[str, Callable[[Tree], Any]] = {
-    "bucket": Tree.text,
-    "bucket_uuid": Tree.text,
+_HEAD: dict[str, Callable[[JsonReader], Any]] = {
+    "bucket": JsonReader.text,
+    "bucket_uuid": JsonReader.text,
     "num_vbuckets": lambda node: node.number(_MOST_VBUCKETS),
     "scope": lambda node: node.number(_MOST_ID),
     "collections": lambda node: tuple(collection.number(_MOST_ID) for collection in node),

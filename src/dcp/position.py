@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dcp.errors import LocalProtocolError, RemoteProtocolError
-from dcp.tree import MAX_U64
+from dcp.json_reader import MAX_U64
 
 # The end of a snapshot of which only the beginning of the vbucket is known to lie before it.
 UNKNOWN_END = MAX_U64

@@ -11,7 +11,7 @@ import pytest
 import dcp
 from dcp.cli.checkpoint import KINDS
 from dcp.embedded import Cluster
-from dcp.foreign import FORMATS
+from dcp.foreign_checkpoints import FORMATS
 from tests.cli.running import run
 
 LOG = dcp.FailoverLog.of([(0xBEE, 5), (0xABC, 0)])

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import dcp
-from dcp.client.arguments import DECODING
-from dcp.client.url import OPTIONS
+from dcp.client.connection_string import OPTIONS
+from dcp.client.options import DECODING
 from dcp.embedded import Cluster
 from dcp.embedded.certificate import Authority
 from dcp.embedded.users import Privilege, User

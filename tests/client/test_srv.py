@@ -12,8 +12,8 @@ import dns.resolver
 import dns.rrset
 import pytest
 
+from dcp.client.connection_string import Address
 from dcp.client.srv import lookup
-from dcp.client.url import Address
 
 NAME = "_couchbases._tcp.cloud.example."
 RECORDS = ["20 0 11207 late.example.", "10 1 11207 light.example.", "10 9 11208 heavy.example."]

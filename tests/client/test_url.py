@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.client.url import OPTIONS, Address, Target, parse
+from dcp.client.connection_string import OPTIONS, Address, Target, parse
 from dcp.errors import LocalProtocolError
 
 GOOD = "couchbase://reader:secret@db.example.com/travel"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dcp
-from dcp.client.when import Found, Search, tick
+from dcp.client.time_search import Found, Search, tick
 from dcp.embedded import Cluster
 from tests.client.consumer import Consumer, truth
 

@@ -8,8 +8,8 @@ from typing import Any
 import dcp
 from dcp.embedded.bucket import Bucket
 from dcp.embedded.conversation import Conversation
-from dcp.embedded.generation import Generation
 from dcp.embedded.handlers import HANDLERS
+from dcp.embedded.release import Generation
 from dcp.embedded.store import Item
 from dcp.embedded.users import User
 from dcp.wire.layout import Magic

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dcp import Frame, decode, encode
-from dcp.embedded import producer
 from dcp.embedded.bucket import Bucket
+from dcp.embedded.commands import dcp as producer
 from dcp.embedded.conversation import Conversation, Session
-from dcp.embedded.generation import Generation
+from dcp.embedded.release import Generation
 from dcp.embedded.store import Item, Vbucket
 from dcp.wire.dcp import ENDLESS, OpenFlag
 from dcp.wire.framing import stream_id

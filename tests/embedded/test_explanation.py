@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dcp.embedded.explanation import explain
-from dcp.embedded.generation import Generation
+from dcp.embedded.release import Generation
 from dcp.wire.memcached import Status
 
 JSON = b'{"error":{"context":"why"}}', 1

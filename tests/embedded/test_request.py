@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dcp.embedded.generation import Generation
 from dcp.embedded.manifest import Manifest
+from dcp.embedded.release import Generation
 from dcp.embedded.request import Accepted, Agreed, Refused, Request, decide
 from dcp.embedded.store import Item, Vbucket
 from dcp.errors import LocalProtocolError

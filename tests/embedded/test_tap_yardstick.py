@@ -16,8 +16,8 @@ import pytest
 
 from dcp.embedded.bucket import Bucket
 from dcp.embedded.conversation import Conversation
-from dcp.embedded.generation import Generation
 from dcp.embedded.handlers import HANDLERS
+from dcp.embedded.release import Generation
 from dcp.embedded.store import Item
 from dcp.wire.frame import Frame, decode
 from dcp.wire.tap import TapFlag, TapOpaque

@@ -14,8 +14,8 @@ import pytest
 
 from dcp.embedded.bucket import NOBODY, Bucket
 from dcp.embedded.conversation import Conversation
-from dcp.embedded.generation import Generation
 from dcp.embedded.handlers import HANDLERS
+from dcp.embedded.release import Generation
 from dcp.embedded.store import Item, SystemItem
 from dcp.embedded.users import Privilege, User
 from dcp.wire.dcp import StreamEnd, SystemEvent

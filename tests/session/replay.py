@@ -9,9 +9,9 @@ from typing import Any
 import dcp
 from dcp.position import FailoverLog, StreamPosition
 from dcp.progress import Progress
-from dcp.session.connection import Session
 from dcp.session.events import Event
 from dcp.session.handshake import Agreement
+from dcp.session.session import Session
 from dcp.session.stream import Stream
 from dcp.wire.dcp import OpenFlag, OsoSnapshot, StreamFlag
 from dcp.wire.frame import Frame

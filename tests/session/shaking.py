@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import dcp
-from dcp.session.connection import Session
 from dcp.session.events import Event
-from dcp.session.handshake import Agreement, Wishes
+from dcp.session.handshake import Agreement, ConnectionSettings
 from dcp.session.sasl import Credentials
+from dcp.session.session import Session
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
 
 MANY = 1 << 30
 PASSWORD = "correct horse battery"
-WISHES = Wishes("test", "travel", Credentials("alice", PASSWORD), tls=True)
+WISHES = ConnectionSettings("test", "travel", Credentials("alice", PASSWORD), tls=True)
 
 Said = Status | bytes | tuple[Status, bytes]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import dcp
 from dcp.errors import DcpError, RemoteProtocolError, ServerError
 from dcp.progress import Progress
-from dcp.session.connection import Session
+from dcp.session.session import Session
 from dcp.session.stream import Stream
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic

@@ -9,16 +9,16 @@ import pytest
 import dcp
 from dcp.embedded.bucket import Bucket
 from dcp.embedded.conversation import Conversation
-from dcp.embedded.generation import Generation
 from dcp.embedded.handlers import HANDLERS
+from dcp.embedded.release import Generation
 from dcp.embedded.users import User
 from dcp.errors import AuthenticationError, DcpError, LocalProtocolError, RemoteProtocolError, ServerError
 from dcp.position import StreamPosition
 from dcp.progress import Progress
-from dcp.session.connection import Session
 from dcp.session.events import MapChanged, Ready
-from dcp.session.handshake import Wishes
+from dcp.session.handshake import ConnectionSettings
 from dcp.session.sasl import Credentials
+from dcp.session.session import Session
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Kind, Magic
@@ -41,7 +41,7 @@ def test_every_generation_of_servers_is_agreed_with(version: str) -> None:
     bucket = Bucket("travel", vbuckets=4, generation=Generation.of(version), clock=lambda: 1e9, seed=1)
     talk = Conversation(bucket, bucket.nodes[0], HANDLERS, users={"alice": User("alice", PASSWORD)})
     mechanism = None if released(version) >= (5, 0) else "PLAIN"
-    wishes = Wishes("t", "travel", WISHES.credentials, mechanism, xattrs=True, values=False)
+    wishes = ConnectionSettings("t", "travel", WISHES.credentials, mechanism, xattrs=True, values=False)
     session = Session(wishes, decoder, 0.0)
     for _ in range(40):
         talk.receive(session.outgoing(), 0.0)
@@ -85,7 +85,7 @@ def test_recorded_servers_are_agreed_with_in_the_bytes_that_were_recorded(path: 
     login = next((f.value for f, raw in asked if f.name == "sasl_auth" and answers[f.opaque][7] == 0), b"\0\0")
     _, username, password = login.split(b"\0")
     credentials = Credentials(username.decode(), password.decode()) if username else None
-    wishes = Wishes(
+    wishes = ConnectionSettings(
         "hs-conn",
         "default",
         credentials,
@@ -224,7 +224,7 @@ def said_of(session: Session, peer: Peer) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("offered", [b"PLAIN", b"PLAIN CRAM-MD5", b""])
 def test_a_password_does_not_go_over_an_open_wire_by_itself(offered: bytes) -> None:
-    session = Session(Wishes("t", "b", WISHES.credentials), decoder, 0.0)
+    session = Session(ConnectionSettings("t", "b", WISHES.credentials), decoder, 0.0)
     said: list[bytes] = []
     with pytest.raises(AuthenticationError, match="sasl_mech_force=PLAIN"):
         said.extend(said_of(session, Peer({"sasl_list_mechs": offered})))
@@ -232,7 +232,7 @@ def test_a_password_does_not_go_over_an_open_wire_by_itself(offered: bytes) -> N
 
 
 def test_asked_by_name_it_does() -> None:
-    wishes = Wishes("t", "b", WISHES.credentials, "PLAIN")
+    wishes = ConnectionSettings("t", "b", WISHES.credentials, "PLAIN")
     said = b"".join(said_of(Session(wishes, decoder, 0.0), Peer()))
     assert said.count(PASSWORD.encode()) == 1
 

@@ -12,9 +12,9 @@ import dcp
 from dcp.errors import LocalProtocolError, RemoteProtocolError
 from dcp.position import FailoverLog, StreamPosition
 from dcp.progress import Progress
-from dcp.session.connection import Session
 from dcp.session.events import Accepted, Answered, Ended, Refused, RolledBack
 from dcp.session.handshake import Agreement
+from dcp.session.session import Session
 from dcp.session.stream import Stream
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd

@@ -13,8 +13,8 @@ from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, Server
 from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.events import Accepted, Ended, MapChanged, Refused
-from dcp.session.handshake import Wishes
-from dcp.session.tap import ONLY_CHANGES, TapSession, TapStream
+from dcp.session.handshake import ConnectionSettings
+from dcp.session.legacy.tap import ONLY_CHANGES, TapSession, TapStream
 from dcp.wire.dcp import ENDLESS, StreamEnd
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
@@ -27,7 +27,9 @@ BEGIN, END = TapOpaque.INITIAL_VBUCKET_STREAM, TapOpaque.CLOSE_BACKFILL
 
 def ready(*vbuckets: int, end: int = ENDLESS, window: int = 0, **asks: Any) -> tuple[TapSession, list[TapStream]]:
     """A session that has asked for vbuckets."""
-    session = TapSession(Wishes("me", "b", window=window), lambda _: dcp.Decoder("tap", ["key"]), 0.0, **asks)
+    session = TapSession(
+        ConnectionSettings("me", "b", window=window), lambda _: dcp.Decoder("tap", ["key"]), 0.0, **asks
+    )
     peer = Peer()
     while session.agreement is None:
         (asked,) = dcp.decode(session.outgoing())

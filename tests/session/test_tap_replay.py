@@ -11,8 +11,8 @@ import dcp
 from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.events import Accepted, Ended, Event
-from dcp.session.handshake import Wishes
-from dcp.session.tap import TapSession, TapStream
+from dcp.session.handshake import ConnectionSettings
+from dcp.session.legacy.tap import TapSession, TapStream
 from dcp.wire.dcp import ENDLESS
 from dcp.wire.frame import encode
 from dcp.wire.memcached import Status
@@ -38,7 +38,7 @@ class Replay:
         asks, flags = first.body("tap"), TapConnectFlag(int(first.fields["flags"]))
         self.dump = TapConnectFlag.DUMP in flags
         self.session = TapSession(
-            Wishes(first.key.decode(), "b"),
+            ConnectionSettings(first.key.decode(), "b"),
             lambda _: dcp.Decoder("tap", columns=COLUMNS),
             0.0,
             flags=flags & ~_PIECES,

@@ -13,11 +13,11 @@ from dcp.embedded.handlers import HANDLERS_OF
 from dcp.errors import LocalProtocolError, RemoteProtocolError, ServerError
 from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
 from dcp.progress import Progress
-from dcp.session.connection import Session
 from dcp.session.events import Accepted, Ended, Refused, RolledBack
-from dcp.session.handshake import Agreement, Wishes
+from dcp.session.handshake import Agreement, ConnectionSettings
+from dcp.session.legacy.upr import UprSession
+from dcp.session.session import Session
 from dcp.session.stream import Stream
-from dcp.session.upr import UprSession
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import StreamEnd
 from dcp.wire.dcp_body import StreamFilter
@@ -117,7 +117,7 @@ class Node:
 
 
 def ready(draft: str, window: int = 0) -> UprSession:
-    session = UprSession(Wishes("group", "travel", window=window), lambda _: dcp.Decoder(draft), 0.0)
+    session = UprSession(ConnectionSettings("group", "travel", window=window), lambda _: dcp.Decoder(draft), 0.0)
     peer = Peer()
     while session.agreement is None:
         (asked,) = dcp.decode(session.outgoing())

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 import dcp
 from dcp.embedded import topology
 from dcp.embedded.bucket import Bucket
+from dcp.embedded.commands.dcp import HANDLERS
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.conversation import Session as Features
-from dcp.embedded.generation import Generation
 from dcp.embedded.manifest import Change, Manifest
-from dcp.embedded.producer import HANDLERS
+from dcp.embedded.release import Generation
 from dcp.embedded.store import Item
 from dcp.position import StreamPosition
 from dcp.progress import Progress
-from dcp.session.connection import Delivery, Session
 from dcp.session.events import Accepted, Ended, Event, Refused, RolledBack
 from dcp.session.handshake import Agreement
 from dcp.session.manifest import Manifest as Told
+from dcp.session.session import Delivery, Session
 from dcp.session.stream import Mark, Stream
 from dcp.wire.dcp import OpenFlag, StreamEnd
 from dcp.wire.dcp_body import StreamFilter

@@ -8,9 +8,9 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from dcp.spark.micro_batch import StreamReader
 from dcp.spark.options import Options
 from dcp.spark.planner import Plan, plan
+from dcp.spark.stream_reader import StreamReader
 from dcp.spark.task import rows
 
 URL = "couchbase://host/bucket"

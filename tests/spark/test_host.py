@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dcp.spark import host
+from dcp.spark import worker as host
 
 
 @pytest.fixture

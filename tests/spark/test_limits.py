@@ -8,7 +8,7 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from dcp.spark.limits import bytes_per_seqno
+from dcp.spark.admission import bytes_per_seqno
 from dcp.spark.offsets import from_offset
 from dcp.spark.options import Options
 from dcp.spark.planner import ranges_of

@@ -9,10 +9,11 @@ import pytest
 
 import dcp
 import dcp.spark
-from dcp.client import bounds, questions
-from dcp.client.access import Access
+from dcp.client import queries as questions
+from dcp.client import stream_range as bounds
+from dcp.client.agent import Access
 from dcp.embedded import Cluster
-from dcp.spark import lookout
+from dcp.spark import driver_view as lookout
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Status, VbucketState
 from tests.spark.test_stream import Query

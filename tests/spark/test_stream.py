@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 import dcp.spark
 from dcp.embedded import Cluster
 from dcp.position import UNKNOWN_END, StreamPosition
-from dcp.spark import lookout, micro_batch, planner, task
-from dcp.spark.limits import limited
-from dcp.spark.micro_batch import StreamReader
+from dcp.spark import driver_view as lookout
+from dcp.spark import planner, task
+from dcp.spark import stream_reader as micro_batch
+from dcp.spark.admission import limited
 from dcp.spark.offsets import from_offset, to_offset
 from dcp.spark.options import Options
+from dcp.spark.stream_reader import StreamReader
 from tests.spark.test_task import Reader, truth, write
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from dcp.embedded import Cluster
 from dcp.errors import DcpError
-from dcp.spark import lookout
+from dcp.spark import driver_view as lookout
 from tests.spark.test_stream import AtMost, Query
 from tests.spark.test_task import truth
 

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 import dcp
 from dcp.embedded import Cluster
-from dcp.spark import lookout
-from dcp.spark.micro_batch import StreamReader
+from dcp.spark import driver_view as lookout
 from dcp.spark.offsets import from_offset
 from dcp.spark.options import Options
+from dcp.spark.stream_reader import StreamReader
 from tests.spark.test_stream import AtMost, Query, ends_of
 from tests.spark.test_task import truth
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.client.when import tick
+from dcp.client.time_search import tick
 from dcp.embedded import Cluster
 from dcp.spark.options import Options
 from dcp.spark.planner import plan
+from dcp.spark.projection import View
 from dcp.spark.schema import Schema
 from dcp.spark.task import rows
-from dcp.spark.view import View
 from tests.spark.test_task import mutation
 
 

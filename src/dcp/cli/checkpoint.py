@@ -15,7 +15,7 @@ from dcp.checkpoint import Checkpoint
 from dcp.checkpoint_file import CheckpointFile
 from dcp.cli.positions import NATIVE, as_json, load
 from dcp.cli.terminal import console, counted
-from dcp.foreign import FORMATS
+from dcp.foreign_checkpoints import FORMATS
 from dcp.position import FailoverLog, StreamPosition
 
 KINDS = (NATIVE, *FORMATS)

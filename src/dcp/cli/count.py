@@ -15,7 +15,7 @@ import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli.positions import load
 from dcp.cli.terminal import console, counted
-from dcp.cluster import named
+from dcp.cluster_map import named
 from dcp.wire.memcached import Status
 
 

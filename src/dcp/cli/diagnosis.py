@@ -13,12 +13,12 @@ from typing import NamedTuple
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli.terminal import counted
-from dcp.client.access import DEFAULTS, tls_context
+from dcp.client.agent import DEFAULTS, tls_context
 from dcp.client.client import Client
+from dcp.client.connection_string import Address, Target, parse
 from dcp.client.srv import lookup
 from dcp.client.transport import connect
-from dcp.client.url import Address, Target, parse
-from dcp.cluster import named
+from dcp.cluster_map import named
 from dcp.errors import AuthenticationError, DcpError, RemoteProtocolError, ServerError, TransportError
 from dcp.position import StreamPosition
 from dcp.session.handshake import Agreement

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dcp.checkpoint import Checkpoint
 from dcp.checkpoint_file import CheckpointFile
-from dcp.client.when import tick
+from dcp.client.time_search import tick
 from dcp.errors import CheckpointError, LocalProtocolError
 
 NATIVE = "dcp"

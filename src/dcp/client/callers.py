@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TypeVar
 
-from dcp.client.call import Caller
+from dcp.client.commands import Caller
 from dcp.errors import TransportError
 
 T = TypeVar("T")

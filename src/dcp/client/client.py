@@ -10,24 +10,25 @@ from dataclasses import replace
 from typing import Any
 
 from dcp.checkpoint import Checkpoint
-from dcp.client import arguments, questions
-from dcp.client.access import Access
-from dcp.client.bounds import Bounds
-from dcp.client.call import Caller
+from dcp.client import options as arguments
+from dcp.client import queries as questions
+from dcp.client.agent import Access
+from dcp.client.commands import Caller
 from dcp.client.dialects import check_stream, manner_of
-from dcp.client.follower import Follower
-from dcp.client.link import Limits
-from dcp.client.look import Look
+from dcp.client.filters import select
+from dcp.client.follow.follower import Follower
+from dcp.client.follow.node_link import Limits
+from dcp.client.follow.settings import Terms
+from dcp.client.follow.vbucket import Vbucket
+from dcp.client.monitor import Watcher
 from dcp.client.opener import Opener
-from dcp.client.selection import select
+from dcp.client.row_format import Look
 from dcp.client.stats import Stats, together
 from dcp.client.stream import ChangeStream
-from dcp.client.terms import Terms
-from dcp.client.vbucket import Vbucket
-from dcp.client.watcher import Watcher
-from dcp.client.when import Time
+from dcp.client.stream_range import Bounds
+from dcp.client.time_search import Time
 from dcp.client.work import Work
-from dcp.cluster import ClusterMap, Node
+from dcp.cluster_map import ClusterMap, Node
 from dcp.errors import LocalProtocolError
 from dcp.position import FailoverLog
 

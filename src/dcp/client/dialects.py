@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from dcp.errors import LocalProtocolError, TransportError
-from dcp.session.connection import Session
+from dcp.session.legacy.tap import ONLY_CHANGES, TapSession
+from dcp.session.legacy.upr import UprSession
+from dcp.session.session import Session
 from dcp.session.stream import Stream
-from dcp.session.tap import ONLY_CHANGES, TapSession
-from dcp.session.upr import UprSession
 from dcp.wire import DIALECTS
 from dcp.wire.dcp import ENDLESS
 

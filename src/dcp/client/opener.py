@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from dcp.client.access import Access
+from dcp.client.agent import Access
 from dcp.client.dialects import Manner
-from dcp.client.link import Limits, Link, Owner
-from dcp.cluster import Node
+from dcp.client.follow.node_link import Limits, Link, Owner
+from dcp.cluster_map import Node
 from dcp.columns.decoder import Decoder
 
 

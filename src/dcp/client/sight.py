@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dcp.client.link import Link
+from dcp.client.follow.node_link import Link
+from dcp.client.follow.vbucket import Vbucket
 from dcp.client.stats import Window
-from dcp.client.vbucket import Vbucket
 from dcp.client.watch import CONSUMER, NO_CONNECTION, NO_OWNER, RETRYING, SILENT, UNANSWERED, Seen
-from dcp.cluster import Node
+from dcp.cluster_map import Node
 from dcp.session.states import REQUESTED
 from dcp.session.stream import Mark
 

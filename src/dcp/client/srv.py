@@ -7,7 +7,7 @@ import logging
 import dns.exception
 import dns.resolver
 
-from dcp.client.url import Address
+from dcp.client.connection_string import Address
 
 log = logging.getLogger("dcp.client")
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dcp.checkpoint import Checkpoint
-from dcp.client.arguments import check_timeout
-from dcp.client.follower import Follower
-from dcp.client.queue import Item
+from dcp.client.follow.batch_queue import Item
+from dcp.client.follow.follower import Follower
+from dcp.client.options import check_timeout
 from dcp.client.stats import Counters
-from dcp.client.when import Places
+from dcp.client.time_search import Places
 from dcp.client.work import Work
 from dcp.columns.batch import Batch
 from dcp.columns.cut import Cut

@@ -6,8 +6,8 @@ import socket
 import ssl
 from dataclasses import dataclass
 
-from dcp.client import blame
-from dcp.client.url import Address
+from dcp.client import network_errors as blame
+from dcp.client.connection_string import Address
 from dcp.errors import LocalProtocolError, TransportError
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dcp.client.follower import Follower
+from dcp.client.follow.follower import Follower
+from dcp.client.monitor import Watcher
 from dcp.client.stats import Stats
 from dcp.client.watch import FLOWING
-from dcp.client.watcher import Watcher
 
 
 class Work:

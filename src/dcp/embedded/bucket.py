@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dcp.embedded.generation import NEWEST_GENERATION, Generation
 from dcp.embedded.manifest import Change, Manifest
+from dcp.embedded.release import NEWEST_GENERATION, Generation
 from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket
 from dcp.embedded.tombstone import tombstone
 from dcp.errors import LocalProtocolError

@@ -15,10 +15,10 @@ from dcp.embedded.bucket import Bucket, Node
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.document import body_of, check_document
 from dcp.embedded.faults import Faults
-from dcp.embedded.generation import Generation
 from dcp.embedded.handlers import HANDLERS_OF
 from dcp.embedded.load import documents, padded
 from dcp.embedded.operations import Operations
+from dcp.embedded.release import Generation
 from dcp.embedded.server import Server, Traffic
 from dcp.embedded.store import Item
 from dcp.embedded.tls import Tls

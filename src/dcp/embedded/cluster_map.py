@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dcp.embedded.bucket import NOBODY, Bucket, Node
-from dcp.embedded.generation import Release
+from dcp.embedded.release import Release
 
 # Clients put the name in its place under which they reached the node.
 _HOST = "$HOST"

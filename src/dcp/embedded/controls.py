@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dcp.embedded.generation import NEWEST, NEWEST_GENERATION, Generation, Release
+from dcp.embedded.release import NEWEST, NEWEST_GENERATION, Generation, Release
 from dcp.wire.memcached import Status
 
 _LARGEST_WINDOW = (1 << 32) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dcp.embedded.generation import Generation
+from dcp.embedded.release import Generation
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
 from dcp.wire.layout import MUST, Dialect, Kind

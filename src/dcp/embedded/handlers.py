@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dcp.embedded import producer
 from dcp.embedded.access import guarded
 from dcp.embedded.commands import bootstrap, collections, config, counters, reads, sasl, seqnos, stat, writes
+from dcp.embedded.commands import dcp as producer
 from dcp.embedded.conversation import Handler
 from dcp.embedded.legacy import tap, upr
 from dcp.wire.frame import UNKNOWN

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dcp.embedded.generation import NEWEST_GENERATION, Generation
 from dcp.embedded.manifest import Manifest
+from dcp.embedded.release import NEWEST_GENERATION, Generation
 from dcp.embedded.rollback import Resume, Rules, rollback_point
 from dcp.embedded.store import Vbucket
 from dcp.wire.dcp import StreamFlag

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dcp.embedded.generation import NEWEST_GENERATION, Generation
 from dcp.embedded.outbox import Outbox
+from dcp.embedded.release import NEWEST_GENERATION, Generation
 from dcp.embedded.request import Accepted
 from dcp.embedded.selection import Selection
 from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket

@@ -30,7 +30,7 @@ CHECK_DIALECT = "check dialect: the node may speak another one"
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ConnectionSettings:
     """What a client wants of its connection. What an older server does not know is done without.
 
     name: of the connection; two of one name on a node and bucket cut each other off.
@@ -82,7 +82,7 @@ class Handshake:
     collections: told whether keys will carry their ids, as soon as that is known.
     """
 
-    def __init__(self, wishes: Wishes, collections: Callable[[bool], None]) -> None:
+    def __init__(self, wishes: ConnectionSettings, collections: Callable[[bool], None]) -> None:
         self._state = next(iter(SESSION))
         self._dialogue = self._converse(wishes, collections)
         self._ask(next(self._dialogue))
@@ -103,13 +103,13 @@ class Handshake:
         self._state = follow(SESSION, self._state, question.name, "handshake")
         self.question = question
 
-    def _converse(self, wishes: Wishes, collections: Callable[[bool], None]) -> Dialogue:
+    def _converse(self, wishes: ConnectionSettings, collections: Callable[[bool], None]) -> Dialogue:
         features = yield from greet(wishes)
         collections(Feature.COLLECTIONS in features)
         return (yield from agree(wishes, features))
 
 
-def greet(wishes: Wishes) -> Generator[Frame, Frame, frozenset[Feature]]:
+def greet(wishes: ConnectionSettings) -> Generator[Frame, Frame, frozenset[Feature]]:
     """Say hello; what the server can do of what is wanted."""
     wanted = [Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON, Feature.XATTR, Feature.DUPLEX]
     # Nobody reads on a connection for commands what was not asked for.
@@ -123,7 +123,7 @@ def greet(wishes: Wishes) -> Generator[Frame, Frame, frozenset[Feature]]:
     return frozenset(wanted).intersection(FEATURES.decode(answer.value, {}))
 
 
-def agree(wishes: Wishes, features: frozenset[Feature]) -> Dialogue:
+def agree(wishes: ConnectionSettings, features: frozenset[Feature]) -> Dialogue:
     """Prove who we are, select the bucket, fetch its map, open, and set what is wanted."""
     mechanism = ""
     if wishes.credentials is not None:
@@ -142,7 +142,7 @@ def agree(wishes: Wishes, features: frozenset[Feature]) -> Dialogue:
     )
 
 
-def _authenticate(wishes: Wishes, credentials: sasl.Credentials) -> Generator[Frame, Frame, str]:
+def _authenticate(wishes: ConnectionSettings, credentials: sasl.Credentials) -> Generator[Frame, Frame, str]:
     answer = yield Frame("sasl_list_mechs", Magic.REQUEST)
     offered = "" if answer.status else answer.value.decode(errors="replace")
     mechanism = sasl.choose(offered.split(), wishes.mechanism, tls=wishes.tls)
@@ -169,7 +169,7 @@ def _authenticate(wishes: Wishes, credentials: sasl.Credentials) -> Generator[Fr
     )
 
 
-def _select(wishes: Wishes, *, required: bool) -> Generator[Frame, Frame, None]:
+def _select(wishes: ConnectionSettings, *, required: bool) -> Generator[Frame, Frame, None]:
     """Without features there may be no such command: then a user has the bucket of the same name."""
     answer = yield Frame("select_bucket", Magic.REQUEST, key=wishes.bucket.encode())
     whose = f"bucket {wishes.bucket!r}"
@@ -191,7 +191,7 @@ def _config() -> Generator[Frame, Frame, Any]:
     return None if answer.status else JSON.decode(answer.value, {})
 
 
-def _open(wishes: Wishes) -> Generator[Frame, Frame, OpenFlag]:
+def _open(wishes: ConnectionSettings) -> Generator[Frame, Frame, OpenFlag]:
     flags = _flags(wishes)
     newest = iter(_NEWEST_FLAGS)
     while True:
@@ -210,14 +210,16 @@ def _open(wishes: Wishes) -> Generator[Frame, Frame, OpenFlag]:
     return flags
 
 
-def _flags(wishes: Wishes) -> OpenFlag:
+def _flags(wishes: ConnectionSettings) -> OpenFlag:
     flags = OpenFlag.PRODUCER
     flags |= OpenFlag.INCLUDE_XATTRS if wishes.xattrs else OpenFlag(0)
     flags |= OpenFlag.INCLUDE_DELETE_TIMES if wishes.delete_times else OpenFlag(0)
     return flags | (OpenFlag(0) if wishes.values else OpenFlag.NO_VALUE)
 
 
-def _controls(wishes: Wishes, features: frozenset[Feature], flags: OpenFlag) -> Generator[Frame, Frame, frozenset[str]]:
+def _controls(
+    wishes: ConnectionSettings, features: frozenset[Feature], flags: OpenFlag
+) -> Generator[Frame, Frame, frozenset[str]]:
     """The names of those that the server took."""
     taken = []
     for name, value in _settings(wishes, features, flags):
@@ -235,7 +237,7 @@ def _controls(wishes: Wishes, features: frozenset[Feature], flags: OpenFlag) -> 
     return frozenset(taken)
 
 
-def _settings(wishes: Wishes, features: frozenset[Feature], flags: OpenFlag) -> Iterator[tuple[str, str]]:
+def _settings(wishes: ConnectionSettings, features: frozenset[Feature], flags: OpenFlag) -> Iterator[tuple[str, str]]:
     yield "enable_noop", "true"
     yield "set_noop_interval", str(wishes.noop_interval)
     if wishes.window:

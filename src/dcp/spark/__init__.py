@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dcp.spark.ingest import read
 from dcp.spark.java import session_options
+from dcp.spark.map_in_arrow import read
 from dcp.spark.planner import Partition, Plan, Range, plan
 
 if TYPE_CHECKING:

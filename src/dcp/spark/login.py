@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from dcp.client import url as urls
+from dcp.client import connection_string as urls
 from dcp.errors import LocalProtocolError
 
 USERNAME, PASSWORD = "DCP_USERNAME", "DCP_PASSWORD"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dcp.checkpoint import Checkpoint, filter_of
-from dcp.cluster import named
+from dcp.cluster_map import named
 from dcp.errors import CheckpointError
 from dcp.position import StreamPosition
 

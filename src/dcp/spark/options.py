@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dcp.checkpoint import Checkpoint
-from dcp.client import url as urls
+from dcp.client import connection_string as urls
 from dcp.client.dialects import TAP, check_stream
 from dcp.columns.schema import COLUMNS
 from dcp.errors import LocalProtocolError

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
-from dcp.client.questions import Manifest
-from dcp.client.selection import path_of
-from dcp.client.when import Time
-from dcp.cluster import named, nobody_has
+from dcp.client.filters import path_of
+from dcp.client.queries import Manifest
+from dcp.client.time_search import Time
+from dcp.cluster_map import named, nobody_has
 from dcp.errors import LocalProtocolError, RollbackError, TransportError
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.options import Options

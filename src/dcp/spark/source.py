@@ -12,11 +12,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from dcp.errors import DcpError
-from dcp.spark.micro_batch import StreamReader
 from dcp.spark.options import Options
 from dcp.spark.planner import plan_for
 from dcp.spark.schema import Schema, chosen_by
 from dcp.spark.share import Share
+from dcp.spark.stream_reader import StreamReader
 from dcp.spark.task import rows
 
 # Spark 4.0 finds `dcp` by itself, and refuses to register that name. Who does so anyway registers one that nobody uses.

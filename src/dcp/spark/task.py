@@ -17,10 +17,10 @@ from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.errors import ServerError, TransportError
 from dcp.position import StreamPosition
-from dcp.spark.host import hosted
 from dcp.spark.options import Options
 from dcp.spark.planner import Partition, still_there
-from dcp.spark.view import View
+from dcp.spark.projection import View
+from dcp.spark.worker import hosted
 
 # What Spark handles best is 1 to 4 MiB; buffers above 16 MiB are slow there. What came is the less the fewer columns
 # are wanted: only what is too small is put together, which takes a copy.

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from dcp.checkpoint import Checkpoint
-from dcp.client.when import tick
+from dcp.client.time_search import tick
 from dcp.columns.plan import events_of
 from dcp.columns.schema import choose
 from dcp.errors import CheckpointError, LocalProtocolError

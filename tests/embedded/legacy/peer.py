@@ -9,8 +9,8 @@ import pyarrow as pa
 import dcp
 from dcp.embedded.bucket import Bucket
 from dcp.embedded.conversation import Conversation
-from dcp.embedded.generation import Generation
 from dcp.embedded.handlers import HANDLERS_OF
+from dcp.embedded.release import Generation
 from dcp.embedded.store import Item
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.layout import Magic

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.generation import Release
 from dcp.embedded.manifest import DEFAULT, Manifest, Scope
+from dcp.embedded.release import Release
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame

@@ -6,7 +6,7 @@ from typing import Any
 
 from dcp.embedded.cluster_map import bucket_map, global_map, has_global_map, revision
 from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.generation import Release
+from dcp.embedded.release import Release
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dcp.embedded.conversation import Refusal
-from dcp.embedded.generation import Release
+from dcp.embedded.release import Release
 from dcp.wire.memcached import Feature, Status
 
 _SINCE: dict[Feature, Release] = {

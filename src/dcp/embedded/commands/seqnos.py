@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dcp.embedded.commands.collections import unknown
 from dcp.embedded.commands.place import shown_key, shown_value
 from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.generation import Release
+from dcp.embedded.release import Release
 from dcp.embedded.store import Item, Vbucket
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import SEQNOS, Feature, Status, VbucketState

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dcp.embedded.conversation import Conversation, Handler, Hangup, Refusal, answer
-from dcp.embedded.generation import Generation
 from dcp.embedded.legacy.clients import clients_of
 from dcp.embedded.legacy.tap_messages import DIALECT
 from dcp.embedded.legacy.tap_stream import TapStream
+from dcp.embedded.release import Generation
 from dcp.errors import FrameError, RemoteProtocolError
 from dcp.wire.frame import Frame, dialect_of, encode, read_frame
 from dcp.wire.layout import Side

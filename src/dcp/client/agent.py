@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dcp.client import url as urls
-from dcp.client.call import Caller
+from dcp.client import connection_string as urls
 from dcp.client.callers import Callers, Place
+from dcp.client.commands import Caller
 from dcp.client.dialects import DCP, check_options
 from dcp.client.srv import lookup
 from dcp.client.transport import Security, connect
-from dcp.cluster import ClusterMap, Node
+from dcp.cluster_map import ClusterMap, Node
 from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, ServerError, TransportError
-from dcp.session.handshake import Wishes
+from dcp.session.handshake import ConnectionSettings
 from dcp.session.sasl import Credentials
 from dcp.wire.body import JSON
 from dcp.wire.frame import Frame
@@ -208,13 +208,13 @@ class Access:
             raise TransportError(f"{node}: no port {'with' if self.target.tls else 'without'} TLS in the map")
         return node.address.host, port
 
-    def wishes(self, **more: Any) -> Wishes:
+    def wishes(self, **more: Any) -> ConnectionSettings:
         """For another connection with streams; two of one name would cut each other off."""
         self._count += 1
         return self._wishes(str(self._count), **more)
 
-    def _wishes(self, name: str, **more: Any) -> Wishes:
-        return Wishes(
+    def _wishes(self, name: str, **more: Any) -> ConnectionSettings:
+        return ConnectionSettings(
             f"{self._name} {name}",
             self.target.bucket,
             self._credentials,

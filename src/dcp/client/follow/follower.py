@@ -6,24 +6,24 @@ import logging
 import threading
 from collections.abc import Iterable
 
-from dcp.client.connections import Connections
-from dcp.client.duty import Duty
 from dcp.client.ending import wait_for
-from dcp.client.link import Link
+from dcp.client.follow.assigner import Duty
+from dcp.client.follow.batch_queue import Item, Queue
+from dcp.client.follow.node_link import Link
+from dcp.client.follow.node_pool import Connections
+from dcp.client.follow.persistence import Persistence
+from dcp.client.follow.settings import Terms
+from dcp.client.follow.transitions import Outcome
+from dcp.client.follow.vbucket import Vbucket
 from dcp.client.maps import Maps
 from dcp.client.opener import Opener
-from dcp.client.outcome import Outcome
-from dcp.client.persistence import Persistence
-from dcp.client.queue import Item, Queue
 from dcp.client.sight import position, see
 from dcp.client.stats import Counters, Window
-from dcp.client.terms import Terms
-from dcp.client.vbucket import Vbucket
 from dcp.client.watch import Seen
 from dcp.errors import DcpError, SnapshotError, TransportError
 from dcp.progress import Progress
-from dcp.session.connection import Delivery
 from dcp.session.events import Accepted, Ended, Event, MapChanged, Purged, Ready, Refused, RolledBack
+from dcp.session.session import Delivery
 from dcp.session.stream import Mark
 from dcp.wire.memcached import Feature
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from dcp.client.connections import Connections
 from dcp.client.dialects import Manner
+from dcp.client.follow.batch_queue import Item, Queue
+from dcp.client.follow.node_pool import Connections
+from dcp.client.follow.settings import Terms
+from dcp.client.follow.vbucket import Vbucket
 from dcp.client.maps import Maps
-from dcp.client.queue import Item, Queue
 from dcp.client.rollback import EVENT, PURGED
 from dcp.client.stats import Counters
-from dcp.client.terms import Terms
-from dcp.client.vbucket import Vbucket
 from dcp.errors import RemoteProtocolError, RollbackError, ServerError, TransportError
 from dcp.progress import Progress
 from dcp.session.events import Refused

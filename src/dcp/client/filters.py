@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from dcp.checkpoint import Checkpoint
-from dcp.client import arguments, questions
-from dcp.client.access import Access
+from dcp.client import options as arguments
+from dcp.client import queries as questions
+from dcp.client.agent import Access
 from dcp.errors import LocalProtocolError
 from dcp.wire.dcp_body import StreamFilter
 

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dcp.client.link import Link
-from dcp.client.persistence import History, Persistence, needs_of
+from dcp.client.follow.node_link import Link
+from dcp.client.follow.persistence import History, Persistence, needs_of
 from dcp.columns.batch import Batch
 from dcp.errors import TimeoutError
 from dcp.position import StreamPosition
-from dcp.session.connection import Delivery
+from dcp.session.session import Delivery
 from dcp.session.stream import Mark
 
 

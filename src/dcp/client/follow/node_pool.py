@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from dcp.client.link import Link
+from dcp.client.follow.node_link import Link
 from dcp.client.pauses import FIRST, longer
 from dcp.client.sight import window_of
 from dcp.client.stats import Window
-from dcp.cluster import Node
+from dcp.cluster_map import Node
 from dcp.errors import DcpError, TransportError
-from dcp.session.connection import Session
+from dcp.session.session import Session
 
 
 class Connections:

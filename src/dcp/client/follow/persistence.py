@@ -14,8 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from dcp.client.call import Caller
-from dcp.cluster import ClusterMap, Node
+from dcp.client.commands import Caller
+from dcp.cluster_map import ClusterMap, Node
 from dcp.errors import ServerError, TransportError
 from dcp.session.stream import Mark
 from dcp.wire.frame import Frame

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dcp.client import blame
+from dcp.client import network_errors as blame
 from dcp.columns.decoder import CAN_RECEIVE, Decoder
 from dcp.errors import DcpError, TransportError
-from dcp.session.connection import Delivery, Session
 from dcp.session.events import Ended, Event, RolledBack
+from dcp.session.session import Delivery, Session
 from dcp.wire.dcp import StreamEnd
 
 # What needs no file of its own, and knows files above the 1024th; Windows counts in another way.

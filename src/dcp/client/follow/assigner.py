@@ -8,16 +8,16 @@ import time
 from collections import defaultdict
 from collections.abc import Collection
 
-from dcp.client.connections import Connections
-from dcp.client.link import Link
+from dcp.client.follow.node_link import Link
+from dcp.client.follow.node_pool import Connections
+from dcp.client.follow.settings import Terms
+from dcp.client.follow.vbucket import Vbucket
 from dcp.client.maps import Maps
 from dcp.client.opener import Opener
 from dcp.client.pauses import LONGEST
-from dcp.client.terms import Terms
-from dcp.client.vbucket import Vbucket
-from dcp.cluster import Node
+from dcp.cluster_map import Node
 from dcp.progress import Progress
-from dcp.session.connection import Session
+from dcp.session.session import Session
 from dcp.session.stream import Stream
 
 log = logging.getLogger("dcp.client")

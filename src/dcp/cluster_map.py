@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from dcp.errors import RemoteProtocolError, TransportError
-from dcp.tree import MAX_U64, Tree
+from dcp.json_reader import MAX_U64, JsonReader
 
 Network = Literal["auto", "default", "external"]
 
@@ -82,7 +82,7 @@ class ClusterMap:
         """From the answer of a node. `host` and `port` are where the client reached it, or, to choose the network,
         the seed it was given. RemoteProtocolError says what is missing, and where.
         """
-        root = Tree.parse(text, "cluster map", RemoteProtocolError)
+        root = JsonReader.parse(text, "cluster map", RemoteProtocolError)
         locator = root["nodeLocator"]
         if locator.value != "vbucket":
             locator.refuse("'vbucket'")
@@ -155,23 +155,23 @@ def nobody_has(vbuckets: Iterable[int]) -> TransportError:
     return TransportError(f"no node has vbuckets {named(vbuckets)} now: try again when the cluster is whole")
 
 
-def _text(node: Tree, name: str) -> str:
+def _text(node: JsonReader, name: str) -> str:
     found = node.get(name)
     return "" if found is None else found.text()
 
 
-def _number(node: Tree, name: str, most: int = MAX_U64) -> int | None:
+def _number(node: JsonReader, name: str, most: int = MAX_U64) -> int | None:
     found = node.get(name)
     return None if found is None else found.number(most)
 
 
-def _version(root: Tree) -> tuple[int, int]:
+def _version(root: JsonReader) -> tuple[int, int]:
     """An epoch that is absent, or -1 for unknown, is the lowest."""
     epoch = root.get("revEpoch")
     return 0 if epoch is None or epoch.value == -1 else epoch.number(), root["rev"].number()
 
 
-def _nodes(root: Tree, vbuckets: Tree, host: str) -> Iterator[Node]:
+def _nodes(root: JsonReader, vbuckets: JsonReader, host: str) -> Iterator[Node]:
     """Those that serve the bucket. nodesExt has them first, and in the same order; behind them are others."""
     extended = list(root.get("nodesExt") or ())
     for place, server in enumerate(vbuckets["serverList"]):
@@ -184,7 +184,7 @@ def _nodes(root: Tree, vbuckets: Tree, host: str) -> Iterator[Node]:
         yield Node(own, _text(node, "nodeUUID"), _text(node, "serverGroup"), _external(node, own))
 
 
-def _listed(server: Tree, seed: str) -> Address:
+def _listed(server: JsonReader, seed: str) -> Address:
     """From text such as `10.0.0.1:11210`, `[::1]:11210` or `$HOST:11210`."""
     host, colon, port = server.text().rpartition(":")
     if not colon or not host or not _is_port(port):
@@ -196,7 +196,7 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) <= _MOST_PORT
 
 
-def _own_address(node: Tree, listed: Address, seed: str) -> Address:
+def _own_address(node: JsonReader, listed: Address, seed: str) -> Address:
     services, hostname = node.get("services"), _text(node, "hostname")
     host = (seed if hostname == _HOST else hostname.removeprefix("[").removesuffix("]")) or listed.host
     if services is None:
@@ -205,7 +205,7 @@ def _own_address(node: Tree, listed: Address, seed: str) -> Address:
     return Address(host, port, tls_port)
 
 
-def _external(node: Tree, own: Address) -> Address | None:
+def _external(node: JsonReader, own: Address) -> Address | None:
     """Without ports of its own an external address has those of the node."""
     addresses = node.get("alternateAddresses")
     external = None if addresses is None else addresses.get("external")
@@ -216,7 +216,7 @@ def _external(node: Tree, own: Address) -> Address | None:
     return Address(external["hostname"].text().removeprefix("[").removesuffix("]"), port, tls_port)
 
 
-def _ports(services: Tree) -> tuple[int | None, int | None]:
+def _ports(services: JsonReader) -> tuple[int | None, int | None]:
     return _number(services, "kv", _MOST_PORT), _number(services, "kvSSL", _MOST_PORT)
 
 
@@ -243,7 +243,7 @@ def _is_at(address: Address, host: str, port: int | None) -> bool:
     return address.host == host and (port is None or port in address[1:])
 
 
-def _chains(map_: Tree, num_nodes: int) -> tuple[tuple[int, ...], ...]:
+def _chains(map_: JsonReader, num_nodes: int) -> tuple[tuple[int, ...], ...]:
     chains = []
     for chain in map_:
         indexes = chain.value

@@ -13,8 +13,8 @@ from dcp.errors import TimeoutError
 from dcp.position import StreamPosition
 from dcp.spark.options import Options
 from dcp.spark.planner import Partition, Range, still_there
+from dcp.spark.projection import View
 from dcp.spark.task import stream_of
-from dcp.spark.view import View
 
 # No server says how large changes are, so some are looked at: so many seqnos of so many vbuckets, up to so many bytes.
 _SEQNOS, _VBUCKETS, _BYTES = 1000, 4, 8 << 20

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from dcp.columns.decoder import Decoder
 from dcp.errors import LocalProtocolError, ServerError
+from dcp.json_reader import MAX_U64
 from dcp.progress import Progress
-from dcp.session.connection import Delivery
 from dcp.session.events import Accepted, Ended, Event, MapChanged, Refused
-from dcp.session.handshake import Wishes
-from dcp.session.legacy import LegacySession
+from dcp.session.handshake import ConnectionSettings
+from dcp.session.legacy.legacy_session import LegacySession
+from dcp.session.legacy.tap_acks import Acks, AskingRows
+from dcp.session.session import Delivery
 from dcp.session.states import REQUESTED, TAP, follow
 from dcp.session.stream import Mark, Stream
-from dcp.session.tap_acks import Acks, AskingRows
-from dcp.tree import MAX_U64
 from dcp.wire.dcp import ENDLESS, StreamEnd
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
@@ -65,7 +65,7 @@ class TapSession(LegacySession):
 
     def __init__(
         self,
-        wishes: Wishes,
+        wishes: ConnectionSettings,
         decoder: Callable[[bool], Decoder],
         now: float,
         *,

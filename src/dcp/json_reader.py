@@ -15,7 +15,7 @@ _LONGEST = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class JsonReader:
     """One value of a document, and the path to it. `error` is what a refusal raises."""
 
     value: Any
@@ -23,7 +23,7 @@ class Tree:
     error: Callable[[str], DcpError] = field(repr=False)
 
     @classmethod
-    def parse(cls, text: str | bytes, name: str, error: Callable[[str], DcpError]) -> Tree:
+    def parse(cls, text: str | bytes, name: str, error: Callable[[str], DcpError]) -> JsonReader:
         """The root of a document, which is called `name` in refusals."""
         if not isinstance(text, str | bytes):
             raise error(f"{name}: expected JSON as text or bytes, found a {type(text).__name__}")
@@ -41,32 +41,34 @@ class Tree:
         found = {dict: "an object", list: "a list", type(None): "null"}.get(type(self.value)) or repr(self.value)
         raise self.error(f"{self.path}: expected {expected}, found {_short(found)}")
 
-    def members(self, *known: str) -> dict[str, Tree]:
+    def members(self, *known: str) -> dict[str, JsonReader]:
         """What an object has; with names given, no others may be there."""
         if not isinstance(self.value, dict):
             self.refuse("an object")
         for name in self.value:
             if known and name not in known:
                 raise self.error(f"{self.path}: expected {', '.join(known)}, found a member {_short(repr(name))}")
-        return {name: Tree(value, f"{self.path}.{_short(name)}", self.error) for name, value in self.value.items()}
+        return {
+            name: JsonReader(value, f"{self.path}.{_short(name)}", self.error) for name, value in self.value.items()
+        }
 
-    def get(self, name: str) -> Tree | None:
+    def get(self, name: str) -> JsonReader | None:
         """A member, or None where it is absent or null."""
         if not isinstance(self.value, dict):
             self.refuse("an object")
         value = self.value.get(name)
-        return None if value is None else Tree(value, f"{self.path}.{name}", self.error)
+        return None if value is None else JsonReader(value, f"{self.path}.{name}", self.error)
 
-    def __getitem__(self, name: str) -> Tree:
+    def __getitem__(self, name: str) -> JsonReader:
         found = self.get(name)
         if found is None:
             raise self.error(f"{self.path}: expected a member {name!r}, found none")
         return found
 
-    def __iter__(self) -> Iterator[Tree]:
+    def __iter__(self) -> Iterator[JsonReader]:
         if not isinstance(self.value, list):
             self.refuse("a list")
-        return (Tree(value, f"{self.path}[{place}]", self.error) for place, value in enumerate(self.value))
+        return (JsonReader(value, f"{self.path}[{place}]", self.error) for place, value in enumerate(self.value))
 
     def text(self) -> str:
         if not isinstance(self.value, str):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcp.client.rollback import EVENT, PURGED
-from dcp.client.when import tick
+from dcp.client.time_search import tick
 from dcp.spark.options import Options
 from dcp.spark.schema import Schema
 from dcp.spark.values import PATH

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from dcp.errors import CheckpointError
+from dcp.json_reader import MAX_U64, JsonReader
 from dcp.position import NO_LOG, UNKNOWN_END, FailoverLog, StreamPosition
-from dcp.tree import MAX_U64, Tree
 
 _MOST_VBUCKETS = 1 << 16
 
@@ -34,12 +34,12 @@ Found = tuple[Bucket, list[StreamPosition]]
 
 
 class Format(NamedTuple):
-    read: Callable[[Tree], Found]
+    read: Callable[[JsonReader], Found]
     write: Callable[[Bucket, Iterable[StreamPosition]], Any]
 
 
 def read(kind: str, text: str | bytes) -> Found:
-    return _format(kind).read(Tree.parse(text, kind, CheckpointError))
+    return _format(kind).read(JsonReader.parse(text, kind, CheckpointError))
 
 
 def write(kind: str, bucket: Bucket, positions: Iterable[StreamPosition]) -> str:
@@ -70,18 +70,18 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-def _java(node: Tree, name: str) -> int:
+def _java(node: JsonReader, name: str) -> int:
     """A member that Java wrote, 0 where it is absent."""
     found = node.get(name)
     return 0 if found is None else found.number(signed=True)
 
 
-def _window(node: Tree, start: str, end: str) -> tuple[int, int] | None:
+def _window(node: JsonReader, start: str, end: str) -> tuple[int, int] | None:
     first, last = node.get(start), node.get(end)
     return None if first is None or last is None else (first.number(signed=True), last.number(signed=True))
 
 
-def _vbuckets(node: Tree) -> Iterator[tuple[int, Tree]]:
+def _vbuckets(node: JsonReader) -> Iterator[tuple[int, JsonReader]]:
     """By number, or by the key of a checkpoint document, which may end in a salt that chose its vbucket."""
     for name, member in node.members().items():
         number = re.fullmatch(r"(?:.*:checkpoint:)?([0-9]{1,5})(?:#.*)?", name, re.DOTALL)
@@ -93,7 +93,7 @@ def _vbuckets(node: Tree) -> Iterator[tuple[int, Tree]]:
 # Kafka Connect, as its REST interface tells the offsets of a source connector.
 
 
-def _read_kafka(root: Tree) -> Found:
+def _read_kafka(root: JsonReader) -> Found:
     bucket = Bucket()
     positions = []
     for entry in root["offsets"]:
@@ -137,7 +137,7 @@ def _write_kafka(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
 # The Elasticsearch connector and go-dcp: a document each vbucket, and the file of cbes-checkpoint-backup.
 
 
-def _read_state(vbucket: int, state: Tree) -> StreamPosition:
+def _read_state(vbucket: int, state: JsonReader) -> StreamPosition:
     return _position(
         vbucket,
         state["seqno"].number(signed=True),
@@ -154,7 +154,7 @@ def _write_state(position: StreamPosition, number: Callable[[int], int]) -> Any:
     }
 
 
-def _read_documents(root: Tree) -> Found:
+def _read_documents(root: JsonReader) -> Found:
     bucket = Bucket()
     positions = []
     for vbucket, document in _vbuckets(root):
@@ -177,7 +177,7 @@ def _documents(number: Callable[[int], int]) -> Format:
     return Format(_read_documents, write)
 
 
-def _read_backup(root: Tree) -> Found:
+def _read_backup(root: JsonReader) -> Found:
     version = root["formatVersion"]
     if version.value != 1:
         version.refuse("version 1")
@@ -194,11 +194,11 @@ def _write_backup(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
 # cbdatasource: what a receiver keeps as metadata, and beside it the last seqno, which is the receiver's own.
 
 
-def _read_cbdatasource(root: Tree) -> Found:
+def _read_cbdatasource(root: JsonReader) -> Found:
     return Bucket(), [_read_metadata(vbucket, metadata) for vbucket, metadata in _vbuckets(root)]
 
 
-def _read_metadata(vbucket: int, metadata: Tree) -> StreamPosition:
+def _read_metadata(vbucket: int, metadata: JsonReader) -> StreamPosition:
     """Without the last seqno, only what lies before the snapshot that began last was surely received."""
     log = _log((_entry(pair) for pair in metadata.get("failOverLog") or ()), metadata)
     first, last = metadata["snapStart"].number(), metadata["snapEnd"].number()
@@ -208,7 +208,7 @@ def _read_metadata(vbucket: int, metadata: Tree) -> StreamPosition:
     return _position(vbucket, seqno.number(), _newest(log), (first, last), log=log)
 
 
-def _entry(pair: Tree) -> tuple[int, int]:
+def _entry(pair: JsonReader) -> tuple[int, int]:
     numbers = [number.number() for number in pair]
     if len(numbers) != 2:
         pair.refuse("a vbuuid and a seqno")
@@ -232,13 +232,13 @@ def _write_cbdatasource(bucket: Bucket, positions: Iterable[StreamPosition]) -> 
 # The Spark connector: offsets in a query's checkpoint, a group of vbuckets for each partition.
 
 
-def _read_spark(root: Tree) -> Found:
+def _read_spark(root: JsonReader) -> Found:
     """Only the start of a batch was surely processed."""
     starts = [start for group in root for start in _vbuckets(group["start"])]
     return Bucket(), [_read_spark_offset(vbucket, offset) for vbucket, offset in starts]
 
 
-def _read_spark_offset(vbucket: int, offset: Tree) -> StreamPosition:
+def _read_spark_offset(vbucket: int, offset: JsonReader) -> StreamPosition:
     window = _window(offset, "snapshotStartSeqno", "snapshotEndSeqno")
     if window is not None and window[0] == window[1]:
         window = None
@@ -263,11 +263,11 @@ def _write_spark(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
 # The state of the Java client: a list with a place for every vbucket.
 
 
-def _read_java(root: Tree) -> Found:
+def _read_java(root: JsonReader) -> Found:
     return Bucket(), [_read_partition(vbucket, state) for vbucket, state in enumerate(root["ps"])]
 
 
-def _read_partition(vbucket: int, state: Tree) -> StreamPosition:
+def _read_partition(vbucket: int, state: JsonReader) -> StreamPosition:
     entries = ((_java(entry, "uuid"), _java(entry, "seqno")) for entry in state.get("flog") or ())
     log = _log(entries, state)
     seqno = state["ss"].number(signed=True)
@@ -292,7 +292,7 @@ def _write_java(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
     return {"v": 1, "ps": states}
 
 
-def _log(entries: Iterable[tuple[int, int]], where: Tree) -> FailoverLog:
+def _log(entries: Iterable[tuple[int, int]], where: JsonReader) -> FailoverLog:
     log = FailoverLog.of(entries)
     seqnos = [branch.seqno for branch in log]
     if seqnos != sorted(seqnos, reverse=True):

@@ -19,8 +19,8 @@ from dcp.checkpoint import Checkpoint
 from dcp.client.dialects import TAP
 from dcp.errors import LocalProtocolError, ServerError, TransportError
 from dcp.position import UNKNOWN_END, StreamPosition
-from dcp.spark.limits import bytes_per_seqno, limited
-from dcp.spark.lookout import Lookout, Seen
+from dcp.spark.admission import bytes_per_seqno, limited
+from dcp.spark.driver_view import Lookout, Seen
 from dcp.spark.offsets import from_offset, to_offset
 from dcp.spark.options import Options
 from dcp.spark.planner import (

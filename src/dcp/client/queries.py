@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dcp.client.access import Access
+from dcp.client.agent import Access
 from dcp.errors import LocalProtocolError, RemoteProtocolError, ServerError, TransportError
+from dcp.json_reader import JsonReader
 from dcp.position import FailoverLog
-from dcp.tree import Tree
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 
 _NO_COLLECTIONS = (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.NO_COLLECTIONS_MANIFEST)
@@ -80,14 +80,14 @@ def manifest(access: Access, newest: int = 0) -> Manifest:
         return Manifest(0, {})
     if answer.status:
         raise ServerError("the server does not tell its collections", answer.status)
-    told = Tree.parse(answer.value, "collections manifest", RemoteProtocolError)
+    told = JsonReader.parse(answer.value, "collections manifest", RemoteProtocolError)
     found = Manifest(told["uid"].hexadecimal(), dict(_paths(told)))
     if found.uid < newest:
         raise TransportError(f"{access.where}: the node has manifest {found.uid:x}, and there is {newest:x}: try again")
     return found
 
 
-def _paths(told: Tree) -> Iterator[tuple[int, str]]:
+def _paths(told: JsonReader) -> Iterator[tuple[int, str]]:
     for scope in told["scopes"]:
         for collection in scope["collections"]:
             yield collection["uid"].hexadecimal(), f"{scope['name'].text()}.{collection['name'].text()}"

@@ -6,7 +6,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from dcp.client.link import Link
+from dcp.client.follow.node_link import Link
 from dcp.client.pauses import longer
 from dcp.position import StreamPosition
 from dcp.session.stream import Stream

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dcp.errors import RemoteProtocolError, ServerError
+from dcp.json_reader import MAX_U64
 from dcp.position import NO_LOG, UNKNOWN_END, FailoverLog
 from dcp.progress import Progress
 from dcp.session.events import Accepted, Ended, Event, Refused, RolledBack
 from dcp.session.handshake import CHECK_DIALECT
-from dcp.session.legacy import LegacySession
+from dcp.session.legacy.legacy_session import LegacySession
 from dcp.session.states import UPR, follow, knows
 from dcp.session.stream import Stream, histories
-from dcp.tree import MAX_U64
 from dcp.wire.dcp import StreamEnd
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic

@@ -9,9 +9,9 @@ from dataclasses import replace
 from dcp.columns.decoder import Decoder
 from dcp.errors import LocalProtocolError
 from dcp.progress import Progress
-from dcp.session.connection import Delivery, Session
 from dcp.session.events import Event
-from dcp.session.handshake import Wishes
+from dcp.session.handshake import ConnectionSettings
+from dcp.session.session import Delivery, Session
 from dcp.session.stream import Stream
 from dcp.wire.dcp import ENDLESS, StreamFlag
 from dcp.wire.dcp_body import StreamFilter
@@ -25,7 +25,7 @@ class LegacySession(Session, ABC):
     may be under way: where that is more than the window, the owner has to stop reading.
     """
 
-    def __init__(self, wishes: Wishes, decoder: Callable[[bool], Decoder], now: float) -> None:
+    def __init__(self, wishes: ConnectionSettings, decoder: Callable[[bool], Decoder], now: float) -> None:
         # What came later than these dialects.
         plain = replace(wishes, stream=False, collections=False, xattrs=False, snappy=False)
         self._waiting = self._delivered = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from dcp.client import arguments
+from dcp.client import options as arguments
 from dcp.client.rollback import EVENT, PURGED, rollback_rows, with_rollback
 from dcp.columns.batch import Batch
 from dcp.columns.cut import Cut, with_cas

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
-from dcp.client.questions import Manifest
+from dcp.client.queries import Manifest
 from dcp.errors import LocalProtocolError, ServerError, TransportError
 from dcp.spark.offsets import check
 from dcp.spark.options import Options

@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from dcp.client.access import Access
+from dcp.client.agent import Access
 from dcp.client.ending import wait_for
-from dcp.client.questions import manifest
-from dcp.client.selection import Selection
+from dcp.client.filters import Selection
+from dcp.client.queries import manifest
 from dcp.client.stats import Lag, Stuck
 from dcp.client.watch import Backlog, Seen, Watch
-from dcp.cluster import Node, named
+from dcp.cluster_map import Node, named
 from dcp.errors import DcpError, ServerError
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 

@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dcp.client import blame
-from dcp.client.url import Address
+from dcp.client import network_errors as blame
+from dcp.client.connection_string import Address
 from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError
-from dcp.session.connection import Session
 from dcp.session.events import Answered, Event, Ready
-from dcp.session.handshake import Agreement, Wishes
+from dcp.session.handshake import Agreement, ConnectionSettings
+from dcp.session.session import Session
 from dcp.wire.frame import Frame
 
 _MANY = 1 << 30
@@ -25,7 +25,7 @@ _AT_ONCE = 512
 class Caller:
     """Asks a node one thing after the other. `host` and `port` are where it was reached."""
 
-    def __init__(self, sock: socket.socket, wishes: Wishes, host: str, port: int, timeout: float) -> None:
+    def __init__(self, sock: socket.socket, wishes: ConnectionSettings, host: str, port: int, timeout: float) -> None:
         self.host, self.port = host, port
         self._socket, self._timeout = sock, timeout
         self._session = Session(wishes, lambda collections: Decoder(collections=collections), time.monotonic())

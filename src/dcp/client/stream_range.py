@@ -6,17 +6,17 @@ import time
 from collections.abc import Mapping
 
 from dcp.checkpoint import Checkpoint
-from dcp.client.access import Access
+from dcp.client.agent import Access
 from dcp.client.dialects import DCP, TAP, check_stream, manner_of, tap_end
-from dcp.client.follower import Follower
-from dcp.client.link import Limits
+from dcp.client.follow.follower import Follower
+from dcp.client.follow.node_link import Limits
+from dcp.client.follow.settings import Terms
+from dcp.client.follow.vbucket import Vbucket
 from dcp.client.opener import Opener
-from dcp.client.questions import failover_logs, high_seqnos, server_version
+from dcp.client.queries import failover_logs, high_seqnos, server_version
 from dcp.client.rollback import rollback_rows, with_rollback
-from dcp.client.terms import Terms
-from dcp.client.vbucket import Vbucket
-from dcp.client.when import Places, Probe, Seen, Span, Time, find, tick
-from dcp.cluster import nobody_has
+from dcp.client.time_search import Places, Probe, Seen, Span, Time, find, tick
+from dcp.cluster_map import nobody_has
 from dcp.columns.decoder import Decoder
 from dcp.errors import LocalProtocolError, TransportError
 from dcp.position import FailoverLog, StreamPosition

@@ -11,7 +11,7 @@ from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, SnapshotError
 from dcp.progress import Progress
 from dcp.session.events import Accepted, Answered, Ended, Event, MapChanged, Purged, Ready, Refused, RolledBack
-from dcp.session.handshake import Agreement, Handshake, Wishes
+from dcp.session.handshake import Agreement, ConnectionSettings, Handshake
 from dcp.session.manifest import Manifest
 from dcp.session.request import stream_request
 from dcp.session.states import REQUESTED
@@ -48,7 +48,7 @@ class Session:
     decoder: makes the decoder of what will come, once it is known whether keys carry collection ids.
     """
 
-    def __init__(self, wishes: Wishes, decoder: Callable[[bool], Decoder], now: float) -> None:
+    def __init__(self, wishes: ConnectionSettings, decoder: Callable[[bool], Decoder], now: float) -> None:
         self.agreement: Agreement | None = None
         self.manifest = Manifest()
         self.streams: dict[int, Stream] = {}
@@ -76,7 +76,7 @@ class Session:
     @classmethod
     def agreed(cls, agreement: Agreement, decoder: Callable[[bool], Decoder], now: float) -> Session:
         """One whose handshake somebody else went through, on the same connection."""
-        session = cls(Wishes("", "", collections=agreement.collections), decoder, now)
+        session = cls(ConnectionSettings("", "", collections=agreement.collections), decoder, now)
         session._out.clear()
         session.agreement = agreement
         return session

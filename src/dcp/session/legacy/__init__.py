@@ -1,0 +1,1 @@
+"""Sessions of the dialects before DCP: TAP and the two UPR drafts."""
