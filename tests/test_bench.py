@@ -33,7 +33,7 @@ from dcp.bench import (  # noqa: E402
 )
 from dcp.bench.frames import KIB, Case  # noqa: E402
 from dcp.bench.producer import producing  # noqa: E402
-from tests.cli.running import PATIENCE, run, start  # noqa: E402
+from tests.cli.commands import PATIENCE, run, start  # noqa: E402
 from tests.pages import README  # noqa: E402
 
 TINY = 16 * KIB

@@ -66,7 +66,7 @@ def test_a_capture_is_shown_as_the_guide_says() -> None:
     pytest.importorskip("click", reason="the command line is an extra")
     from click.testing import CliRunner
 
-    from dcp.cli.group import dcp as command
+    from dcp.cli.commands import dcp as command
 
     shown = (
         (ROOT / "docs/command-line.md")

@@ -6,15 +6,15 @@ import json
 import signal
 from pathlib import Path
 
-from tests.cli.running import start
+from tests.cli.commands import start
 
-PATIENCE = 200
+TIMEOUT = 200
 
 
 def test_the_copy_survives_the_failover(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     demo = start("demo", "--small", "--json", "--out", out)
-    said, complaints = demo.communicate(timeout=PATIENCE)
+    said, complaints = demo.communicate(timeout=TIMEOUT)
     assert (demo.returncode, complaints) == (0, "")
     found = json.loads(said)
     assert found["differing"] == 0
@@ -31,6 +31,6 @@ def test_an_interrupted_demo_leaves_neither_files_nor_a_java(tmp_path: Path) -> 
         assert demo.poll() is None
     demo.send_signal(signal.SIGINT)
     # Java has the other end of the pipe, too: this ends when both have ended.
-    _, said = demo.communicate(timeout=PATIENCE)
+    _, said = demo.communicate(timeout=TIMEOUT)
     assert (demo.returncode, said) == (130, "\ninterrupted\n")
     assert not out.exists()
