@@ -186,6 +186,7 @@ def _high_seqnos(client: Client, options: Options) -> dict[int, int]:
     found = client.high_seqnos()
     count = client.map.num_vbuckets
     wanted = range(count) if options.vbuckets is None else options.vbuckets
+    # Requested vbuckets above the bucket's number do not exist, and are ignored.
     missing = [vbucket for vbucket in wanted if vbucket not in found and vbucket < count]
     if missing:
         raise nobody_has(missing)
@@ -230,6 +231,7 @@ def _counts(by_node: Mapping[str, list[Range]], at_least: int) -> dict[str, int]
     """Return the number of partitions of each node: one, and each further one where partitions are largest."""
     sizes = {node: sum(part.size for part in parts) for node, parts in by_node.items()}
     counts = dict.fromkeys(by_node, 1)
+    # A heap with the size of one partition of each node, the largest first.
     largest = [(-size, node) for node, size in sizes.items()]
     heapq.heapify(largest)
     while largest and sum(counts.values()) < at_least:
