@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from dcp.embedded.rollback import Resume, rollback_point
 from dcp.embedded.store import Item, Vbucket
-from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
-from dcp.progress import Progress
+from dcp.position import UNKNOWN_END, FailoverLog, Progress, StreamPosition
 from dcp.wire.memcached import VbucketState
 
 KEYS = [b"a", b"b", b"c", b"d"]

@@ -12,8 +12,7 @@ import pytest
 import dcp
 from dcp.client.dialects import SESSIONS
 from dcp.embedded import Cluster
-from dcp.position import StreamPosition
-from dcp.progress import Progress
+from dcp.position import Progress, StreamPosition
 from dcp.session.events import Refused
 from dcp.session.stream import Stream
 from dcp.wire import DIALECTS

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import dcp
-from dcp.position import FailoverLog, StreamPosition
-from dcp.progress import Progress
+from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.events import Event
 from dcp.session.handshake import Agreement
 from dcp.session.session import Session

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp.errors import DcpError, RemoteProtocolError, ServerError
-from dcp.progress import Progress
+from dcp.position import Progress
 from dcp.session.session import Session
 from dcp.session.stream import Stream
 from dcp.wire.frame import Frame, encode

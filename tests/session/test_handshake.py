@@ -13,8 +13,7 @@ from dcp.embedded.handlers import HANDLERS
 from dcp.embedded.release import Generation
 from dcp.embedded.users import User
 from dcp.errors import AuthenticationError, DcpError, LocalProtocolError, RemoteProtocolError, ServerError
-from dcp.position import StreamPosition
-from dcp.progress import Progress
+from dcp.position import Progress, StreamPosition
 from dcp.session.events import MapChanged, Ready
 from dcp.session.handshake import ConnectionSettings
 from dcp.session.sasl import Credentials

@@ -10,8 +10,7 @@ import pytest
 
 import dcp
 from dcp.errors import LocalProtocolError, RemoteProtocolError
-from dcp.position import FailoverLog, StreamPosition
-from dcp.progress import Progress
+from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.events import Accepted, Answered, Ended, Refused, RolledBack
 from dcp.session.handshake import Agreement
 from dcp.session.session import Session

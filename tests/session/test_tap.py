@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, ServerError
-from dcp.position import StreamPosition
-from dcp.progress import Progress
+from dcp.position import Progress, StreamPosition
 from dcp.session.events import Accepted, Ended, MapChanged, Refused
 from dcp.session.handshake import ConnectionSettings
 from dcp.session.legacy.tap import ONLY_CHANGES, TapSession, TapStream

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import dcp
-from dcp.position import StreamPosition
-from dcp.progress import Progress
+from dcp.position import Progress, StreamPosition
 from dcp.session.events import Accepted, Ended, Event
 from dcp.session.handshake import ConnectionSettings
 from dcp.session.legacy.tap import TapSession, TapStream

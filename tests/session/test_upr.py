@@ -11,8 +11,7 @@ import dcp
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.handlers import HANDLERS_OF
 from dcp.errors import LocalProtocolError, RemoteProtocolError, ServerError
-from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
-from dcp.progress import Progress
+from dcp.position import UNKNOWN_END, FailoverLog, Progress, StreamPosition
 from dcp.session.events import Accepted, Ended, Refused, RolledBack
 from dcp.session.handshake import Agreement, ConnectionSettings
 from dcp.session.legacy.upr import UprSession

@@ -15,8 +15,7 @@ from dcp.embedded.conversation import Session as Features
 from dcp.embedded.manifest import Change, Manifest
 from dcp.embedded.release import Generation
 from dcp.embedded.store import Item
-from dcp.position import StreamPosition
-from dcp.progress import Progress
+from dcp.position import Progress, StreamPosition
 from dcp.session.events import Accepted, Ended, Event, Refused, RolledBack
 from dcp.session.handshake import Agreement
 from dcp.session.manifest import Manifest as Told

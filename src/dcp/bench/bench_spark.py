@@ -20,7 +20,7 @@ from dcp.bench.frames import KIB, MIB, Case
 from dcp.bench.producer import producing
 from dcp.bench.timing import Measurement, Sample, take_turns
 from dcp.client.commands import Caller
-from dcp.progress import Progress
+from dcp.position import Progress
 from dcp.session.events import Ended
 from dcp.spark.map_in_arrow import in_arrow
 from dcp.spark.schema import Schema

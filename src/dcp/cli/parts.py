@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
-from dcp.checkpoint import Checkpoint, filter_of
-from dcp.checkpoint_file import CheckpointFile, sync_directory
+from dcp.checkpoint import Checkpoint, CheckpointFile, filter_of, sync_directory
 from dcp.cli.changes import Names
 from dcp.cli.positions import load, number_of, of_copy, path_of_copy
 from dcp.cli.writers import FORMATS, Writer

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dcp.checkpoint import Checkpoint
-from dcp.checkpoint_file import CheckpointFile
+from dcp.checkpoint import Checkpoint, CheckpointFile
 from dcp.client.time_search import tick
 from dcp.errors import CheckpointError, LocalProtocolError
 

@@ -9,7 +9,7 @@ from typing import Any
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, SnapshotError
-from dcp.progress import Progress
+from dcp.position import Progress
 from dcp.session.events import Accepted, Answered, Ended, Event, MapChanged, Purged, Ready, Refused, RolledBack
 from dcp.session.handshake import Agreement, ConnectionSettings, Handshake
 from dcp.session.manifest import Manifest

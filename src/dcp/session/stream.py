@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dcp.errors import RemoteProtocolError
-from dcp.position import FailoverLog, StreamPosition
-from dcp.progress import Progress
+from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.manifest import FLATBUFFERS
 from dcp.session.states import OVER, REQUESTED, STREAM, follow, knows
 from dcp.wire.body import FAILOVER_LOG

@@ -16,7 +16,7 @@ from dcp.client.maps import Maps
 from dcp.client.opener import Opener
 from dcp.client.pauses import LONGEST
 from dcp.cluster_map import Node
-from dcp.progress import Progress
+from dcp.position import Progress
 from dcp.session.session import Session
 from dcp.session.stream import Stream
 

@@ -21,7 +21,7 @@ from dcp.client.sight import position, see
 from dcp.client.stats import Counters, Window
 from dcp.client.watch import Seen
 from dcp.errors import DcpError, SnapshotError, TransportError
-from dcp.progress import Progress
+from dcp.position import Progress
 from dcp.session.events import Accepted, Ended, Event, MapChanged, Purged, Ready, Refused, RolledBack
 from dcp.session.session import Delivery
 from dcp.session.stream import Mark

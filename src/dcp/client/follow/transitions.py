@@ -14,7 +14,7 @@ from dcp.client.maps import Maps
 from dcp.client.rollback import EVENT, PURGED
 from dcp.client.stats import Counters
 from dcp.errors import RemoteProtocolError, RollbackError, ServerError, TransportError
-from dcp.progress import Progress
+from dcp.position import Progress
 from dcp.session.events import Refused
 from dcp.session.handshake import CHECK_DIALECT, FOREIGN
 from dcp.session.states import REQUESTED

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dcp.columns.decoder import Decoder
 from dcp.errors import LocalProtocolError
-from dcp.progress import Progress
+from dcp.position import Progress
 from dcp.session.events import Event
 from dcp.session.handshake import ConnectionSettings
 from dcp.session.session import Delivery, Session

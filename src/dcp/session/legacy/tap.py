@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dcp.columns.decoder import Decoder
 from dcp.errors import LocalProtocolError, ServerError
 from dcp.json_reader import MAX_U64
-from dcp.progress import Progress
+from dcp.position import Progress
 from dcp.session.events import Accepted, Ended, Event, MapChanged, Refused
 from dcp.session.handshake import ConnectionSettings
 from dcp.session.legacy.legacy_session import LegacySession

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from dcp.errors import RemoteProtocolError, ServerError
 from dcp.json_reader import MAX_U64
-from dcp.position import NO_LOG, UNKNOWN_END, FailoverLog
-from dcp.progress import Progress
+from dcp.position import NO_LOG, UNKNOWN_END, FailoverLog, Progress
 from dcp.session.events import Accepted, Ended, Event, Refused, RolledBack
 from dcp.session.handshake import CHECK_DIALECT
 from dcp.session.legacy.legacy_session import LegacySession
