@@ -17,7 +17,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 
 from os import strerror
 
-from dcp.errors import FrameError, LocalProtocolError
+from dcp.errors import FrameError, UsageError
 
 cdef enum:
     HEADER_SIZE = 24

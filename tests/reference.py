@@ -51,7 +51,7 @@ class Answer:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     controls: list[tuple[int, dcp.Frame]] = field(default_factory=list)
-    counted: int = 0
+    flow_bytes: int = 0
     error: dcp.FrameError | None = None
 
 
@@ -115,7 +115,7 @@ class Reader:
         if message is not None and said:
             self._act(frame, message.effect)
         if raw[0] in (0x80, 0x08) and not (message and said and message.effect is Effect.UNCOUNTED):
-            self.answer.counted += len(raw)
+            self.answer.flow_bytes += len(raw)
 
     def _act(self, frame: dcp.Frame, effect: Effect) -> None:
         stream = frame.opaque, frame.vbucket, _stream_id(frame) or 0

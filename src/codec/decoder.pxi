@@ -32,7 +32,7 @@ cdef class Decoder:
         cdef Work* w = &self._work
         for name, bound in (("max_frame", max_frame), ("max_value", max_value)):
             if not HEADER_SIZE <= bound <= MOST_DATA // 2:
-                raise LocalProtocolError(f"{name}: expected {HEADER_SIZE} to {MOST_DATA // 2} bytes, found {bound}")
+                raise UsageError(f"{name}: expected {HEADER_SIZE} to {MOST_DATA // 2} bytes, found {bound}")
         self.plan = plan
         w.shapes, w.specs, w.routes, w.at = plan.shapes, plan.specs, plan.routes, plan.at
         w.n_columns = plan.n_columns
@@ -83,7 +83,7 @@ cdef class Decoder:
         return self._work.offset
 
     @property
-    def counted(self):
+    def flow_bytes(self):
         """The bytes for flow control of what is in the batch in work: whole frames of requests, noops left out."""
         return self._work.counted
 
@@ -124,7 +124,7 @@ cdef class Decoder:
         self._enter()
         try:
             if not 0 <= count <= self._handed:
-                raise LocalProtocolError(
+                raise UsageError(
                     f"received: expected 0 to {self._handed} bytes, what the last buffer has left, found {count}"
                 )
             self._own.end += count
@@ -136,7 +136,7 @@ cdef class Decoder:
         """See `receive` of the class for users: how many bytes came, and whether the connection is closed."""
         cdef Line line = Line(fd, bell, -1, 0, False, 0)
         if not RECEIVES:
-            raise LocalProtocolError("receive: expected a system of the POSIX family; use `buffer` and `received`")
+            raise UsageError("receive: expected a system of the POSIX family; use `buffer` and `received`")
         self._enter()
         try:
             if seconds is not None:
@@ -161,13 +161,13 @@ cdef class Decoder:
         if self._torn:
             raise MemoryError("decoder: memory ran out while a batch was handed out, whose rows are lost: begin again")
         if atomic_take(&self._busy):
-            raise LocalProtocolError("decoder: expected one thread at a time, found two")
+            raise UsageError("decoder: expected one thread at a time, found two")
         return 0
 
     cdef int _check_reach(self, Py_ssize_t size) except -1:
         """A view says in 32 bits where in its buffer it points."""
         if self._work.views and size > MOST_DATA:
-            raise LocalProtocolError(f"feed: expected at most {MOST_DATA} bytes at once with views, found {size}")
+            raise UsageError(f"feed: expected at most {MOST_DATA} bytes at once with views, found {size}")
         return 0
 
     cdef int _lend(self, bytes data) except -1:
@@ -276,7 +276,7 @@ cdef class Decoder:
         finally:
             atomic_give(&self._busy)
 
-    def _cut(self, int64_t row, int64_t counted):
+    def _cut(self, int64_t row, int64_t flow_bytes):
         """Forgets the rows from `row` on, and counts only what came before: there is a control that is wrong."""
         cdef Work* w = &self._work
         cdef Bytes* bytes
@@ -284,7 +284,7 @@ cdef class Decoder:
         self._enter()
         try:
             w.forgot = True
-            w.counted = counted
+            w.counted = flow_bytes
             if not 0 <= row < w.rows:
                 return
             for i in range(w.n_columns):
@@ -298,7 +298,7 @@ cdef class Decoder:
         finally:
             atomic_give(&self._busy)
 
-    def _lasts(self):
+    def _last_seqnos(self):
         """(opaque, vbucket, stream id, last seqno) of each stream that rows came of since the last call.
 
         Nothing once rows were forgotten: of those, streams know too much.

@@ -547,7 +547,7 @@ cdef class Recipe:
                 number %= 1 << 64
             details |= {"column": name, "most": (1 << <object>job.fit.bits) - 1, "number": number}
         text = _REFUSALS[refusal].format(**details)
-        raise LocalProtocolError(text if refusal == BUFFER_FULL else f"row {job.row - job.begin}: {text}")
+        raise UsageError(text if refusal == BUFFER_FULL else f"row {job.row - job.begin}: {text}")
 
     cdef int _number_events(self, ArrowArray* array, Job* job) except -1:
         """Which of our events each number means, where the column `event` has numbers into a dictionary of names."""

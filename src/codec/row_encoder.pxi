@@ -103,7 +103,7 @@ cdef class RowWriter:
             return 0
         if column.kind == BYTES:
             if len(<bytes?>cell) > MOST_DATA:
-                raise LocalProtocolError(f"expected a frame of less than 4 GiB, found {len(cell)} bytes")
+                raise UsageError(f"expected a frame of less than 4 GiB, found {len(cell)} bytes")
             column.bytes = <const uint8_t*>PyBytes_AS_STRING(cell)
             (<int32_t*>&self._cells[i])[1] = <int32_t>len(<bytes>cell)
         elif i == self._recipe._special[<int>IN_EVENT]:

@@ -56,7 +56,7 @@ cdef class Splitter:
 
     def __cinit__(self, max_frame not None):
         if not HEADER_SIZE <= max_frame <= (1 << 31) - 1:
-            raise LocalProtocolError(f"max_frame: expected {HEADER_SIZE} to {(1 << 31) - 1} bytes, found {max_frame}")
+            raise UsageError(f"max_frame: expected {HEADER_SIZE} to {(1 << 31) - 1} bytes, found {max_frame}")
         self.max_frame = max_frame
         self._max_frame = max_frame
         self.offset = 0

@@ -126,7 +126,7 @@ def test_changes_come_as_they_happen_and_ctrl_c_ends_it() -> None:
     ("change", "options", "code", "problem"),
     [
         (("s3cret", "wr0ng"), (), 1, "the server refuses user 'dcp': wrong name or password"),
-        (("/default", "/nothing"), (), 1, "bucket 'nothing': there is none of this name"),
+        (("/default", "/nothing"), (), 1, "bucket 'nothing': bucket not found"),
         (("couchbase", "http"), (), 1, r"url: scheme: expected couchbase:// or couchbases://, found http://"),
         (
             ("", ""),

@@ -13,8 +13,8 @@ import dcp
 from dcp.client.dialects import SESSIONS
 from dcp.embedded import Cluster
 from dcp.position import Progress, StreamPosition
-from dcp.session.events import Refused
-from dcp.session.stream import Stream
+from dcp.session.events import StreamRefused
+from dcp.session.stream import ConsumerStream
 from dcp.wire import DIALECTS
 from dcp.wire.memcached import Status, VbucketState
 from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
@@ -271,7 +271,7 @@ def test_connections_of_which_nothing_is_wanted_are_closed() -> None:
             until(lambda: connections._full)
             (link,) = connections._full
             with follower._lock:
-                refusal = Refused(Stream(0, Progress(StreamPosition(0))), Status.NOT_MY_VBUCKET, b"")
+                refusal = StreamRefused(ConsumerStream(0, Progress(StreamPosition(0))), Status.NOT_MY_VBUCKET, b"")
                 follower._outcome.refused(refusal, link.name)
                 follower._work.notify_all()
             until(lambda: link not in connections._full and len(connections._full) == 1)

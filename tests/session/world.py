@@ -16,16 +16,16 @@ from dcp.embedded.manifest import Change, Manifest
 from dcp.embedded.release import Generation
 from dcp.embedded.store import Item
 from dcp.position import Progress, StreamPosition
-from dcp.session.events import Accepted, Ended, Event, Refused, RolledBack
+from dcp.session.events import Event, StreamAccepted, StreamEnded, StreamRefused, StreamRolledBack
 from dcp.session.handshake import Agreement
-from dcp.session.manifest import Manifest as Told
 from dcp.session.session import Delivery, Session
-from dcp.session.stream import Mark, Stream
+from dcp.session.stream import ConsumerStream, LazyPosition
 from dcp.wire.dcp import OpenFlag, StreamEnd
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
+from tests.session.shaking import ready_session
 
 VBUCKETS = 2
 KEYS = [b"k%d" % n for n in range(5)]
@@ -45,7 +45,7 @@ class Follower:
     position: StreamPosition
     applied: list[Row] = field(default_factory=list)
     saved: tuple[tuple[Row, ...], StreamPosition] | None = None
-    stream: Stream | None = None
+    stream: ConsumerStream | None = None
     disordered: bool = False
 
     def forget_above(self, seqno: int) -> None:
@@ -86,7 +86,6 @@ class World:
         self.controls = self._controls()
         self.window = pick.choice([0, 300, 5000])
         self.max_rows = pick.choice([1, 2, 7, 1000])
-        self.manifest = Told()
         self.followers = {
             (vbucket, sid): Follower(chosen, StreamPosition(vbucket))
             for sid, chosen in self._filters()
@@ -226,10 +225,9 @@ class World:
         if "enable_stream_id" in self.controls:
             assert "enable_stream_id" in taken
         agreement = Agreement(frozenset(features), frozenset(taken), flags, None, self.window, 120.0)
-        self.session = Session.agreed(
-            agreement, lambda collections: dcp.Decoder(columns=COLUMNS, collections=collections), 0.0
+        self.session = ready_session(
+            agreement, lambda collections: dcp.Decoder(columns=COLUMNS, collections=collections)
         )
-        self.session.manifest = self.manifest
 
     def _command(self, frame: Frame) -> int:
         assert self.talk is not None
@@ -256,7 +254,7 @@ class World:
                 if follower.disordered:
                     # What came out of order is sent again, except for what was purged meanwhile.
                     follower.forget_above(follower.position.seqno)
-                follower.stream = self.session.open(Progress(follower.position), chosen=follower.chosen)
+                follower.stream = self.session.open(Progress(follower.position), stream_filter=follower.chosen)
 
     def turn_some(self) -> None:
         for _ in range(self.random.randrange(1, 4)):
@@ -306,18 +304,18 @@ class World:
 
     def happened(self, events: Sequence[Event]) -> None:
         for event in events:
-            assert isinstance(event, Accepted | RolledBack | Refused | Ended)
+            assert isinstance(event, StreamAccepted | StreamRolledBack | StreamRefused | StreamEnded)
             self.count(type(event).__name__)
-            if isinstance(event, Accepted):
+            if isinstance(event, StreamAccepted):
                 continue
             assert self.session is not None
             self.waiting.append(self.session.take())
             self.apply(len(self.waiting))
             follower = self.followers[event.stream.key]
             follower.stream = None
-            if isinstance(event, RolledBack):
+            if isinstance(event, StreamRolledBack):
                 self.roll_back(follower, event.seqno)
-            elif isinstance(event, Ended):
+            elif isinstance(event, StreamEnded):
                 assert event.reason == StreamEnd.STATE_CHANGED
             else:
                 raise AssertionError(f"refused: {Status(event.status).name}")
@@ -343,12 +341,12 @@ class World:
                 identity = (row["collection_id"] or 0, row["key"])
                 follower.applied.append((row["seqno"], identity, row["value"] if row["event"] == "mutation" else None))
                 self.count("rows")
-            for key, mark in delivery.marks.items():
+            for key, mark in delivery.positions.items():
                 self.mark(self.followers[key], mark)
             if self.session is not None:
-                self.session.processed(delivery.counted)
+                self.session.processed(delivery.flow_bytes)
 
-    def mark(self, follower: Follower, mark: Mark) -> None:
+    def mark(self, follower: Follower, mark: LazyPosition) -> None:
         follower.position = mark.position
         follower.disordered = mark.progress.disorder is not None
         if follower.disordered:
@@ -404,7 +402,7 @@ class World:
         for _ in range(10_000):
             busy = self.turn()
             assert self.session is not None
-            if self.session.news:
+            if self.session.has_updates:
                 self.waiting.append(self.session.take())
             busy = busy or bool(self.waiting)
             self.apply(len(self.waiting))
@@ -429,10 +427,8 @@ class World:
             assert position.complete
             if self.collections and self.ends_are_told:
                 assert position.seqno == vbucket.high_seqno
-        if self.collections and any(follower.chosen is None for follower in self.followers.values()):
-            there = {number: c.name for number, c in self.bucket.manifest.collections().items()}
-            assert {number: c.name for number, c in self.manifest.collections.items()} == there
-            assert self.manifest.uid == self.bucket.manifest.uid
+            if self.collections and follower.chosen is None and self.ends_are_told:
+                assert position.manifest_uid == self.bucket.manifest.uid
 
 
 # What happens, and how often.

@@ -21,7 +21,7 @@ from dcp.bench.producer import producing
 from dcp.bench.timing import Measurement, Sample, take_turns
 from dcp.client.commands import Caller
 from dcp.position import Progress
-from dcp.session.events import Ended
+from dcp.session.events import StreamEnded
 from dcp.spark.map_in_arrow import in_arrow
 from dcp.spark.schema import Schema
 from dcp.spark.task import rows
@@ -145,7 +145,7 @@ def share_of(login: str, partition: dcp.spark.Partition) -> Share:
             events, _ = caller._session.received(count, 0, _MANY, _MANY)
             bytes_ += count
             rows_ += len(caller._session.take().batch)
-            open_ -= sum(isinstance(event, Ended) for event in events)
+            open_ -= sum(isinstance(event, StreamEnded) for event in events)
     return Share(partition, bytes_, rows_)
 
 

@@ -12,7 +12,7 @@ from dcp.client import network_errors as blame
 from dcp.client.connection_string import Address
 from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError
-from dcp.session.events import Answered, Event, Ready
+from dcp.session.events import CommandAnswered, Event, SessionReady
 from dcp.session.handshake import Agreement, ConnectionSettings
 from dcp.session.session import Session
 from dcp.wire.frame import Frame
@@ -35,7 +35,7 @@ class Caller:
         try:
             while True:
                 event = self._next()
-                if isinstance(event, Ready):
+                if isinstance(event, SessionReady):
                     self.agreement = event.agreement
                     return
         except BaseException:
@@ -57,13 +57,13 @@ class Caller:
         """Many questions of a kind, without waiting for one answer before the next question."""
         answers: list[Frame] = []
         for first in range(0, len(questions), _AT_ONCE):
-            opaques = [self._session.ask(name, **parts) for parts in questions[first : first + _AT_ONCE]]
+            opaques = [self._session.send_command(name, **parts) for parts in questions[first : first + _AT_ONCE]]
             missing = set(opaques)
             found: dict[int, Frame] = {}
             self._deadline = time.monotonic() + self._timeout
             while missing:
                 event = self._next()
-                if isinstance(event, Answered) and event.frame.opaque in missing:
+                if isinstance(event, CommandAnswered) and event.frame.opaque in missing:
                     missing.remove(event.frame.opaque)
                     found[event.frame.opaque] = event.frame
             answers += map(found.__getitem__, opaques)
@@ -71,12 +71,12 @@ class Caller:
 
     def stats(self, group: str) -> dict[str, str]:
         """A group of statistics; none where the node does not have it."""
-        opaque = self._session.ask("stat", key=group.encode())
+        opaque = self._session.send_command("stat", key=group.encode())
         found: dict[str, str] = {}
         self._deadline = time.monotonic() + self._timeout
         while True:
             event = self._next()
-            if not isinstance(event, Answered) or event.frame.opaque != opaque:
+            if not isinstance(event, CommandAnswered) or event.frame.opaque != opaque:
                 continue
             if event.frame.status or not event.frame.key:
                 return found

@@ -10,7 +10,7 @@ from dcp.errors import LocalProtocolError, TransportError
 from dcp.session.legacy.tap import ONLY_CHANGES, TapSession
 from dcp.session.legacy.upr import UprSession
 from dcp.session.session import Session
-from dcp.session.stream import Stream
+from dcp.session.stream import ConsumerStream
 from dcp.wire import DIALECTS
 from dcp.wire.dcp import ENDLESS
 
@@ -38,7 +38,7 @@ class Manner:
     resumes: bool = True
     replays: bool = True
 
-    def leave(self, session: Session, stream: Stream) -> None:
+    def leave(self, session: Session, stream: ConsumerStream) -> None:
         """Let a stream end; where nothing else can, with its connection."""
         if not self.closes:
             raise TransportError(f"vbucket {stream.vbucket}: another node has it now")

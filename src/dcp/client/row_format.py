@@ -8,7 +8,7 @@ from typing import Any
 from dcp.client import options as arguments
 from dcp.client.rollback import EVENT, PURGED, rollback_rows, with_rollback
 from dcp.columns.batch import Batch
-from dcp.columns.cut import Cut, with_cas
+from dcp.columns.cas_filter import CasFilter, with_cas
 from dcp.columns.decoder import Decoder
 from dcp.errors import LocalProtocolError
 
@@ -20,11 +20,11 @@ class Look:
         self._dialect, self._decoding = dialect, decoding
         self._columns = None if columns is None else arguments.names("columns", columns)
 
-    def cut(self, since: int | None, until: int | None) -> Cut:
+    def cut(self, since: int | None, until: int | None) -> CasFilter:
         """What cuts rows out at times. From now on rows have what it goes by."""
         if self._decoding.get("views"):
             raise LocalProtocolError("views: expected False for a stream with a time, whose rows are cut there")
-        cut = Cut(Decoder(self._dialect, self._columns, **self._decoding).schema, since, until)
+        cut = CasFilter(Decoder(self._dialect, self._columns, **self._decoding).schema, since, until)
         self._columns = self._columns and with_cas(self._columns)
         return cut
 

@@ -10,12 +10,12 @@ from dcp.client.stats import Window
 from dcp.client.watch import CONSUMER, NO_CONNECTION, NO_OWNER, RETRYING, SILENT, UNANSWERED, Seen
 from dcp.cluster_map import Node
 from dcp.session.states import REQUESTED
-from dcp.session.stream import Mark
+from dcp.session.stream import LazyPosition
 
 
 def see(vbucket: Vbucket, owner: Node | None, links: Mapping[Node, Link], troubles: Mapping[str, str]) -> Seen:
     """`troubles` has what went wrong last with each node, by its name."""
-    received = vbucket.position.seqno if vbucket.stream is None else vbucket.stream.last
+    received = vbucket.position.seqno if vbucket.stream is None else vbucket.stream.last_seqno
     return Seen(vbucket.number, received, vbucket.end, *_why(vbucket, owner, links, troubles))
 
 
@@ -51,6 +51,6 @@ def is_full(window: Window) -> bool:
     return 0 < window.size <= 2 * window.used
 
 
-def position(mark: Mark) -> int:
+def position(mark: LazyPosition) -> int:
     """The seqno that a consumer has come to."""
-    return max(mark.last, mark.progress.position.seqno)
+    return max(mark.last_seqno, mark.progress.position.seqno)

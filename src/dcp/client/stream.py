@@ -14,7 +14,7 @@ from dcp.client.stats import Counters
 from dcp.client.time_search import Places
 from dcp.client.work import Work
 from dcp.columns.batch import Batch
-from dcp.columns.cut import Cut
+from dcp.columns.cas_filter import CasFilter
 
 
 class ChangeStream:
@@ -32,7 +32,7 @@ class ChangeStream:
         work: Work,
         empty: Checkpoint,
         found: Mapping[str, Places],
-        cut: Cut | None,
+        cut: CasFilter | None,
     ) -> None:
         # It has to be there as long as the stream is.
         self._client = client

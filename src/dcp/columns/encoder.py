@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dcp import _codec
 from dcp.columns.plan import field_offsets
 from dcp.columns.schema import Column, columns_of
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.frame import dialect_of
 from dcp.wire.layout import HEADER_STRUCT, Dialect, Layout, Message, Presence, Role
 
@@ -62,14 +62,14 @@ class Encoder:
 
     def _open(self, rows: ArrowArray, opaque: int | None) -> tuple[_codec.Recipe, object]:
         if not hasattr(rows, "__arrow_c_array__"):
-            raise LocalProtocolError(f"rows: expected a batch or an Arrow record batch, found {type(rows).__name__}")
+            raise UsageError(f"rows: expected a batch or an Arrow record batch, found {type(rows).__name__}")
         if opaque is not None and not 0 <= opaque < 1 << 32:
-            raise LocalProtocolError(f"opaque: expected an integer of 32 bits, found {opaque!r}")
+            raise UsageError(f"opaque: expected an integer of 32 bits, found {opaque!r}")
         schema, array = rows.__arrow_c_array__()
         try:
             described = tuple(_codec.arrow_columns(schema))
         except ValueError as error:
-            raise LocalProtocolError(f"rows: {error}") from None
+            raise UsageError(f"rows: {error}") from None
         return recipe_for(self._dialect.name, described), array
 
 
@@ -79,7 +79,7 @@ def recipe_for(dialect: str, described: _Described, sent_as: tuple[tuple[str, st
     table = dialect_of(dialect)
     numbers = {name: number for number, (name, _, _) in enumerate(described)}
     if "event" not in numbers:
-        raise LocalProtocolError(f"rows: expected a column event, found {', '.join(numbers) or 'none'}")
+        raise UsageError(f"rows: expected a column event, found {', '.join(numbers) or 'none'}")
     messages = [message for message in table.messages if message.role is Role.ROW]
     sent = [table.by_name[dict(sent_as).get(message.name, message.name)] for message in messages]
     # Of the forms that a row can take, the one with most of its fields is meant.
@@ -105,7 +105,7 @@ def _checked(column: tuple[str, str, str | None]) -> tuple[str, str, str | None]
     else:
         fits, text = format in _INTEGERS and values is None, "integers"
     if not fits:
-        raise LocalProtocolError(f"{name}: expected {text}, found the Arrow type {format!r}")
+        raise UsageError(f"{name}: expected {text}, found the Arrow type {format!r}")
     return column
 
 

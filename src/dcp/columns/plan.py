@@ -9,9 +9,9 @@ from typing import Any
 
 from dcp import _codec
 from dcp.columns.schema import Column
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.field import Field
-from dcp.wire.layout import HEADER, HEADER_STRUCT, Dialect, Effect, Kind, Layout, Message, Place, Presence, Role
+from dcp.wire.layout import HEADER, HEADER_STRUCT, Dialect, Effect, FieldPlace, Kind, Layout, Message, Presence, Role
 
 _KINDS = list(Kind)
 _NOWHERE = -1
@@ -33,7 +33,7 @@ def events_of(dialect: Dialect, names: Collection[str] | None) -> tuple[str, ...
         return tuple(name for name in possible if name not in _NOT_BY_DEFAULT)
     for name in names:
         if name not in possible:
-            raise LocalProtocolError(f"events: expected some of {', '.join(possible)}, found {name!r}")
+            raise UsageError(f"events: expected some of {', '.join(possible)}, found {name!r}")
     return tuple(name for name in possible if name in names)
 
 
@@ -92,13 +92,13 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
     }
 
 
-def _places(message: Message, layout: Layout) -> Iterator[Place]:
+def _places(message: Message, layout: Layout) -> Iterator[FieldPlace]:
     """Every number of a row: those of the header, then those of the form."""
     offsets = field_offsets(HEADER, 0)
     for field in HEADER:
         # Where a message has a type, it stands in the place of the datatype.
         if field.name != "datatype" or message.type is None:
-            yield Place(field.name, offsets[field.name], field.width)
+            yield FieldPlace(field.name, offsets[field.name], field.width)
     yield from layout.places()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dcp.errors import LocalProtocolError, RemoteProtocolError
+from dcp.errors import RemoteProtocolError, UsageError
 from dcp.wire.body import JSON, Body
 from dcp.wire.field import struct_of, u8, u16, u32, u64
 
@@ -220,7 +220,7 @@ class SystemEventTable(Body):
             ) from None
 
     def encode(self, content: Any) -> bytes:
-        raise LocalProtocolError("a FlatBuffers system event is given as the bytes of its value")
+        raise UsageError("a FlatBuffers system event is given as the bytes of its value")
 
     def _slots(self, value: bytes, slots: Iterable[tuple[str, str]]) -> Iterable[tuple[str, int | bool | str]]:
         root = _unpack("I", value, 0)

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable
 from enum import IntFlag
 
-from dcp.errors import LocalProtocolError, RemoteProtocolError
+from dcp.errors import RemoteProtocolError, UsageError
 
 
 class Datatype(IntFlag):
@@ -25,7 +25,7 @@ def vbucket_of(key: bytes, vbuckets: int = 1024) -> int:
 def join_collection(collection_id: int, key: bytes) -> bytes:
     """A key as it travels on a connection with collections: behind the id as unsigned LEB128."""
     if not 0 <= collection_id < 1 << 32:
-        raise LocalProtocolError(f"collection id: expected 32 bits, found {collection_id}")
+        raise UsageError(f"collection id: expected 32 bits, found {collection_id}")
     prefix = bytearray()
     while collection_id > 0x7F:
         prefix.append(collection_id & 0x7F | 0x80)
@@ -87,6 +87,6 @@ def join_xattrs(pairs: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> byte
     section = bytearray()
     for name, value in pairs:
         if b"\0" in name or b"\0" in value:
-            raise LocalProtocolError(f"xattrs: expected a name and a value without 00, found {name!r}: {value!r}")
+            raise UsageError(f"xattrs: expected a name and a value without 00, found {name!r}: {value!r}")
         section += (len(name) + len(value) + 2).to_bytes(4, "big") + name + b"\0" + value + b"\0"
     return len(section).to_bytes(4, "big") + bytes(section) + body

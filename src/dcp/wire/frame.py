@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dcp._codec import Splitter
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire import DIALECTS
 from dcp.wire.framing import FrameInfo, RequestInfo
 from dcp.wire.layout import Dialect, Kind, Magic
@@ -100,13 +100,13 @@ def _short(value: int | bytes, longest: int = 32) -> str:
 
 
 def dialect_of(name: str | Dialect) -> Dialect:
-    """The dialect with this name, or the one that is given; LocalProtocolError lists those there are."""
+    """The dialect with this name, or the one that is given; UsageError lists those there are."""
     if isinstance(name, Dialect):
         return name
     try:
         return DIALECTS[name]
     except (KeyError, TypeError):
-        raise LocalProtocolError(f"dialect: expected one of {', '.join(DIALECTS)}, found {name!r}") from None
+        raise UsageError(f"dialect: expected one of {', '.join(DIALECTS)}, found {name!r}") from None
 
 
 def decode(data: bytes, dialect: str = "dcp", *, max_frame: int = MAX_FRAME) -> list[Frame]:
@@ -121,7 +121,7 @@ def decode(data: bytes, dialect: str = "dcp", *, max_frame: int = MAX_FRAME) -> 
 def encode(frame: Frame, dialect: str | Dialect = "dcp") -> bytes:
     """The bytes of a frame. All lengths are computed.
 
-    Raises LocalProtocolError where the frame is not one that the dialect can say.
+    Raises UsageError where the frame is not one that the dialect can say.
     """
     return write_frame(frame, dialect_of(dialect))
 

@@ -126,7 +126,7 @@ HEADER = (
 HEADER_STRUCT = struct_of(HEADER)
 
 
-class Place(NamedTuple):
+class FieldPlace(NamedTuple):
     """Where a field stands in a frame without framing extras, counted from the frame's first byte."""
 
     name: str
@@ -201,12 +201,12 @@ class Layout:
         """What a frame's fields may hold besides `required`."""
         return frozenset(name for name, f in self.fields.items() if f.reserved) | self.measured
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[FieldPlace]:
         """The visible fields of extras and engine section: what a decoder of columns gathers."""
         offset = HEADER_STRUCT.size
         for f in self.extras + self.engine:
             if f.visible:
-                yield Place(f.name, offset, f.width)
+                yield FieldPlace(f.name, offset, f.width)
             offset += f.width
 
 

@@ -16,14 +16,14 @@ from dcp.wire.memcached import DOCUMENT, MEMCACHED, Status
 _SOURCE = "UPR Transport Specification, second draft"
 
 
-class StreamEnd(IntEnum):
+class UprStreamEnd(IntEnum):
     """Why a stream ended."""
 
     OK = 0
     STATE_CHANGED = 1
 
 
-class VbucketState(IntEnum):
+class UprVbucketState(IntEnum):
     """The state of a vbucket; pending and replica have each other's number in every other dialect."""
 
     ACTIVE = 1
@@ -66,12 +66,12 @@ UPR2 = MEMCACHED.extend(
     ),
     _request("get_failover_log", 0x51, Layout(), Layout(value=MAY, body=FAILOVER_LOG)),
     _stream("stream_start", 0x52, Layout()),
-    _stream("stream_end", 0x53, Layout(extras=(u32("reason", StreamEnd),)), effect=Effect.STREAM_END),
+    _stream("stream_end", 0x53, Layout(extras=(u32("reason", UprStreamEnd),)), effect=Effect.STREAM_END),
     _stream("snapshot_start", 0x54, Layout(), effect=Effect.SNAPSHOT),
     _stream("snapshot_end", 0x55, Layout()),
     _stream("mutation", 0x56, Layout(extras=DOCUMENT, key=MUST, value=MAY), Role.ROW),
     _stream("deletion", 0x57, _DELETED, Role.ROW),
     _stream("expiration", 0x58, _DELETED, Role.ROW),
     _stream("stream_flush", 0x59, Layout()),
-    _stream("set_vbucket_state", 0x5A, Layout(extras=(u8("state", VbucketState),))),
+    _stream("set_vbucket_state", 0x5A, Layout(extras=(u8("state", UprVbucketState),))),
 )

@@ -14,7 +14,7 @@ from dcp.wire.dcp import ENDLESS, StreamFlag
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status, VbucketState
-from dcp.wire.upr2 import VbucketState as StateOfDraft2
+from dcp.wire.upr2 import UprVbucketState
 from tests.embedded.legacy.peer import NOW, Peer, bucket, fill, keys, names, rows, stored
 from tests.strategies import CUTS, chunks
 
@@ -238,7 +238,7 @@ def test_a_vbucket_is_handed_over_in_the_second_draft() -> None:
     peer = filled("upr2")
     _, *frames = ask(peer, 1, flags=int(StreamFlag.TAKE_OVER))
     states = [frame.fields["state"] for frame in frames if frame.name == "set_vbucket_state"]
-    assert states == [StateOfDraft2.PENDING, StateOfDraft2.ACTIVE]
+    assert states == [UprVbucketState.PENDING, UprVbucketState.ACTIVE]
     assert names(frames)[-2:] == ["set_vbucket_state", "stream_end"]
     assert keys(frames) == [item.key for item in stored(peer.bucket, 1)]
     assert peer.bucket.active(1).state is VbucketState.DEAD

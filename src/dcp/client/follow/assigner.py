@@ -18,7 +18,7 @@ from dcp.client.pauses import LONGEST
 from dcp.cluster_map import Node
 from dcp.position import Progress
 from dcp.session.session import Session
-from dcp.session.stream import Stream
+from dcp.session.stream import ConsumerStream
 
 log = logging.getLogger("dcp.client")
 
@@ -79,15 +79,15 @@ class Duty:
             # An end that lies before the start is asked for all the same: only so a loss of changes is noticed.
             end = max(vbucket.end, vbucket.position.seqno)
             vbucket.link, vbucket.leaving = link, False
-            vbucket.stream = Stream(0, Progress(vbucket.position), end)
+            vbucket.stream = ConsumerStream(0, Progress(vbucket.position), end)
 
         def command(session: Session) -> None:
             with self._lock:
-                session.wants_tails = self._wants_tails
+                session.require_snapshot_end = self._wants_tails
                 for vbucket in vbuckets:
                     if vbucket.link is link and (asked := vbucket.stream) is not None:
                         vbucket.stream = session.open(
-                            asked.progress, end=asked.end, chosen=self._terms.chosen, flags=self._terms.flags
+                            asked.progress, end=asked.end, stream_filter=self._terms.chosen, flags=self._terms.flags
                         )
 
         if self._opener.manner.one_request:

@@ -14,7 +14,7 @@ from dcp.columns.batch import Batch
 from dcp.errors import TimeoutError
 from dcp.position import StreamPosition
 from dcp.session.session import Delivery
-from dcp.session.stream import Mark
+from dcp.session.stream import LazyPosition
 
 
 @dataclass(eq=False, slots=True)
@@ -22,7 +22,7 @@ class Item:
     """What the consumer gets next, and where streams stand then."""
 
     batch: Batch
-    marks: dict[int, Mark]
+    marks: dict[int, LazyPosition]
     link: Link | None = None
     counted: int = 0
     # What has to be on disk before.
@@ -38,7 +38,7 @@ class Queue:
     def __init__(
         self,
         lock: threading.RLock,
-        marks: dict[int, Mark],
+        marks: dict[int, LazyPosition],
         persistence: Persistence | None,
         done: Callable[[], bool],
     ) -> None:
@@ -89,10 +89,10 @@ class Queue:
     # For what comes.
 
     def deliver(self, link: Link, delivery: Delivery) -> None:
-        marks = {vbucket: mark for (vbucket, _), mark in delivery.marks.items()}
+        marks = {vbucket: mark for (vbucket, _), mark in delivery.positions.items()}
         needs = {} if self._persistence is None else needs_of(marks.values())
-        link.unprocessed += delivery.counted
-        item = Item(delivery.batch, marks, link, delivery.counted, needs)
+        link.unprocessed += delivery.flow_bytes
+        item = Item(delivery.batch, marks, link, delivery.flow_bytes, needs)
         if len(item.batch) or needs:
             self.put(item)
             return

@@ -22,9 +22,18 @@ from dcp.client.stats import Counters, Window
 from dcp.client.watch import Seen
 from dcp.errors import DcpError, SnapshotError, TransportError
 from dcp.position import Progress
-from dcp.session.events import Accepted, Ended, Event, MapChanged, Purged, Ready, Refused, RolledBack
+from dcp.session.events import (
+    DeletionsPurged,
+    Event,
+    MapChanged,
+    SessionReady,
+    StreamAccepted,
+    StreamEnded,
+    StreamRefused,
+    StreamRolledBack,
+)
 from dcp.session.session import Delivery
-from dcp.session.stream import Mark
+from dcp.session.stream import LazyPosition
 from dcp.wire.memcached import Feature
 
 log = logging.getLogger("dcp.client")
@@ -44,7 +53,7 @@ class Follower:
         self._vbuckets = {vbucket.number: vbucket for vbucket in vbuckets}
         within = terms.persisted_within
         self._persistence = None if within is None else Persistence(self._access, within)
-        marks = {number: Mark(Progress(vbucket.position), 0) for number, vbucket in self._vbuckets.items()}
+        marks = {number: LazyPosition(Progress(vbucket.position), 0) for number, vbucket in self._vbuckets.items()}
         self._queue = Queue(self._lock, marks, self._persistence, self._all_done)
         self._maps = Maps(self._access)
         self._connections = Connections(lambda node: opener.open_link(node, self))
@@ -72,7 +81,7 @@ class Follower:
     # For the consumer.
 
     @property
-    def marks(self) -> dict[int, Mark]:
+    def marks(self) -> dict[int, LazyPosition]:
         """Where the consumer stands with each vbucket."""
         return self._queue.marks
 
@@ -113,23 +122,23 @@ class Follower:
             self._queue.changed.notify_all()
 
     def _judge(self, link: Link, event: Event) -> None:
-        if isinstance(event, Ready):
+        if isinstance(event, SessionReady):
             log.info("%s: ready", link.name)
             self._connections.ready(link)
             self._maps.polls |= Feature.CLUSTERMAP_CHANGE_NOTIFICATION not in event.agreement.features
             self._access.learn(event.agreement.config, link.name)
         elif isinstance(event, MapChanged):
             self._maps.told(event.config, link.name)
-        elif isinstance(event, Accepted):
+        elif isinstance(event, StreamAccepted):
             self._outcome.accepted(event.stream)
-        elif isinstance(event, Purged):
+        elif isinstance(event, DeletionsPurged):
             if self._terms.ignore_purged:
                 self._outcome.purged(event.stream.vbucket, event.start, event.seqno)
-        elif isinstance(event, RolledBack):
+        elif isinstance(event, StreamRolledBack):
             self._outcome.rolled_back(event.stream, event.seqno)
-        elif isinstance(event, Refused):
+        elif isinstance(event, StreamRefused):
             self._outcome.refused(event, link.name)
-        elif isinstance(event, Ended):
+        elif isinstance(event, StreamEnded):
             self._outcome.ended(event.stream, event.reason)
 
     def delivered(self, link: Link, delivery: Delivery) -> None:
@@ -137,7 +146,7 @@ class Follower:
             if self._queue.closed or link.closing:
                 return
             self.counters.rows += len(delivery.batch)
-            self.counters.bytes += delivery.counted
+            self.counters.bytes += delivery.flow_bytes
             self.counters.batches += 1
             self._queue.deliver(link, delivery)
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from dcp.client import network_errors as blame
 from dcp.columns.decoder import CAN_RECEIVE, Decoder
 from dcp.errors import DcpError, TransportError
-from dcp.session.events import Ended, Event, RolledBack
+from dcp.session.events import Event, StreamEnded, StreamRolledBack
 from dcp.session.session import Delivery, Session
 from dcp.wire.dcp import StreamEnd
 
@@ -75,7 +75,7 @@ class Link:
         self._waiting = memoryview(b"")
         self._first_news = 0.0
         # Streams that came to their end, and whose rows may not have been delivered yet.
-        self._finished: list[Ended] = []
+        self._finished: list[StreamEnded] = []
         self.thread = threading.Thread(target=self._run, name=f"dcp {name}", daemon=True)
 
     def __repr__(self) -> str:
@@ -146,7 +146,7 @@ class Link:
 
     def _receiver(self, sock: socket.socket, session: Session) -> Decoder | None:
         """What may have the socket for itself: if bytes come in the clear, and none wait to be sent."""
-        ready = CAN_RECEIVE and session.hungry and not self._waiting and not isinstance(sock, ssl.SSLSocket)
+        ready = CAN_RECEIVE and session.wants_bytes and not self._waiting and not isinstance(sock, ssl.SSLSocket)
         return session.receiver if ready else None
 
     def _send(self, sock: socket.socket, session: Session) -> None:
@@ -160,7 +160,7 @@ class Link:
 
     def _draw(self, sock: socket.socket, session: Session, receiver: Decoder) -> bool:
         """Wait and receive as the two below do, in one call until there is something to do. Whether a batch is full."""
-        limits, idle = self._limits, not session.news and not self._finished
+        limits, idle = self._limits, not session.has_updates and not self._finished
         count, closed = receiver.receive(
             sock.fileno(), self._ear.fileno(), self._patience(session), limits.rows, limits.bytes
         )
@@ -176,9 +176,9 @@ class Link:
 
     def _wait(self, sock: socket.socket, session: Session) -> bool:
         """Until bytes come, a command does, or something is due. Whether there are bytes."""
-        if session.hungry and isinstance(sock, ssl.SSLSocket) and sock.pending():
+        if session.wants_bytes and isinstance(sock, ssl.SSLSocket) and sock.pending():
             return True
-        wanted = (selectors.EVENT_READ if session.hungry else 0) | (selectors.EVENT_WRITE if self._waiting else 0)
+        wanted = (selectors.EVENT_READ if session.wants_bytes else 0) | (selectors.EVENT_WRITE if self._waiting else 0)
         readable = self._select(sock, wanted, self._patience(session))
         if not readable:
             self._check_silence(session)
@@ -186,11 +186,11 @@ class Link:
 
     def _patience(self, session: Session) -> float | None:
         """How long nothing has to be done unless something comes."""
-        dues = [due for due in (session.due(), self._linger_ends(session)) if due is not None]
+        dues = [due for due in (session.deadline(), self._linger_ends(session)) if due is not None]
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
     def _check_silence(self, session: Session) -> None:
-        silent = session.due()
+        silent = session.deadline()
         if silent is not None and time.monotonic() >= silent:
             raise TransportError(f"{self.name}: the node said nothing for {silent - session.last_heard:g} s")
 
@@ -211,7 +211,7 @@ class Link:
     def _receive(self, sock: socket.socket, session: Session) -> bool:
         """What is there, until a batch is full. Whether one is."""
         full = False
-        while session.hungry and not full and not self.closing:
+        while session.wants_bytes and not full and not self.closing:
             try:
                 with session.buffer() as room:
                     count = sock.recv_into(room)
@@ -219,7 +219,7 @@ class Link:
                 break
             if count == 0:
                 raise self._closed()
-            if not session.news and not self._finished:
+            if not session.has_updates and not self._finished:
                 self._first_news = time.monotonic()
             events, full = session.received(count, time.monotonic(), self._limits.rows, self._limits.bytes)
             self._tell(session, events)
@@ -247,15 +247,15 @@ class Link:
         """When what came is handed out. Behind the last stream nothing more is to come."""
         if self._finished and not session.streams:
             return self._first_news
-        return self._first_news + self._limits.linger if session.news or self._finished else None
+        return self._first_news + self._limits.linger if session.has_updates or self._finished else None
 
     def _tell(self, session: Session, events: list[Event]) -> None:
         for event in events:
-            if isinstance(event, Ended) and event.reason == StreamEnd.OK:
+            if isinstance(event, StreamEnded) and event.reason == StreamEnd.OK:
                 # Not before its rows, but there is no hurry: many streams end one after the other.
                 self._finished.append(event)
                 continue
-            if isinstance(event, RolledBack | Ended):
+            if isinstance(event, StreamRolledBack | StreamEnded):
                 # Its rows belong before it.
                 self._deliver(session)
             self._owner.happened(self, event)

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from dcp.client.commands import Caller
 from dcp.cluster_map import ClusterMap, Node
 from dcp.errors import ServerError, TransportError
-from dcp.session.stream import Mark
+from dcp.session.stream import LazyPosition
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Status
 
@@ -166,14 +166,14 @@ class Persistence:
             return [None] * len(histories)
 
 
-def needs_of(marks: Iterable[Mark]) -> dict[History, int]:
+def needs_of(marks: Iterable[LazyPosition]) -> dict[History, int]:
     """What has to be on disk before rows up to these marks are safe."""
     needs = {}
     for mark in marks:
         position = mark.position
         # Of a snapshot of which nothing came nothing can be lost.
         end = position.seqno if position.seqno == position.snapshot_start else position.snapshot_end
-        needs[History(position.vbucket, position.vbuuid)] = max(end, mark.last)
+        needs[History(position.vbucket, position.vbuuid)] = max(end, mark.last_seqno)
     return needs
 
 

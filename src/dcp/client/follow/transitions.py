@@ -15,10 +15,10 @@ from dcp.client.rollback import EVENT, PURGED
 from dcp.client.stats import Counters
 from dcp.errors import RemoteProtocolError, RollbackError, ServerError, TransportError
 from dcp.position import Progress
-from dcp.session.events import Refused
-from dcp.session.handshake import CHECK_DIALECT, FOREIGN
+from dcp.session.events import StreamRefused
+from dcp.session.handshake import CHECK_DIALECT, WRONG_DIALECT
 from dcp.session.states import REQUESTED
-from dcp.session.stream import Mark, Stream
+from dcp.session.stream import ConsumerStream, LazyPosition
 from dcp.wire.dcp import StreamEnd
 from dcp.wire.memcached import Status
 
@@ -45,12 +45,12 @@ class Outcome:
         # Vbuckets that are done because they were to go back.
         self.stopped: set[int] = set()
 
-    def accepted(self, stream: Stream) -> None:
+    def accepted(self, stream: ConsumerStream) -> None:
         vbucket = self._vbuckets[stream.vbucket]
         vbucket.pause = 0.0
         log.debug("vbucket %d: a stream comes from seqno %d on", vbucket.number, vbucket.position.seqno)
 
-    def ended(self, stream: Stream, reason: int) -> None:
+    def ended(self, stream: ConsumerStream, reason: int) -> None:
         vbucket = self._vbuckets[stream.vbucket]
         name = StreamEnd(reason).name.lower() if reason in list(StreamEnd) else str(reason)
         self._counters.stream_ends[name] = self._counters.stream_ends.get(name, 0) + 1
@@ -66,7 +66,7 @@ class Outcome:
             if reason == StreamEnd.STATE_CHANGED:
                 self._maps.want()
 
-    def refused(self, event: Refused, node: str) -> None:
+    def refused(self, event: StreamRefused, node: str) -> None:
         vbucket = self._vbuckets[event.stream.vbucket]
         self._release(vbucket)
         if event.status == Status.ERANGE:
@@ -87,7 +87,7 @@ class Outcome:
         name = Status(status).name if status in list(Status) else "unknown"
         if status == Status.EINVAL and self._terms.ignore_purged:
             name += "; ignore_purged takes servers of 7.2 or newer"
-        elif status in FOREIGN and not self._manner.closes:
+        elif status in WRONG_DIALECT and not self._manner.closes:
             # Where it is DCP, the node has taken its open.
             name += f"; {CHECK_DIALECT}"
         return ServerError(f"vbucket {vbucket.number}: the stream was refused: {name}", status)
@@ -125,12 +125,12 @@ class Outcome:
             vbucket.number,
             seqno,
         )
-        if stream.last > seqno:
-            self._go_back(vbucket, stream.last, seqno)
+        if stream.last_seqno > seqno:
+            self._go_back(vbucket, stream.last_seqno, seqno)
 
     # Going back.
 
-    def rolled_back(self, stream: Stream, seqno: int) -> None:
+    def rolled_back(self, stream: ConsumerStream, seqno: int) -> None:
         vbucket = self._vbuckets[stream.vbucket]
         before = stream.position
         self._release(vbucket)
@@ -156,7 +156,7 @@ class Outcome:
             self._queue.fail(RollbackError(vbucket.number, before, asked))
             return
         self._counters.rollbacks += 1
-        mark = Mark(Progress(vbucket.position), 0)
+        mark = LazyPosition(Progress(vbucket.position), 0)
         row = self._terms.rollback_row(vbucket.number, before, vbucket.position.seqno, EVENT)
         self._queue.put(Item(row, {vbucket.number: mark}))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dcp.client.follow.node_link import Link
 from dcp.client.pauses import longer
 from dcp.position import StreamPosition
-from dcp.session.stream import Stream
+from dcp.session.stream import ConsumerStream
 from dcp.wire.dcp import ENDLESS
 
 
@@ -24,7 +24,7 @@ class Vbucket:
     purged: int = 0
     done: bool = False
     link: Link | None = None
-    stream: Stream | None = None
+    stream: ConsumerStream | None = None
     # Whether the stream was asked to end, since another node has the active copy.
     leaving: bool = False
     pause: float = 0.0
@@ -32,7 +32,7 @@ class Vbucket:
     # Why it has no stream, if it has none.
     trouble: str = ""
 
-    def release(self) -> Stream | None:
+    def release(self) -> ConsumerStream | None:
         """It has no stream any more; its position is what came of the one that it had."""
         stream, self.stream, self.link = self.stream, None, None
         if stream is not None:

@@ -16,8 +16,7 @@ from dcp.wire.dcp import StreamFlag
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status, VbucketState
-from dcp.wire.upr2 import StreamEnd
-from dcp.wire.upr2 import VbucketState as StateOfDraft2
+from dcp.wire.upr2 import UprStreamEnd, UprVbucketState
 
 _Answer = Callable[[Frame, Status, int], Frame]
 _STREAMED = (VbucketState.ACTIVE, VbucketState.REPLICA)
@@ -34,7 +33,7 @@ class Draft:
     dialect: str
     magic: Magic
     answers: _Answer
-    ends: Mapping[StreamEnd, tuple[str, Mapping[str, int]]]
+    ends: Mapping[UprStreamEnd, tuple[str, Mapping[str, int]]]
     strict: bool
 
     def encoder(self) -> RowEncoder:
@@ -62,8 +61,8 @@ _DRAFTS = {
             Magic.RESPONSE,
             _answer_1,
             {
-                StreamEnd.OK: ("stream_end_ok", {}),
-                StreamEnd.STATE_CHANGED: ("stream_end_state_changed", {}),
+                UprStreamEnd.OK: ("stream_end_ok", {}),
+                UprStreamEnd.STATE_CHANGED: ("stream_end_state_changed", {}),
             },
             strict=False,
         ),
@@ -71,7 +70,7 @@ _DRAFTS = {
             "upr2",
             Magic.REQUEST,
             _answer_2,
-            {reason: ("stream_end", {"reason": int(reason)}) for reason in StreamEnd},
+            {reason: ("stream_end", {"reason": int(reason)}) for reason in UprStreamEnd},
             strict=True,
         ),
     )
@@ -110,9 +109,9 @@ class UprStream:
             self._started = True
             self._send("stream_start", out)
             if self._hands_over:
-                self._send("set_vbucket_state", out, state=StateOfDraft2.PENDING)
+                self._send("set_vbucket_state", out, state=UprVbucketState.PENDING)
         elif self.vbucket.state is not self._state:
-            self._finish(StreamEnd.STATE_CHANGED, out)
+            self._finish(UprStreamEnd.STATE_CHANGED, out)
         elif not self._run.done:
             self._run.next = out.rows(
                 self.draft.encoder(), self._run.items, self._run.next, opaque=self.opaque, vbucket=self._run.vbucket
@@ -121,13 +120,13 @@ class UprStream:
             self._in_snapshot = False
             self._send("snapshot_end", out)
         elif self.cursor >= self.end_seqno:
-            self._finish(StreamEnd.OK, out)
+            self._finish(UprStreamEnd.OK, out)
         elif self.vbucket.high_seqno > self.cursor:
             self._open_snapshot(out)
         elif self._hands_over:
             self._state = self.vbucket.state = VbucketState.DEAD
-            self._send("set_vbucket_state", out, state=StateOfDraft2.ACTIVE)
-            self._finish(StreamEnd.OK, out)
+            self._send("set_vbucket_state", out, state=UprVbucketState.ACTIVE)
+            self._finish(UprStreamEnd.OK, out)
         else:
             return False
         return True
@@ -140,7 +139,7 @@ class UprStream:
             self._in_snapshot = True
             self._send("snapshot_start", out)
 
-    def _finish(self, reason: StreamEnd, out: Outbox) -> None:
+    def _finish(self, reason: UprStreamEnd, out: Outbox) -> None:
         self.ended = True
         name, fields = self.draft.ends[reason]
         self._send(name, out, **fields)

@@ -1,4 +1,4 @@
-"""Batches without the rows that are of another time. It takes pyarrow."""
+"""Filter of batches by CAS, which is by time. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dcp import _codec
 from dcp.columns.batch import Batch
-from dcp.columns.schema import Schema
+from dcp.columns.schema import BatchSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,16 +16,21 @@ CAS = "cas"
 _MOST = (1 << 64) - 1
 
 
-class Cut:
-    """Leaves the rows whose CAS is at least `since` and below `until`, in the columns of `schema`.
+class CasFilter:
+    """Filter that keeps the rows of a batch whose CAS lies in a range, in the columns of a schema.
 
-    Batches have to have the column `cas` besides. Rows without one are no changes of documents, and stay.
+    schema: columns of the result. The batches need the column `cas`, too.
+    since: lowest CAS to keep; None for no bound.
+    until: lowest CAS not to keep; None for no bound.
+
+    Rows with CAS 0 are kept: they are no changes of documents, such as rollbacks.
     """
 
-    def __init__(self, schema: Schema, since: int | None, until: int | None) -> None:
+    def __init__(self, schema: BatchSchema, since: int | None, until: int | None) -> None:
         self._schema, self._since, self._until = schema, since or 0, _MOST if until is None else until
 
     def __call__(self, batch: Batch) -> Batch:
+        """Return the filtered batch; the same object if nothing had to be removed."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -38,17 +43,18 @@ class Cut:
         wanted = pc.or_(inside, pc.equal(cas, pa.scalar(0, pa.uint64())))
         if batch.schema.names == self._schema.names and pc.all(wanted).as_py():
             return batch
-        left = _Left(record.filter(wanted).select(list(self._schema.names)), batch)
-        return Batch(cast(_codec.Rows, left), self._schema, batch.controls, batch.counted, batch.lasts)
+        rows = _FilteredRows(record.filter(wanted).select(list(self._schema.names)), batch)
+        return Batch(cast(_codec.Rows, rows), self._schema, batch.controls, batch.flow_bytes, batch.last_seqnos)
 
 
 def with_cas(columns: Iterable[str]) -> list[str]:
+    """Return the names, with `cas` among them."""
     names = list(columns)
     return names if CAS in names else [*names, CAS]
 
 
-class _Left:
-    """Rows as a batch wants them, out of a record batch."""
+class _FilteredRows:
+    """A record batch with the interface of `_codec.Rows`."""
 
     def __init__(self, record: pa.RecordBatch, batch: Batch) -> None:
         self._record = record
@@ -64,7 +70,7 @@ class _Left:
         return self._record.__arrow_c_stream__(requested_schema)
 
     def buffers(self, index: int) -> tuple[Any, Any, Any]:
-        """Validity, what has a fixed width, and bytes."""
+        """Return validity, fixed-width buffer and bytes of a column; None for what it lacks."""
         column = self._record.column(index)
         valid, fixed, *data = (column.indices if hasattr(column, "indices") else column).buffers()
         return valid, fixed, data[0] if data else None
