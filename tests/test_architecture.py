@@ -22,6 +22,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 ORDER = [
     *[
         "errors",
+        "value_grammar",
         "_codec",
         "json_reader",
         "wire",
@@ -36,7 +37,7 @@ ORDER = [
 EVERYTHING = frozenset([*ORDER, "embedded", "spark", "bench", "cli", "__init__"])
 MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, room in enumerate(ORDER)} | {
     "embedded": frozenset(
-        ["errors", "_codec", "json_reader", "wire", "columns", "position", "cluster_map", "embedded"]
+        ["errors", "value_grammar", "_codec", "json_reader", "wire", "columns", "position", "cluster_map", "embedded"]
     ),
     "spark": EVERYTHING,
     "bench": EVERYTHING,
