@@ -1,4 +1,4 @@
-"""Spark looks for modules of such names, and finds `format("dcp")` here, so that nobody has to register it."""
+"""Registration of `format("dcp")`: Spark imports every installed module named pyspark_* and uses its DefaultSource."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
-    """Becomes the real one when it is made: whoever looks for any other source imports this, too."""
+    """Stand-in that creates a DcpDataSource.
+
+    Spark imports this module for a lookup of any data source, so it must not import dcp until `dcp` is asked for.
+    """
 
     def __new__(cls, options: dict[str, str]) -> DcpDataSource:
         from dcp.spark import DcpDataSource
@@ -20,4 +23,5 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
+        """Return the name for `format(...)`."""
         return "dcp"

@@ -1,4 +1,4 @@
-"""Tasks that die, wait for nothing, or are stopped: no row is lost or doubled, and no connection is left."""
+"""Tasks that are killed, stalled or cancelled: no row is lost or delivered twice, and no connection is left."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 import dcp.spark
 from dcp.embedded import Cluster
-from dcp.spark import task
-from tests.spark.test_read import ROADS, Read
+from dcp.spark.task import WIRE_BYTES
+from tests.spark.frames import BOTH_WAYS, Read
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 
 
 def connections(cluster: Cluster) -> int:
+    """Return the number of open connections to all nodes."""
     return sum(traffic.connections for traffic in cluster.stats().values())
 
 
 def streams(cluster: Cluster) -> int:
+    """Return the number of open streams of all nodes."""
     return sum(traffic.streams for traffic in cluster.stats().values())
 
 
 @pytest.fixture
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """What Python gets from Spark, a hundred rows at a time."""
+    """Let Spark pass rows to Python in batches of 100."""
     rows = "spark.sql.execution.arrow.maxRecordsPerBatch"
     spark.conf.set(rows, 100)
     yield
@@ -40,9 +42,9 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-@ROADS
-def test_a_task_that_dies_in_its_middle_is_tried_again(spark: SparkSession, cluster: Cluster, read: Read) -> None:
-    def dies_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+@BOTH_WAYS
+def test_a_task_that_is_killed_is_retried(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+    def kill_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -53,47 +55,47 @@ def test_a_task_that_dies_in_its_middle_is_tried_again(spark: SparkSession, clus
             attempt = pa.repeat(context.attemptNumber(), batch.num_rows).cast(pa.int32())
             yield pa.record_batch([batch.column(0), attempt], ["key", "attempt"])
 
-    # About two batches from each node.
+    # Enough for about two batches from each node.
     cluster.load(4000, value_size=1000)
-    frame = read(spark, cluster.url, columns="key,value").mapInArrow(dies_at_first, "key binary, attempt int")
+    frame = read(spark, cluster.url, columns="key,value").mapInArrow(kill_first_attempt, "key binary, attempt int")
     rows = frame.toArrow()
     assert sorted(rows["key"].to_pylist()) == sorted(cluster.truth())
     assert set(rows["attempt"].to_pylist()) == {1}
     until(lambda: connections(cluster) == 0)
 
 
-@ROADS
-def test_a_limit_ends_tasks_that_wait(spark: SparkSession, cluster: Cluster, read: Read) -> None:
-    # Enough for two batches from the other vbuckets of each node: the second one pushes the end of the first to Spark.
-    cluster.load(8 * task._ASKED // 1000, value_size=1000)
-    waits = tuple(partition.vbuckets[0] for partition in dcp.spark.plan(cluster.url).partitions)
-    with cluster.fault("silent", vbuckets=waits):
+@BOTH_WAYS
+def test_a_limit_ends_stalled_tasks(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+    # Enough for two batches from the other vbuckets of each node: Spark sees a batch only when the next one follows.
+    cluster.load(8 * WIRE_BYTES // 1000, value_size=1000)
+    stalled = tuple(partition.vbuckets[0] for partition in dcp.spark.plan(cluster.url).partitions)
+    with cluster.fault("silent", vbuckets=stalled):
         assert len(read(spark, cluster.url).limit(3).collect()) == 3
         until(lambda: connections(cluster) == 0)
 
 
-@ROADS
+@BOTH_WAYS
 def test_a_job_that_is_cancelled_leaves_no_connection(spark: SparkSession, cluster: Cluster, read: Read) -> None:
     from pyspark import InheritableThread
 
     cluster.load(100)
-    told: list[str] = []
+    errors: list[str] = []
 
     def count() -> None:
-        spark.sparkContext.setJobGroup("waits", "for what never comes")
+        spark.sparkContext.setJobGroup("stalled", "waits for silent nodes")
         try:
             read(spark, cluster.url).count()
         except Exception as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     with cluster.fault("silent"):
         job = InheritableThread(target=count)
         job.start()
         until(lambda: streams(cluster) == 8)
-        spark.sparkContext.cancelJobGroup("waits")
+        spark.sparkContext.cancelJobGroup("stalled")
         job.join()
         until(lambda: connections(cluster) == 0)
-    assert ["cancelled" in text for text in told] == [True]
+    assert ["cancelled" in text for text in errors] == [True]
 
 
 def test_a_query_that_is_stopped_leaves_no_connection(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Planned reads of clusters that speak what came before DCP, without Spark."""
+"""Planned reads over TAP and UPR, the dialects before DCP, without Spark."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from dcp.embedded import Cluster
 from dcp.spark.options import Options
 from dcp.spark.planner import Plan, plan
 from dcp.spark.stream_reader import StreamReader
-from dcp.spark.task import rows
+from dcp.spark.task import read_partition
 
 URL = "couchbase://host/bucket"
 LEGACY = ["tap", "upr1", "upr2"]
 
 
 def apply(read: Plan, documents: dict[bytes, bytes]) -> None:
+    """Read a plan, and apply its rows to documents."""
     for partition in read.partitions:
-        for batch in rows(partition, read.options):
+        for batch in read_partition(partition, read.options):
             for row in batch.to_pylist():
                 assert row["event"] in ("mutation", "deletion")
                 if row["event"] == "mutation":
@@ -29,6 +30,7 @@ def apply(read: Plan, documents: dict[bytes, bytes]) -> None:
 
 
 def values(cluster: Cluster) -> dict[bytes, bytes]:
+    """Return the value of each document of the cluster, by key."""
     return {key: found.value for key, found in cluster.truth().items()}
 
 
@@ -43,7 +45,7 @@ def test_a_bucket_is_read(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["upr1", "upr2"])
-def test_a_read_over_upr_goes_on_from_another(dialect: str) -> None:
+def test_a_read_over_upr_resumes_from_another(dialect: str) -> None:
     with Cluster(nodes=2, vbuckets=4, dialect=dialect) as cluster:
         cluster.load(100)
         documents: dict[bytes, bytes] = {}
@@ -55,7 +57,7 @@ def test_a_read_over_upr_goes_on_from_another(dialect: str) -> None:
         assert documents == values(cluster)
 
 
-def test_the_dialect_stands_in_the_url_or_beside_it() -> None:
+def test_the_dialect_is_an_option_of_the_url_or_of_the_read() -> None:
     assert Options.of({"url": URL}).dialect == "dcp"
     for given in ({"url": f"{URL}?dialect=tap"}, {"url": URL, "dialect": "TAP"}):
         read = Options.of(given)
@@ -76,11 +78,11 @@ def test_the_dialect_stands_in_the_url_or_beside_it() -> None:
         ({"collections": "hotel"}, "collections: TAP has no such thing"),
     ],
 )
-def test_what_tap_lacks_is_refused_before_anything_is_planned(options: dict[str, Any], problem: str) -> None:
+def test_options_that_tap_lacks_are_refused_before_planning(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(dcp.LocalProtocolError, match=problem):
         Options.of({"url": URL, "dialect": "tap", **options})
 
 
-def test_nothing_is_followed_over_tap() -> None:
-    with pytest.raises(dcp.LocalProtocolError, match="readStream: TAP numbers no changes"):
+def test_a_stream_over_tap_is_refused() -> None:
+    with pytest.raises(dcp.LocalProtocolError, match="readStream: TAP has no seqnos"):
         StreamReader(Options.of({"url": URL, "dialect": "tap"}))

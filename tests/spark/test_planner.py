@@ -1,4 +1,4 @@
-"""Plans: what each task gets, and that reads which go on from each other's ends miss nothing, whatever fails over."""
+"""Plans: how they divide the work, and that reads which resume from each other miss nothing after failovers."""
 
 from __future__ import annotations
 
@@ -17,25 +17,16 @@ from dcp.errors import CheckpointError, LocalProtocolError, RollbackError
 from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
 from dcp.spark import planner
 from dcp.spark.options import Options
-from dcp.spark.planner import (
-    Plan,
-    Range,
-    divide,
-    filtered_high_seqnos,
-    narrowed,
-    plan,
-    position_after,
-    range_of,
-    shortened,
-    worth_asking,
-)
+from dcp.spark.planner import Plan, divide, filtered_high_seqnos, plan
+from dcp.spark.ranges import Range, narrowed, needs_stream, position_after, range_of, shortened
+from tests.spark.rows import high_seqnos
 
 OPTIONS = Options("couchbase://host/bucket")
 
 
 @dataclass
-class Vbucket:
-    """The writes of a vbucket as its producer has them now: at each seqno a key, and which write it was."""
+class ModelVbucket:
+    """Model of a vbucket on its producer: at each seqno the key, and the number of the write."""
 
     writes: list[tuple[str, int]] = field(default_factory=list)
     log: FailoverLog = field(default_factory=lambda: FailoverLog.of([(1, 0)]))
@@ -46,7 +37,7 @@ class Vbucket:
         self.writes.append((key, self.count))
 
     def change(self, keys: list[str], lose: int | None) -> None:
-        """Writes, and then a failover that loses some of what there is, if any."""
+        """Write keys, and then fail over with the loss of some writes; None is no failover."""
         for key in keys:
             self.write(key)
         if lose is not None:
@@ -63,8 +54,8 @@ class Vbucket:
 
 
 @dataclass
-class Reader:
-    """Keeps the rows it got, and undoes what it is told to."""
+class ModelReader:
+    """Model of a reader: keeps rows, and undoes them as rollbacks demand."""
 
     rows: dict[int, tuple[str, int]] = field(default_factory=dict)
 
@@ -75,12 +66,12 @@ class Reader:
     def state(self) -> dict[str, int]:
         return {key: write for _, (key, write) in sorted(self.rows.items())}
 
-    def read(self, part: Range, vbucket: Vbucket, snapshot: int) -> int:
-        """As a task does; how far it came."""
+    def read(self, part: Range, vbucket: ModelVbucket, snapshot: int) -> int:
+        """Read a range as a task does. Return the seqno that the reader reached."""
         here = part.start
         if part.undone_from is not None:
             self.undo(here.seqno)
-        while (back := asked(here, vbucket)) is not None:
+        while (back := rollback_answer(here, vbucket)) is not None:
             here = here.rolled_back(back)
             self.undo(here.seqno)
         at = here.seqno
@@ -92,7 +83,8 @@ class Reader:
         return at
 
 
-def asked(position: StreamPosition, vbucket: Vbucket) -> int | None:
+def rollback_answer(position: StreamPosition, vbucket: ModelVbucket) -> int | None:
+    """Return the seqno that the producer orders a stream from a position back to; None if it accepts the request."""
     request = position.resume_point()
     resume = Resume(request.start_seqno, request.vbuuid, request.snapshot_start, request.snapshot_end)
     return rollback_point(resume, vbucket.log, vbucket.high, 0)
@@ -100,49 +92,49 @@ def asked(position: StreamPosition, vbucket: Vbucket) -> int | None:
 
 KEYS = st.lists(st.sampled_from("abc"), max_size=4)
 LOSSES = st.none() | st.integers(0, 5)
-# What is written before a read is planned, what between plan and read, the failover then, the size of snapshots,
-# and the failover after the read.
+# Keys written before the plan, keys written between plan and read, the failover then, the size of snapshots, and the
+# failover after the read.
 ROUNDS = st.tuples(KEYS, KEYS, LOSSES, st.integers(1, 9), LOSSES)
 
 
 @settings(max_examples=500)
 @given(st.lists(ROUNDS, max_size=8))
-def test_reads_that_go_on_from_each_other_end_with_the_state_of_the_producer(
+def test_reads_that_resume_from_each_other_end_with_the_state_of_the_producer(
     rounds: list[tuple[list[str], list[str], int | None, int, int | None]],
 ) -> None:
-    vbucket, reader, position = Vbucket(), Reader(), StreamPosition(0)
+    vbucket, reader, position = ModelVbucket(), ModelReader(), StreamPosition(0)
     for before, between, lost_before, snapshot, lost_after in rounds:
         vbucket.change(before, None)
         uuid = vbucket.log.newest.vbuuid
         part = range_of(position, vbucket.high, vbucket.high, uuid, OPTIONS)
         vbucket.change(between, lost_before)
-        # A task whose end got lost fails, and nothing that it did is kept.
+        # A task whose end was lost fails, and its rows are thrown away.
         if vbucket.high >= part.end:
-            came_to = reader.read(part, vbucket, snapshot) if worth_asking(part, uuid) else part.end
-            assert reader.state == vbucket.state_at(came_to)
+            reached = reader.read(part, vbucket, snapshot) if needs_stream(part, uuid) else part.end
+            assert reader.state == vbucket.state_at(reached)
             position = position_after(part, uuid, 0)
         vbucket.change([], lost_after)
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=5), min_size=1, max_size=8))
-def test_without_a_failover_nothing_is_sent_back(rounds: list[list[str]]) -> None:
-    vbucket, position = Vbucket(), StreamPosition(0)
+def test_without_a_failover_nothing_is_rolled_back(rounds: list[list[str]]) -> None:
+    vbucket, position = ModelVbucket(), StreamPosition(0)
     for keys in rounds:
         for key in keys:
             vbucket.write(key)
         part = range_of(position, vbucket.high, vbucket.high, 1, OPTIONS)
         assert part.start.seqno == position.seqno
-        assert asked(part.start, vbucket) is None
+        assert rollback_answer(part.start, vbucket) is None
         position = position_after(part, 1, 0)
         assert position.seqno == vbucket.high
-    # A client that does not know that the history is the same has to go back.
-    assert asked(position, vbucket) == position.snapshot_start
-    quiet = range_of(position, vbucket.high, vbucket.high, 1, OPTIONS)
-    assert quiet.size == 0
-    assert position_after(quiet, 1, 0).complete
+    # A position that was not narrowed is rolled back to the start of its window.
+    assert rollback_answer(position, vbucket) == position.snapshot_start
+    unchanged = range_of(position, vbucket.high, vbucket.high, 1, OPTIONS)
+    assert unchanged.size == 0
+    assert position_after(unchanged, 1, 0).complete
 
 
-def test_what_was_lost_is_undone_or_refused() -> None:
+def test_lost_changes_are_undone_or_an_error() -> None:
     start = StreamPosition(3, 7, 100, 100, 100, marks=(80, 20))
     assert range_of(start, 90, 90, 8, OPTIONS) == Range(start.rolled_back(90), 90, 100)
     with pytest.raises(RollbackError, match="vbucket 3: the cluster has lost changes: go back from seqno 100 to 90"):
@@ -158,7 +150,7 @@ def test_a_window_is_narrowed_in_its_own_history_only() -> None:
     assert narrowed(known, 130, 7) == known
 
 
-def test_a_plan_ends_in_a_window_from_where_the_state_was_whole() -> None:
+def test_the_window_after_a_plan_starts_where_the_state_was_whole() -> None:
     inside = StreamPosition(0, 7, 100, 60, 130, marks=(60, 20))
     assert position_after(Range(inside, 200), 7, 0) == replace(inside, seqno=200, snapshot_end=UNKNOWN_END)
     whole = StreamPosition(0, 7, 100, 100, 100, marks=(60, 20))
@@ -167,7 +159,7 @@ def test_a_plan_ends_in_a_window_from_where_the_state_was_whole() -> None:
     assert position_after(Range(whole, 200), 8, 0) == StreamPosition(0, 8, 200, 0, UNKNOWN_END)
 
 
-def test_where_deletions_are_forgotten_the_state_was_whole_nowhere() -> None:
+def test_below_the_purge_seqno_no_state_counts_as_whole() -> None:
     whole = StreamPosition(0, 7, 100, 100, 100, marks=(60, 20))
     kept = replace(whole, seqno=200, snapshot_end=UNKNOWN_END)
     assert position_after(Range(whole, 200), 7, 60) == replace(kept, marks=(100, 60))
@@ -192,11 +184,11 @@ def test_every_range_is_in_one_partition_of_its_node(ranges: list[Range], nodes:
     counts = Counter(partition.node for partition in partitions)
     assert counts.keys() == most.keys()
     assert counts <= Counter(most)
-    # As many as were asked for, where nothing stands in the way.
+    # The wanted number, within the limits of the nodes.
     assert len(partitions) == min(sum(most.values()), max(len(most), at_least))
 
 
-def test_where_there_is_more_to_read_there_are_more_partitions() -> None:
+def test_a_node_with_more_to_read_gets_more_partitions() -> None:
     ranges = [Range(StreamPosition(number), 3000 if number % 2 else 1000) for number in range(64)]
     owners = {part.vbucket: f"node {part.vbucket % 2}" for part in ranges}
     counts = Counter(partition.node for partition in divide(ranges, owners, 4))
@@ -210,7 +202,7 @@ def test_partitions_are_about_equally_large() -> None:
     assert max(sizes) - min(sizes) <= 10
 
 
-def test_an_end_is_no_further_than_the_bucket_is() -> None:
+def test_an_end_above_the_high_seqno_is_refused() -> None:
     with Cluster(vbuckets=4) as cluster:
         cluster.load(40)
         end = plan(cluster.url).end
@@ -218,16 +210,18 @@ def test_an_end_is_no_further_than_the_bucket_is() -> None:
         last = end.positions[-1]
         beyond = replace(last, seqno=last.seqno + 1, snapshot_end=last.seqno + 1)
         further = replace(end, positions=(*end.positions[:-1], beyond))
-        problem = f"endingOffsets: vbucket 3: expected up to {last.seqno}, where it is, found {last.seqno + 1}"
+        problem = (
+            f"endingOffsets: vbucket 3: expected a seqno up to its high seqno {last.seqno}, found {last.seqno + 1}"
+        )
         with pytest.raises(LocalProtocolError, match=problem):
             plan(cluster.url, endingOffsets=further)
         with pytest.raises(CheckpointError, match="bucket: expected 'default', found 'other'"):
             plan(cluster.url, endingOffsets=replace(end, bucket="other"))
-        # Who does not ask for the vbucket need not care.
+        # A vbucket that is not read is not checked.
         assert plan(cluster.url, vbuckets="0-2", endingOffsets=further).end.positions == end.positions[:-1]
 
 
-def test_the_last_seqno_of_a_scope_is_that_of_its_newest_collection() -> None:
+def test_the_last_seqno_of_a_scope_is_the_highest_of_its_collections() -> None:
     with Cluster(vbuckets=4) as cluster:
         expected: dict[int, int] = {}
         cluster.create_scope("shop")
@@ -246,27 +240,27 @@ def test_the_last_seqno_of_a_scope_is_that_of_its_newest_collection() -> None:
             assert filtered_high_seqnos(client, Checkpoint(collections=(cows,)), None) == client.high_seqnos(cows)
 
 
-def test_a_history_that_begins_while_it_is_planned_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the plan would end where the new history has yet to come, with changes that nobody would read."""
+def test_a_plan_during_a_failover_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the plan would end above the high seqno of the new history, and skip its next changes."""
     with Cluster(vbuckets=1) as cluster:
         cluster.load(50)
-        known = planner.high_seqnos
+        known = planner._high_seqnos
 
-        def and_then_fails(client: dcp.Client, options: Options) -> dict[int, int]:
-            monkeypatch.setattr(planner, "high_seqnos", known)
+        def before_a_failover(client: dcp.Client, options: Options) -> dict[int, int]:
+            monkeypatch.setattr(planner, "_high_seqnos", known)
             found = known(client, options)
             cluster.crash(0)
             cluster.recover(0, lose=10)
             return found
 
-        monkeypatch.setattr(planner, "high_seqnos", and_then_fails)
+        monkeypatch.setattr(planner, "_high_seqnos", before_a_failover)
         planned = plan(cluster.url)
         with dcp.connect(cluster.url) as client:
             uuid = client.failover_logs()[0].newest.vbuuid
         assert [(at.seqno, at.vbuuid) for at in planned.end] == [(40, uuid)]
 
 
-def test_of_a_collection_only_what_it_has_is_planned() -> None:
+def test_a_plan_of_a_collection_ends_at_its_last_seqno() -> None:
     with Cluster(vbuckets=16) as cluster:
         cluster.create_collection("_default", "stock")
 
@@ -274,7 +268,7 @@ def test_of_a_collection_only_what_it_has_is_planned() -> None:
             for key in keys:
                 cluster.upsert(key, b"{}", collection="_default.stock")
             documents = cluster.truth("_default.stock")
-            # Others go on behind it.
+            # Changes of another collection follow.
             cluster.load(200, seed=len(documents))
             return {documents[key.encode()].vbucket: documents[key.encode()].seqno for key in keys}
 
@@ -283,22 +277,17 @@ def test_of_a_collection_only_what_it_has_is_planned() -> None:
 
         expected = write("a", "b", "c")
         first = plan(cluster.url, collections="stock")
-        # That it was made is the first that every vbucket knows of it.
+        # The creation of the collection has a seqno in every vbucket.
         assert ends(first) == dict.fromkeys(range(16), 1) | expected
-        assert {at.vbucket: at.seqno for at in first.end} == highs(cluster)
+        assert {at.vbucket: at.seqno for at in first.end} == high_seqnos(cluster)
         assert plan(cluster.url, collections="stock", start=first.end).partitions == ()
         expected = write("d")
         second = plan(cluster.url, collections="stock", start=first.end)
         assert ends(second) == expected
-        assert {at.vbucket: at.seqno for at in second.end} == highs(cluster)
+        assert {at.vbucket: at.seqno for at in second.end} == high_seqnos(cluster)
 
 
-def highs(cluster: Cluster) -> dict[int, int]:
-    with dcp.connect(cluster.url) as client:
-        return client.high_seqnos()
-
-
-def test_a_range_is_shortened_where_the_last_wanted_seqno_is_known() -> None:
+def test_a_range_is_shortened_to_the_last_seqno_that_passes_the_filter() -> None:
     part = Range(StreamPosition(3, 7, 100, 100, 100), 200)
     assert shortened(part, {}) == shortened(part, {4: 150}) == shortened(part, {3: 300}) == part
     assert shortened(part, {3: 150}) == replace(part, end=150)

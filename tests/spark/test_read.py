@@ -1,10 +1,10 @@
-"""What Spark reads is what the cluster has, over both roads."""
+"""Batch reads with Spark, over mapInArrow and the data source: the rows are those of the cluster."""
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,26 +12,14 @@ import pytest
 
 import dcp.spark
 from dcp.embedded import Cluster
+from tests.spark.frames import BOTH_WAYS, Read, with_data_source, with_map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Read = Callable[..., "DataFrame"]
-
-
-def over_map(spark: SparkSession, url: str, **options: Any) -> DataFrame:
-    return dcp.spark.read(spark, url, **options)
-
-
-def over_source(spark: SparkSession, url: str, **options: Any) -> DataFrame:
-    return spark.read.format("dcp").options(url=url, **options).load()
-
-
-ROADS = pytest.mark.parametrize("read", [over_map, over_source])
-
 
 def documents(frame: DataFrame) -> dict[bytes, tuple[bytes, int, int, int, int]]:
-    """What is left at the end of the changes."""
+    """Return the documents that the rows of a read add up to."""
     found: dict[bytes, tuple[bytes, int, int, int, int]] = {}
     for row in frame.select("event", "key", "value", "cas", "seqno", "rev_seqno", "vbucket").collect():
         if row.event == "mutation":
@@ -42,11 +30,12 @@ def documents(frame: DataFrame) -> dict[bytes, tuple[bytes, int, int, int, int]]
 
 
 def truth(cluster: Cluster, **where: str) -> dict[bytes, tuple[bytes, int, int, int, int]]:
+    """Return the documents that the cluster has."""
     return {key: (t.value, t.cas, t.seqno, t.rev_seqno, t.vbucket) for key, t in cluster.truth(**where).items()}
 
 
-@ROADS
-def test_a_read_is_what_the_cluster_has(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+@BOTH_WAYS
+def test_a_read_has_the_documents_of_the_cluster(spark: SparkSession, cluster: Cluster, read: Read) -> None:
     cluster.load(2000, value_size=300)
     for number in range(0, 200, 3):
         cluster.delete(f"key-{number:010}")
@@ -55,8 +44,8 @@ def test_a_read_is_what_the_cluster_has(spark: SparkSession, cluster: Cluster, r
     assert frame.rdd.getNumPartitions() == 4
 
 
-@ROADS
-def test_only_the_columns_that_were_asked_for_are_read(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+@BOTH_WAYS
+def test_only_requested_columns_are_read(spark: SparkSession, cluster: Cluster, read: Read) -> None:
     cluster.upsert("a", b'{"n": 1}', flags=0xFFFF_FFFF)
     frame = read(spark, cluster.url, columns="flags,key,value,timestamp", key_format="string", VALUEFORMAT="string")
     assert frame.dtypes == [("flags", "bigint"), ("key", "string"), ("value", "string"), ("timestamp", "timestamp")]
@@ -65,7 +54,7 @@ def test_only_the_columns_that_were_asked_for_are_read(spark: SparkSession, clus
     assert int(row.timestamp.timestamp() * 1e6) == pytest.approx(cluster.truth()[b"a"].cas / 1000, abs=100)
 
 
-def test_a_schema_chooses_columns(spark: SparkSession, cluster: Cluster) -> None:
+def test_a_schema_selects_columns(spark: SparkSession, cluster: Cluster) -> None:
     cluster.upsert("a", b"{}")
     reader = spark.read.format("dcp").options(url=cluster.url)
     assert reader.schema("seqno long, key binary").load().collect() == [(1, b"a")]
@@ -73,8 +62,8 @@ def test_a_schema_chooses_columns(spark: SparkSession, cluster: Cluster) -> None
         reader.schema("seqno string").load().collect()
 
 
-@ROADS
-def test_only_the_collections_that_were_asked_for_are_read(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+@BOTH_WAYS
+def test_only_requested_collections_are_read(spark: SparkSession, cluster: Cluster, read: Read) -> None:
     cluster.create_scope("shop")
     cluster.create_collection("shop", "stock")
     cluster.create_collection("shop", "orders")
@@ -89,21 +78,21 @@ def test_only_the_collections_that_were_asked_for_are_read(spark: SparkSession, 
     assert documents(read(spark, cluster.url, collections="shop.orders, _default._default")) == orders | truth(cluster)
 
 
-@ROADS
-def test_only_the_vbuckets_that_were_asked_for_are_read(spark: SparkSession, cluster: Cluster, read: Read) -> None:
+@BOTH_WAYS
+def test_only_requested_vbuckets_are_read(spark: SparkSession, cluster: Cluster, read: Read) -> None:
     cluster.load(100)
     some = {key: row for key, row in truth(cluster).items() if row[4] in (0, 1, 2, 5)}
     assert documents(read(spark, cluster.url, vbuckets="0-2,5")) == some
 
 
-@ROADS
+@BOTH_WAYS
 def test_a_read_of_nothing_is_empty(spark: SparkSession, cluster: Cluster, read: Read) -> None:
     assert read(spark, cluster.url).collect() == []
     cluster.upsert("a", b"{}")
     assert read(spark, cluster.url, startingOffsets="latest").collect() == []
 
 
-def test_the_next_read_goes_on_where_the_plan_ends(spark: SparkSession, cluster: Cluster) -> None:
+def test_the_next_read_resumes_where_the_plan_ends(spark: SparkSession, cluster: Cluster) -> None:
     cluster.load(500)
     plan = dcp.spark.plan(cluster.url)
     assert documents(dcp.spark.read(spark, pickle.loads(pickle.dumps(plan)))) == truth(cluster)
@@ -111,20 +100,22 @@ def test_the_next_read_goes_on_where_the_plan_ends(spark: SparkSession, cluster:
     cluster.upsert("new", b"{}")
     cluster.delete("key-0000000007")
     kept = dcp.Checkpoint.from_json(plan.end.to_json())
-    news = dcp.spark.read(spark, cluster.url, start=kept).collect()
-    assert {(row.event, bytes(row.key)) for row in news} == {("mutation", b"new"), ("deletion", b"key-0000000007")}
-    assert set(before) - {bytes(row.key) for row in news if row.event == "deletion"} | {b"new"} == set(cluster.truth())
-    again = over_source(spark, cluster.url, startingOffsets=plan.end.to_json(), endingOffsets=plan.end.to_json())
+    changes = dcp.spark.read(spark, cluster.url, start=kept).collect()
+    assert {(row.event, bytes(row.key)) for row in changes} == {("mutation", b"new"), ("deletion", b"key-0000000007")}
+    assert set(before) - {bytes(row.key) for row in changes if row.event == "deletion"} | {b"new"} == set(
+        cluster.truth()
+    )
+    again = with_data_source(spark, cluster.url, startingOffsets=plan.end.to_json(), endingOffsets=plan.end.to_json())
     assert again.collect() == []
 
 
-def test_text_that_is_none_is_refused(spark: SparkSession, cluster: Cluster) -> None:
+def test_a_text_column_refuses_bytes_that_are_not_utf8(spark: SparkSession, cluster: Cluster) -> None:
     cluster.upsert("a", b"\xff\xfe")
-    with pytest.raises(Exception, match="valueFormat: expected binary"):
+    with pytest.raises(Exception, match="valueFormat: expected UTF-8"):
         dcp.spark.read(spark, cluster.url, valueFormat="string").collect()
 
 
-@ROADS
+@BOTH_WAYS
 def test_the_password_is_in_no_plan(spark: SparkSession, cluster: Cluster, read: Read) -> None:
     cluster.upsert("a", b"{}")
     frame = read(spark, cluster.url)
@@ -133,7 +124,7 @@ def test_the_password_is_in_no_plan(spark: SparkSession, cluster: Cluster, read:
     assert cluster.credentials.password not in plans + str(frame) + repr(dcp.spark.plan(cluster.url))
 
 
-def test_a_password_in_a_file_does_not_travel(cluster: Cluster, tmp_path: Any, monkeypatch: Any) -> None:
+def test_a_password_in_a_file_is_not_part_of_the_plan(cluster: Cluster, tmp_path: Any, monkeypatch: Any) -> None:
     file = tmp_path / "password"
     file.write_text(cluster.credentials.password + "\n", "utf-8")
     scheme, _, hosts = cluster.url.partition("://")
@@ -147,7 +138,7 @@ def test_a_password_in_a_file_does_not_travel(cluster: Cluster, tmp_path: Any, m
     assert secret in pickle.dumps(dcp.spark.plan(cluster.url))
 
 
-@ROADS
+@BOTH_WAYS
 def test_a_frame_may_be_used_more_than_once(spark: SparkSession, read: Read) -> None:
     with Cluster(vbuckets=1) as cluster:
         cluster.load(10)
@@ -157,19 +148,19 @@ def test_a_frame_may_be_used_more_than_once(spark: SparkSession, read: Read) -> 
         assert keys.count() == 10
 
 
-def test_spark_finds_the_source_where_nobody_registered_it(spark: SparkSession, cluster: Cluster) -> None:
+def test_spark_finds_the_source_without_registration(spark: SparkSession, cluster: Cluster) -> None:
     cluster.load(10)
-    # Another session has what was registered in this one no more.
-    assert over_source(spark.newSession(), cluster.url).count() == 10
+    # A new session does not have the sources that were registered in another one.
+    assert with_data_source(spark.newSession(), cluster.url).count() == 10
 
 
-def test_wrong_options_are_told(spark: SparkSession, cluster: Cluster) -> None:
+def test_wrong_options_are_reported(spark: SparkSession, cluster: Cluster) -> None:
     with pytest.raises(
         Exception, match=r"option 'colums': .*did you mean columns\?.*there are bucket, collections, columns"
     ):
-        over_source(spark, cluster.url, colums="key")
+        with_data_source(spark, cluster.url, colums="key")
     with pytest.raises(dcp.LocalProtocolError, match="there is no column 'kex'"):
-        over_map(spark, cluster.url, columns=["kex"])
+        with_map_in_arrow(spark, cluster.url, columns=["kex"])
 
 
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")

@@ -10,7 +10,7 @@ import pytest
 import dcp.spark
 from dcp.embedded import Cluster
 from tests.spark.recipes import recipes
-from tests.spark.test_task import truth, write
+from tests.spark.rows import replace_and_delete, truth
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +56,7 @@ def test_the_log_and_the_state_are_what_the_cluster_has_after_a_failover_that_lo
         lake.batch()
         before = truth(cluster)
         # Versions that replace what there was, and that nobody has any more afterwards.
-        write(cluster, True)
+        replace_and_delete(cluster)
         lake.plan()
         lake.batch()
         assert documents(lake.state) == truth(cluster)

@@ -12,8 +12,8 @@ import pytest
 
 from dcp.embedded import Cluster
 from tests.spark.driver import READ
+from tests.spark.rows import replace_and_delete, truth
 from tests.spark.standalone import Standalone, driver, found
-from tests.spark.test_task import truth, write
 from tests.waiting import until
 
 # Before Spark 4.2, a batch that was left in its middle is all that such a run does.
@@ -64,7 +64,7 @@ def test_whatever_dies_the_sink_is_what_the_cluster_has(standalone: Standalone, 
             first.until(agrees)
             # An executor, in the middle of a batch.
             with cluster.fault("slow", rate=20_000):
-                write(cluster, True)
+                replace_and_delete(cluster)
                 before = items()
                 first.until(lambda: items() > before)
                 standalone.kill_an_executor()

@@ -1,4 +1,4 @@
-"""Micro-batches by chance: whatever happens between them and in them, the rows come to what the cluster has."""
+"""Random schedules of writes, failovers and restarts: the rows of a stream agree with the cluster in the end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 
 from dcp.embedded import Cluster
 from dcp.errors import DcpError
-from dcp.spark import driver_view as lookout
-from tests.spark.test_stream import AtMost, Query
-from tests.spark.test_task import truth
+from tests.spark.query import ALWAYS_FRESH, MaxRows, Query
+from tests.spark.rows import truth
 
-# What happens in a round, one after the other, and how often in ten.
+# Steps of a round, in their order, with a probability in tenths.
 ROUND = {
     "write": 8,
     "store": 2,
@@ -29,21 +28,21 @@ ROUND = {
 }
 
 
-class Story:
-    """A cluster, a query, and what Spark does with it."""
+class Schedule:
+    """Random steps on a cluster and a query."""
 
     def __init__(self, seed: int, cluster: Cluster) -> None:
         self.random = Random(seed)
         self.cluster = cluster
-        # Half of the stories read a collection, while others are written to, too.
+        # Half of the schedules read one collection while another is written to.
         self.noise = seed % 2 == 1
         cluster.create_collection("_default", "noise")
-        self.query = Query(cluster.url, **({"collections": "_default"} if self.noise else {}))
-        self.shares: Sequence[Any] | None = None
-        # How many writes there are that can be lost.
-        self.young = 0
-        # Whether the batch in work ends where the cluster still is.
-        self.quiet = False
+        self.query = Query(cluster.url, ALWAYS_FRESH, **({"collections": "_default"} if self.noise else {}))
+        self.tasks: Sequence[Any] | None = None
+        # Number of writes that a failover can lose.
+        self.recent = 0
+        # True if the batch ends at the present end of the cluster.
+        self.up_to_date = False
 
     def round(self) -> None:
         for name, often in ROUND.items():
@@ -51,10 +50,10 @@ class Story:
                 getattr(self, f"do_{name.split()[0]}")()
 
     def do_write(self) -> None:
-        self.quiet = False
+        self.up_to_date = False
         there = self.cluster.truth()
         for _ in range(self.random.randint(1, 6)):
-            self.young += 1
+            self.recent += 1
             key = f"key {self.random.randint(0, 9)}"
             if self.noise and self.random.random() < 0.5:
                 self.cluster.upsert(key, b"noise", collection="_default.noise")
@@ -66,69 +65,69 @@ class Story:
                 self.cluster.upsert(key, str(self.random.random()))
 
     def do_lose(self) -> None:
-        """The node comes back without its last writes, and with a new history."""
-        self.quiet = False
+        """Restart the node without its last writes and with a new hischedule."""
+        self.up_to_date = False
         self.cluster.crash(0)
-        self.cluster.recover(0, lose=self.random.randint(0, min(self.young, 6)))
-        self.young = 0
+        self.cluster.recover(0, lose=self.random.randint(0, min(self.recent, 6)))
+        self.recent = 0
 
     def do_store(self) -> None:
-        """Whoever reads from before gets one snapshot, without the versions that were replaced."""
+        """Store everything on disk, so that later streams get one snapshot without replaced versions."""
         self.cluster.snapshot()
 
     def do_plan(self) -> None:
-        """Spark logs where a batch ends, and asks for its tasks."""
-        if self.query.ends is None:
-            limit = self.random.choice([None, None, AtMost(4)])
-            ends = self.query.driver.latestOffset(self.query.offset, limit)
-            self.query.ends = None if ends == self.query.offset else ends
-            self.quiet = limit is None
-        if self.query.ends is not None and self.shares is None:
-            self.shares = self.query.driver.partitions(self.query.offset, self.query.ends)
+        """Log the end of a batch and plan its tasks."""
+        if self.query.end is None:
+            limit = self.random.choice([None, None, MaxRows(4)])
+            end = self.query.next_end(limit)
+            self.query.end = None if end == self.query.offset else end
+            self.up_to_date = limit is None
+        if self.query.end is not None and self.tasks is None:
+            self.tasks = self.query.tasks()
 
     def do_try(self) -> None:
-        """An attempt that does not count."""
-        for share in self.shares or ():
-            for _ in self.query.driver.read(share):
+        """Run an attempt whose rows are thrown away."""
+        for task in self.tasks or ():
+            for _ in self.query.driver.read(task):
                 if self.random.random() < 0.5:
                     return
 
     def do_restart(self) -> None:
         self.query.restart()
-        self.shares = None
+        self.tasks = None
 
     def do_finish(self) -> None:
-        """An attempt that counts, if it comes to its end."""
+        """Run an attempt whose rows count."""
         self.do_plan()
-        if self.shares is not None:
-            batches = [batch for share in self.shares for batch in self.query.driver.read(share)]
+        if self.tasks is not None:
+            batches = [batch for task in self.tasks for batch in self.query.driver.read(task)]
             for batch in batches:
-                self.query.keep(batch)
-            self.query.offset, self.query.ends, self.shares = self.query.ends or {}, None, None
-        if self.quiet:
+                self.query.reader.apply_batch(batch)
+            self.query.commit()
+            self.tasks = None
+        if self.up_to_date:
             assert self.query.reader.documents == truth(self.cluster)
 
     def end(self) -> None:
-        """What there is by now is read to its end."""
+        """Read to the present end of the cluster."""
         self.do_restart()
         self.do_finish()
         self.query.driver.prepareForTriggerAvailableNow()
-        while (ends := self.query.driver.latestOffset(self.query.offset, AtMost(50))) != self.query.offset:
-            self.query.ends = ends
+        while (end := self.query.next_end(MaxRows(50))) != self.query.offset:
+            self.query.end = end
             self.do_finish()
         assert self.query.reader.documents == truth(self.cluster)
         self.query.driver.stop()
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_rows_come_to_what_the_cluster_has(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookout, "_FRESH", -1.0)
+def test_the_rows_agree_with_the_cluster(seed: int) -> None:
     with Cluster(vbuckets=1, seed=seed) as cluster:
-        story = Story(seed, cluster)
+        schedule = Schedule(seed, cluster)
         for _ in range(12):
             try:
-                story.round()
+                schedule.round()
             except DcpError:
-                # The query ends, and somebody starts it again.
-                story.do_restart()
-        story.end()
+                # The query fails, and is restarted.
+                schedule.do_restart()
+        schedule.end()

@@ -22,9 +22,9 @@ from dcp.bench.timing import Measurement, Sample, take_turns
 from dcp.client.commands import Caller
 from dcp.position import Progress
 from dcp.session.events import StreamEnded
-from dcp.spark.map_in_arrow import in_arrow
-from dcp.spark.schema import Schema
-from dcp.spark.task import rows
+from dcp.spark.map_in_arrow import map_partitions
+from dcp.spark.schema import SparkSchema
+from dcp.spark.task import read_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +101,7 @@ def frame_of(spark: SparkSession, plan: dcp.spark.Plan, shares: list[Share], log
                 yield from prebuilt(shares[number], kept(plan)[number], login)
 
     numbers = spark.range(0, len(shares), 1, len(shares))
-    return in_arrow(numbers, tasks, Schema(plan.options))
+    return map_partitions(numbers, tasks, SparkSchema(plan.options))
 
 
 _KEPT: dict[str, list[list[pa.RecordBatch]]] = {}
@@ -111,7 +111,7 @@ def kept(plan: dcp.spark.Plan) -> list[list[pa.RecordBatch]]:
     """What the read makes of each partition, in the memory of this worker. Nobody knows which of them it will get."""
     if plan.options.url not in _KEPT:
         _KEPT.clear()
-        _KEPT[plan.options.url] = [list(rows(partition, plan.options)) for partition in plan.partitions]
+        _KEPT[plan.options.url] = [list(read_partition(partition, plan.options)) for partition in plan.partitions]
     return _KEPT[plan.options.url]
 
 

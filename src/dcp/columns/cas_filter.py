@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CAS = "cas"
-_MOST = (1 << 64) - 1
 
 
 class CasFilter:
@@ -27,24 +26,33 @@ class CasFilter:
     """
 
     def __init__(self, schema: BatchSchema, since: int | None, until: int | None) -> None:
-        self._schema, self._since, self._until = schema, since or 0, _MOST if until is None else until
+        self._schema, self._since, self._until = schema, since or 0, until
 
     def __call__(self, batch: Batch) -> Batch:
         """Return the filtered batch; the same object if nothing had to be removed."""
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         record = batch.to_arrow()
         cas = record.column(CAS)
-        inside = pc.and_(
-            pc.greater_equal(cas, pa.scalar(self._since, pa.uint64())),
-            pc.less(cas, pa.scalar(self._until, pa.uint64())),
-        )
-        wanted = pc.or_(inside, pc.equal(cas, pa.scalar(0, pa.uint64())))
+        wanted = in_time(cas, self._since, self._until)
         if batch.schema.names == self._schema.names and pc.all(wanted).as_py():
             return batch
         rows = _FilteredRows(record.filter(wanted).select(list(self._schema.names)), batch)
         return Batch(cast(_codec.Rows, rows), self._schema, batch.controls, batch.flow_bytes, batch.last_seqnos)
+
+
+def in_time(cas: pa.Array, since: int, until: int | None) -> pa.BooleanArray:
+    """Return, for each row, whether its CAS is at least `since` and below `until`; None is no upper bound.
+
+    Rows with a CAS of 0 are no changes of documents, such as rollbacks; they pass. cas: signed or unsigned.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    inside = pc.greater_equal(cas, pa.scalar(since, cas.type))
+    if until is not None:
+        inside = pc.and_(inside, pc.less(cas, pa.scalar(until, cas.type)))
+    return pc.or_(inside, pc.equal(cas, pa.scalar(0, cas.type)))
 
 
 def with_cas(columns: Iterable[str]) -> list[str]:

@@ -1,10 +1,11 @@
-"""Couchbase's changes as Spark DataFrames: a plan made on the driver, streamed by the tasks."""
+"""Couchbase changes as Spark DataFrames: the driver plans which seqnos to read, the tasks stream them."""
 
 from typing import TYPE_CHECKING, Any
 
 from dcp.spark.java import session_options
 from dcp.spark.map_in_arrow import read
-from dcp.spark.planner import Partition, Plan, Range, plan
+from dcp.spark.planner import Partition, Plan, plan
+from dcp.spark.ranges import Range
 
 if TYPE_CHECKING:
     from dcp.spark.source import DcpDataSource
@@ -13,7 +14,7 @@ __all__ = ["DcpDataSource", "Partition", "Plan", "Range", "plan", "read", "sessi
 
 
 def __getattr__(name: str) -> Any:
-    """The data source is a class of Spark's: what does not use it need not load Spark."""
+    """Import the data source on first use: it derives from a class of pyspark, which plans do not need."""
     if name == "DcpDataSource":
         from dcp.spark.source import DcpDataSource
 

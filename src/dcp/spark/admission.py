@@ -1,4 +1,4 @@
-"""How much a batch may have, in seqnos."""
+"""Size of a micro-batch: its limits in rows and bytes, converted into last seqnos of vbuckets."""
 
 from __future__ import annotations
 
@@ -12,44 +12,53 @@ from dcp.columns.batch import Batch
 from dcp.errors import TimeoutError
 from dcp.position import StreamPosition
 from dcp.spark.options import Options
-from dcp.spark.planner import Partition, Range, still_there
-from dcp.spark.projection import View
+from dcp.spark.planner import Partition, without_dropped
+from dcp.spark.projection import Projection
+from dcp.spark.ranges import Range
 from dcp.spark.task import stream_of
 
-# No server says how large changes are, so some are looked at: so many seqnos of so many vbuckets, up to so many bytes.
+# No server reports the size of changes, so a sample is read: 1,000 seqnos of 4 vbuckets, at most 8 MiB of rows.
 _SEQNOS, _VBUCKETS, _BYTES = 1000, 4, 8 << 20
-_PATIENCE = 2.0
+# Seconds to wait for a batch of the sample.
+_TIMEOUT = 2.0
 
 
-def limited(starts: Mapping[int, StreamPosition], highs: Mapping[int, int], most: int) -> dict[int, int]:
-    """Ends such that about `most` seqnos lie between, each vbucket having its share of what is left."""
-    left = {vbucket: max(0, high - starts[vbucket].seqno) for vbucket, high in highs.items() if vbucket in starts}
-    total = sum(left.values())
+def limited_ends(starts: Mapping[int, StreamPosition], highs: Mapping[int, int], most: int) -> dict[int, int]:
+    """Return ends with about `most` seqnos before them, divided among vbuckets in proportion to their backlogs."""
+    backlogs = {vbucket: max(0, high - starts[vbucket].seqno) for vbucket, high in highs.items() if vbucket in starts}
+    total = sum(backlogs.values())
     if total <= most:
         return dict(highs)
-    return {vbucket: highs[vbucket] - rest + min(rest, -(-most * rest // total)) for vbucket, rest in left.items()}
+    # Rounded up: each vbucket with a backlog gets at least one seqno, so none starves.
+    return {
+        vbucket: highs[vbucket] - backlog + min(backlog, -(-most * backlog // total))
+        for vbucket, backlog in backlogs.items()
+    }
 
 
 def bytes_per_seqno(client: Client, options: Options, ranges: Iterable[Range]) -> float:
-    """What a seqno adds to a batch, by the first changes of the longest ranges; 0 where none of them is wanted."""
+    """Estimate the bytes of rows for each seqno, from the first changes of the longest ranges.
+
+    Return 0 if no change of the sample passes the filters.
+    """
     longest = sorted(heapq.nlargest(_VBUCKETS, ranges, key=lambda part: part.size), key=lambda part: part.vbucket)
-    looked = tuple(replace(part, end=min(part.end, part.start.seqno + _SEQNOS)) for part in longest if part.size > 0)
-    there = still_there(options, client.manifest)
-    if not looked or there is None:
+    sample = tuple(replace(part, end=min(part.end, part.start.seqno + _SEQNOS)) for part in longest if part.size > 0)
+    remaining = without_dropped(options, client.manifest)
+    if not sample or remaining is None:
         return 0.0
-    view, size = View(options, client.collections), 0
-    with stream_of(client, Partition("", looked), there, view.decoded) as stream:
-        for batch in _at_once(stream):
-            size += view(batch.to_arrow()).nbytes
+    projection, size = Projection(options, client.collections), 0
+    with stream_of(client, Partition("", sample), remaining, projection.wire_columns) as stream:
+        for batch in _available(stream):
+            size += projection(batch.to_arrow()).nbytes
             if size >= _BYTES:
                 break
         here = stream.checkpoint.by_vbucket()
-    passed = sum(max(0, here[part.vbucket].seqno - part.start.seqno) for part in looked)
+    passed = sum(max(0, here[part.vbucket].seqno - part.start.seqno) for part in sample)
     return size / passed if passed else 0.0
 
 
-def _at_once(stream: ChangeStream) -> Iterator[Batch]:
-    """What comes without much waiting."""
+def _available(stream: ChangeStream) -> Iterator[Batch]:
+    """Yield batches until the stream ends or one takes too long."""
     with suppress(TimeoutError):
-        while (batch := stream.next(_PATIENCE)) is not None:
+        while (batch := stream.next(_TIMEOUT)) is not None:
             yield batch

@@ -1,4 +1,4 @@
-"""What the driver of a stream sees of the cluster, between its batches."""
+"""Cluster state as the driver of a stream knows it between its batches."""
 
 from __future__ import annotations
 
@@ -14,115 +14,122 @@ from dcp.checkpoint import Checkpoint
 from dcp.client import Client
 from dcp.client.queries import Manifest
 from dcp.errors import LocalProtocolError, ServerError, TransportError
-from dcp.spark.offsets import check
+from dcp.spark.offsets import check_resumable
 from dcp.spark.options import Options
-from dcp.spark.planner import asked_of, filtered_high_seqnos, newest, still_there
+from dcp.spark.planner import filtered_high_seqnos, highs_and_uuids, identity_of, without_dropped
+from dcp.spark.retry import DEFAULTS, Timing
 
-# Spark asks about 90 times a second whether there is something new.
-_FRESH = 1.0
-# So many times as long, purges are taken to be what they were. Servers keep deletions for hours at least.
-_PURGES = 10
+# Purge seqnos are queried this many times less often: servers keep deletions for at least an hour, and the query
+# answers with all statistics of every vbucket.
+_PURGE_FACTOR = 10
 
 
-class Seen(NamedTuple):
-    """What the cluster had when it was looked at: last seqnos, and uuids of histories, of what is asked for."""
+class ClusterState(NamedTuple):
+    """One observation of the cluster: its time, the ids of what is read, high seqnos, and uuids of histories."""
 
-    at: float
-    asked: Checkpoint
+    observed_at: float
+    identity: Checkpoint
     highs: dict[int, int]
     uuids: dict[int, int]
 
 
-class Lookout:
-    """Keeps a client. It connects when it is needed first."""
+class DriverView:
+    """A client, and the latest state of the cluster. It connects on first use."""
 
-    def __init__(self, options: Options) -> None:
-        self.seen: Seen | None = None
-        # Of the newest manifest that a node told.
+    def __init__(self, options: Options, timing: Timing = DEFAULTS) -> None:
+        self.last: ClusterState | None = None
+        # The newest manifest that any node reported. A node with an older one is not believed.
         self.manifest_uid = 0
         self._options = options
+        self._timing = timing
         self._client: Client | None = None
-        self._forgotten = True
+        self._stale = True
         self._purged: tuple[float, Mapping[int, int]] = -math.inf, {}
 
     @property
     def client(self) -> Client:
+        """The driver's client, connected."""
         if self._client is None:
             self._client = dcp.connect(self._options.login.into(self._options.url))
         return self._client
 
-    def look(self) -> Seen:
-        """High seqnos, and then uuids, as in every plan."""
-        if self._forgotten or self.seen is None or time.monotonic() - self.seen.at > _FRESH:
-            at = time.monotonic()
-            # Whether it is the same bucket still. While no node answers, `newest` goes on trying.
+    def current(self) -> ClusterState:
+        """Return the state of the cluster, at most `max_age` seconds old."""
+        if self._stale or self.last is None or time.monotonic() - self.last.observed_at > self._timing.max_age:
+            observed_at = time.monotonic()
+            # The refresh notices a recreated bucket. If no node answers it, highs_and_uuids() retries.
             with suppress(TransportError):
                 self.client.refresh()
-            there = still_there(self._options, self._manifest)
-            highs, uuids = newest(self.client, self._options) if there else ({}, {})
-            asked = self._asked(there or replace(self._options, scope=None, collections=None))
-            self.seen, self._forgotten = Seen(at, asked, highs, uuids), False
-        return self.seen
+            remaining = without_dropped(self._options, self._manifest)
+            highs, uuids = highs_and_uuids(self.client, self._options, self._timing.retry) if remaining else ({}, {})
+            identity = self._identity(remaining or replace(self._options, scope=None, collections=None))
+            self.last, self._stale = ClusterState(observed_at, identity, highs, uuids), False
+        return self.last
 
-    def _asked(self, options: Options) -> Checkpoint:
+    def _identity(self, options: Options) -> Checkpoint:
+        """Return the ids of what is read. Raises LocalProtocolError if a collection was dropped."""
         try:
-            return asked_of(self.client, options)
+            return identity_of(self.client, options)
         except LocalProtocolError as error:
             if not self._options.fail_on_data_loss:
                 raise
-            raise LocalProtocolError(f"{error}; failOnDataLoss=false goes on without what was dropped") from None
+            raise LocalProtocolError(
+                f"{error}; failOnDataLoss=false continues without collections that were dropped"
+            ) from None
 
     def _manifest(self) -> Manifest:
+        """Return the collections manifest, which is never older than one seen before."""
         found = self.client.manifest(self.manifest_uid)
         self.manifest_uid = found.uid
         return found
 
-    def forget(self) -> None:
-        """Let the next look be a new one."""
-        self._forgotten = True
+    def invalidate(self) -> None:
+        """Make the next call of `current` query the cluster."""
+        self._stale = True
 
-    def checked(self, here: Checkpoint, seen: Seen) -> Checkpoint:
-        """Where a stream stands, if it is one of the same bucket and collections."""
+    def checked(self, here: Checkpoint, state: ClusterState) -> Checkpoint:
+        """Return `here`. Raises CheckpointError if it is of another bucket, or of other collections."""
         if not self._options.fail_on_data_loss:
-            # What vanished was made anew behind every offset that there is.
-            here = replace(here, scope=seen.asked.scope, collections=seen.asked.collections)
-        check(here, seen.asked, seen.highs)
+            # A recreated collection starts after every logged offset, so its new id may replace the old one.
+            here = replace(here, scope=state.identity.scope, collections=state.identity.collections)
+        check_resumable(here, state.identity, state.highs)
         return here
 
-    def is_for_us(self, here: Checkpoint, seen: Seen) -> bool:
-        """Whether any of what is new is for this stream, and not for other collections."""
-        if seen.asked.scope is None and not seen.asked.collections:
+    def has_changes(self, here: Checkpoint, state: ClusterState) -> bool:
+        """True if some of the changes after `here` pass the collection filter, or a failover happened."""
+        if state.identity.scope is None and not state.identity.collections:
             return True
         if any(
-            position.seqno > seen.highs[position.vbucket] or position.vbuuid not in (0, seen.uuids[position.vbucket])
+            position.seqno > state.highs[position.vbucket] or position.vbuuid not in (0, state.uuids[position.vbucket])
             for position in here
-            if position.vbucket in seen.highs
+            if position.vbucket in state.highs
         ):
             return True
-        highs = filtered_high_seqnos(self.client, seen.asked, self._options.scope)
+        highs = filtered_high_seqnos(self.client, state.identity, self._options.scope)
         return any(position.seqno < highs.get(position.vbucket, 0) for position in here)
 
-    def wanted(self, seen: Seen) -> dict[int, int]:
-        """The last seqno of each vbucket that is for this stream, where not all are; asked for now."""
+    def filtered_highs(self, state: ClusterState) -> dict[int, int]:
+        """Query the last seqno in each vbucket that passes the collection filter; empty if there is no filter."""
         try:
-            return filtered_high_seqnos(self.client, seen.asked, self._options.scope)
+            return filtered_high_seqnos(self.client, state.identity, self._options.scope)
         except ServerError:
             if self._options.fail_on_data_loss:
                 raise
-        # A collection vanished meanwhile.
+        # A collection was dropped since the state was observed.
         return {}
 
-    def purged(self, here: Checkpoint) -> Mapping[int, int]:
-        """Up to where deletions are forgotten. That moves seldom, and is long in coming for many vbuckets."""
-        at, found = self._purged
+    def purge_seqnos(self, here: Checkpoint) -> Mapping[int, int]:
+        """Return the seqno of each vbucket up to which deletions may be purged; empty for a first batch."""
+        queried_at, found = self._purged
         if not any(position.seqno for position in here):
             return {}
-        if time.monotonic() - at > _FRESH * _PURGES:
-            at, found = time.monotonic(), self.client.purge_seqnos()
-            self._purged = at, found
+        if time.monotonic() - queried_at > self._timing.max_age * _PURGE_FACTOR:
+            queried_at, found = time.monotonic(), self.client.purge_seqnos()
+            self._purged = queried_at, found
         return found
 
     def close(self) -> None:
+        """Close the client. It is connected again when it is used again."""
         if self._client is not None:
             self._client.close()
             self._client = None

@@ -1,4 +1,4 @@
-"""Offsets of a stream: a checkpoint as the JSON that Spark keeps. Equal checkpoints are equal text."""
+"""Offsets of a stream: checkpoints as the JSON that Spark keeps. Equal checkpoints give equal text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _VERSION = 1
 
 
 def to_offset(here: Checkpoint) -> dict[str, Any]:
-    """Numbers of 64 bits are text: seqno, uuid, the window, and the marks."""
+    """Return a checkpoint as an offset of Spark."""
+    # Spark's JSON parsers read numbers as doubles, so 64-bit values are kept as text.
     rows = {str(position.vbucket): _text(position) for position in here}
     return {
         "version": _VERSION,
@@ -28,10 +29,11 @@ def to_offset(here: Checkpoint) -> dict[str, Any]:
 
 
 def from_offset(offset: Mapping[str, Any]) -> Checkpoint:
+    """Return the checkpoint of an offset. Raises CheckpointError unless this source wrote it."""
     try:
         if offset["version"] != _VERSION:
             raise ValueError
-        # Whoever sorts keys has 10 before 2.
+        # Spark may return the keys sorted as text, where "10" is before "2".
         positions = sorted((int(vbucket), text) for vbucket, text in offset["positions"].items())
         return Checkpoint(
             tuple(_position(vbucket, text) for vbucket, text in positions),
@@ -42,39 +44,42 @@ def from_offset(offset: Mapping[str, Any]) -> Checkpoint:
             tuple(offset["collections"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise CheckpointError("offset: expected what this source wrote, found something else") from None
+        raise CheckpointError("offset: expected one that this source wrote, found something else") from None
 
 
-def check(here: Checkpoint, asked: Checkpoint, vbuckets: Collection[int]) -> None:
-    """Raise unless a stream can go on from an offset.
+def check_resumable(here: Checkpoint, identity: Checkpoint, vbuckets: Collection[int]) -> None:
+    """Raise CheckpointError unless a stream can resume from an offset.
 
-    asked: an empty checkpoint of what it is to read now, of these vbuckets.
+    identity: a checkpoint without positions, of the bucket and collections that the stream reads now.
+    vbuckets: those that it reads now.
     """
-    if here.bucket_uuid != asked.bucket_uuid:
+    if here.bucket_uuid != identity.bucket_uuid:
         raise CheckpointError(
-            f"bucket {asked.bucket!r} was deleted and made anew, so no offset holds any more: start with another "
+            f"bucket {identity.bucket!r} was deleted and recreated, so no offset is valid any more: start with another "
             "checkpointLocation"
         )
-    if (here.scope, here.collections) != (asked.scope, asked.collections):
+    if (here.scope, here.collections) != (identity.scope, identity.collections):
         raise CheckpointError(
-            f"scope, collections: expected those that the query began with, {filter_of(here)}, found "
-            f"{filter_of(asked)}: one was dropped and made anew, or the options changed; start with another "
+            f"scope, collections: expected those that the query started with, {filter_of(here)}, found "
+            f"{filter_of(identity)}: one was dropped and recreated, or the options changed; start with another "
             "checkpointLocation"
         )
-    here.check(asked)
+    here.check(identity)
     if more := set(vbuckets) - here.by_vbucket().keys():
         raise CheckpointError(
-            f"option vbuckets: expected none but those that the query began with, found {named(more)}; start with "
+            f"option vbuckets: expected only those that the query started with, found {named(more)}; start with "
             "another checkpointLocation"
         )
 
 
 def _text(position: StreamPosition) -> str:
+    """Return seqno, uuid in hexadecimal, snapshot window and marks, separated by spaces."""
     window = f"{position.snapshot_start} {position.snapshot_end}"
     return f"{position.seqno} {position.vbuuid:x} {window} {','.join(map(str, position.marks))}"
 
 
 def _position(vbucket: int, text: str) -> StreamPosition:
+    """Return the position that `_text` wrote."""
     seqno, uuid, start, end, marks = text.split(" ")
     numbers = tuple(int(mark) for mark in marks.split(",") if mark)
     return StreamPosition(vbucket, int(uuid, 16), int(seqno), int(start), int(end), marks=numbers)

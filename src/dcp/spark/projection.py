@@ -1,4 +1,4 @@
-"""The rows and columns that a read asks for, out of what comes from the wire."""
+"""Rows and columns of a read, selected from decoded batches."""
 
 from __future__ import annotations
 
@@ -11,76 +11,82 @@ import pyarrow.compute as pc
 
 from dcp.client.rollback import EVENT, PURGED
 from dcp.client.time_search import tick
+from dcp.columns.cas_filter import in_time
 from dcp.spark.options import Options
-from dcp.spark.schema import Schema
+from dcp.spark.schema import SparkSchema
 from dcp.spark.values import PATH
 
-# What says that something is undone or lost concerns every reader.
-_TOLD = pa.array([EVENT, PURGED])
+# Rows that report a rollback or lost deletions pass every filter: each reader has to act on them.
+_ALWAYS = pa.array([EVENT, PURGED])
 
 
-class View:
-    """Batches with the columns `decoded` become those of the schema. `paths`: the collections by their ids.
+class Projection:
+    """Converts batches with the columns `wire_columns` into batches of the read's schema, without unwanted rows.
 
-    ends: the vbuckets of which nothing behind a seqno is wanted.
+    paths: returns the collections' paths by id. It is called again when an id is unknown.
+    ends: last wanted seqno, by vbucket; vbuckets that are not in it have none.
     """
 
     def __init__(
         self, options: Options, paths: Callable[[], Mapping[int, str]], ends: Mapping[int, int] | None = None
     ) -> None:
-        self._schema = Schema(options)
+        self._schema = SparkSchema(options)
         self._paths = paths
         self._filters = list(_filters(options, ends or {}))
         wanted = self._schema.names
-        named = ["collection_id"] if {*PATH} & {*wanted} else []
-        self._known = paths() if named else {}
+        ids = ["collection_id"] if {*PATH} & {*wanted} else []
+        self._known = paths() if ids else {}
         filtered = [name for columns, _ in self._filters for name in (*columns, "event")]
-        self.decoded = tuple(dict.fromkeys([*(name for name in wanted if name not in PATH), *named, *filtered]))
+        self.wire_columns = tuple(dict.fromkeys([*(name for name in wanted if name not in PATH), *ids, *filtered]))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the wanted rows and columns of a batch."""
         if self._filters:
-            wanted = reduce(pc.and_, (wants(*(batch[name] for name in columns)) for columns, wants in self._filters))
+            wanted = reduce(pc.and_, (passes(*(batch[name] for name in columns)) for columns, passes in self._filters))
+            # Most batches pass as a whole; filter() would copy them.
             if not pc.all(wanted).as_py():
-                batch = batch.filter(pc.or_(wanted, pc.is_in(batch["event"], value_set=_TOLD)))
+                batch = batch.filter(pc.or_(wanted, pc.is_in(batch["event"], value_set=_ALWAYS)))
         if {*PATH} & {*self._schema.names}:
-            for name, texts in zip(PATH, self._named(batch["collection_id"]), strict=True):
+            for name, texts in zip(PATH, self._scopes_and_collections(batch["collection_id"]), strict=True):
                 batch = batch.append_column(name, texts)
-        return self._schema.checked(batch.select(list(self._schema.names)))
+        return self._schema.with_text(batch.select(list(self._schema.names)))
 
-    def _named(self, ids: pa.Array) -> Iterable[pa.Array]:
-        """Scopes and collections; null where there is no such id any more."""
-        at = self._places(ids)
-        if at.null_count > ids.null_count:
+    def _scopes_and_collections(self, ids: pa.Array) -> Iterable[pa.Array]:
+        """Return the names of scopes and of collections; null where a collection was dropped."""
+        indices = self._indices(ids)
+        if indices.null_count > ids.null_count:
             self._known = self._paths()
-            at = self._places(ids)
+            indices = self._indices(ids)
         parts = [path.split(".") for path in self._known.values()]
-        return [pa.array([part[number] for part in parts], pa.string()).take(at) for number in range(len(PATH))]
+        return [pa.array([part[number] for part in parts], pa.string()).take(indices) for number in range(len(PATH))]
 
-    def _places(self, ids: pa.Array) -> Any:
+    def _indices(self, ids: pa.Array) -> Any:
+        """Return where each id is in the list of known collections; null if it is not."""
         return pc.index_in(ids, value_set=pa.array(list(self._known), pa.int64()))
 
 
 def _filters(options: Options, ends: Mapping[int, int]) -> Iterator[tuple[tuple[str, ...], Callable[..., Any]]]:
-    """What some columns have to be."""
+    """Yield the columns of each filter, and the function that returns for their values which rows pass."""
     since = tick("start", options.start or "beginning")
     if since is not None:
-        yield ("cas",), lambda cas: pc.greater_equal(cas, since)
+        yield ("cas",), lambda cas: in_time(cas, since, None)
     if options.events is not None:
         yield ("event",), lambda event: pc.is_in(event, value_set=pa.array(options.events))
     if options.keys is not None:
-        begins = [key.removesuffix("*") for key in options.keys if key.endswith("*")]
-        whole = pa.array([key.encode() for key in options.keys if not key.endswith("*")], pa.binary())
+        prefixes = [key.removesuffix("*") for key in options.keys if key.endswith("*")]
+        exact = pa.array([key.encode() for key in options.keys if not key.endswith("*")], pa.binary())
 
-        def is_named(key: pa.Array) -> Any:
-            found = (pc.starts_with(key, begin).fill_null(False) for begin in begins)
-            return reduce(pc.or_, found, pc.is_in(key, value_set=whole))
+        def has_key(key: pa.Array) -> Any:
+            found = (pc.starts_with(key, prefix).fill_null(False) for prefix in prefixes)
+            return reduce(pc.or_, found, pc.is_in(key, value_set=exact))
 
-        yield ("key",), is_named
+        yield ("key",), has_key
     if ends:
         vbuckets, last = pa.array(ends.keys(), pa.int32()), pa.array(ends.values(), pa.int64())
 
-        def is_before(vbucket: pa.Array, seqno: pa.Array) -> Any:
+        def is_before_end(vbucket: pa.Array, seqno: pa.Array) -> Any:
             end = last.take(pc.index_in(vbucket, value_set=vbuckets))
+            # Null is a vbucket without an end, or a row without a seqno.
             return pc.less_equal(seqno, end).fill_null(True)
 
-        yield ("vbucket", "seqno"), is_before
+        yield ("vbucket", "seqno"), is_before_end

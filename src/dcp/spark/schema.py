@@ -1,4 +1,4 @@
-"""The columns in Spark's words: their types there, and batches of those types."""
+"""Column types of a read in Spark and in Arrow."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# By the plain types of a batch: the types in Spark and in Arrow.
-_KINDS: dict[str, tuple[str, Any]] = {
+# Types in Spark and in Arrow, by the format of a batch's plain column. Spark has no unsigned types.
+_TYPES: dict[str, tuple[str, Any]] = {
     "i": ("int", pa.int32()),
     "l": ("bigint", pa.int64()),
     "tsu:UTC": ("timestamp", pa.timestamp("us", "UTC")),
@@ -28,8 +28,8 @@ _KINDS: dict[str, tuple[str, Any]] = {
 }
 
 
-class Schema:
-    """The columns of a read. `ddl` is for Spark, `arrow` what its batches have."""
+class SparkSchema:
+    """Columns of a read: their names, their types as DDL for Spark, and the Arrow schema of its batches."""
 
     def __init__(self, options: Options) -> None:
         named = options.columns
@@ -38,41 +38,51 @@ class Schema:
         self.names = named or tuple(formats)
         texts = {"key": options.key_format == "string", "value": options.value_format == "string"}
         texts |= dict.fromkeys(PATH, True)
-        kinds = [_KINDS["u" if texts.get(name) else formats[name]] for name in self.names]
-        self.ddl = ", ".join(f"`{name}` {kind[0]}" for name, kind in zip(self.names, kinds, strict=True))
-        self.arrow = pa.schema([pa.field(name, kind[1]) for name, kind in zip(self.names, kinds, strict=True)])
-        self._kinds = [kind[0] for kind in kinds]
-        self._texts = [name for name in self.names if texts.get(name) and name not in PATH]
+        types = [_TYPES["u" if texts.get(name) else formats[name]] for name in self.names]
+        self.ddl = ", ".join(f"`{name}` {kind[0]}" for name, kind in zip(self.names, types, strict=True))
+        self.arrow = pa.schema([pa.field(name, kind[1]) for name, kind in zip(self.names, types, strict=True)])
+        self._spark_types = [kind[0] for kind in types]
+        self._text_columns = [name for name in self.names if texts.get(name) and name not in PATH]
 
-    def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of plain types, with text where that is asked for."""
-        for name in self._texts:
+    def with_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with key and value as text, where that was requested.
+
+        Raises LocalProtocolError if one of them is not UTF-8.
+        """
+        for name in self._text_columns:
             try:
                 batch = batch.set_column(self.names.index(name), name, pc.cast(batch[name], pa.string()))
             except pa.ArrowInvalid as error:
-                raise LocalProtocolError(f"{name}Format: expected binary, since not all are UTF-8: {error}") from None
+                raise LocalProtocolError(
+                    f"{name}Format: expected UTF-8, found other bytes: {error}; use {name}Format=binary"
+                ) from None
         return batch
 
     def struct(self) -> StructType:
+        """Return the schema as Spark's class."""
         from pyspark.sql import types
 
-        kinds = {"string": types.StringType, "binary": types.BinaryType, "timestamp": types.TimestampType}
-        kinds |= {"int": types.IntegerType, "bigint": types.LongType}
+        classes = {"string": types.StringType, "binary": types.BinaryType, "timestamp": types.TimestampType}
+        classes |= {"int": types.IntegerType, "bigint": types.LongType}
         struct = types.StructType()
-        for name, kind in zip(self.names, self._kinds, strict=True):
-            struct.add(name, kinds[kind]())
+        for name, kind in zip(self.names, self._spark_types, strict=True):
+            struct.add(name, classes[kind]())
         return struct
 
 
-def chosen_by(struct: StructType, options: Options) -> tuple[str, ...]:
-    """The columns that a schema names. They have the types that they have: Spark would take other ones silently."""
-    chosen = replace(options, columns=tuple(struct.fieldNames()))
-    for own, wanted in zip(Schema(chosen).struct(), struct, strict=True):
+def selected_columns(struct: StructType, options: Options) -> tuple[str, ...]:
+    """Return the columns that a user's schema names.
+
+    Raises LocalProtocolError if a type differs from the column's, or if a column is NOT NULL: Spark would take either
+    without an error, and misread the rows.
+    """
+    selected = replace(options, columns=tuple(struct.fieldNames()))
+    for own, wanted in zip(SparkSchema(selected).struct(), struct, strict=True):
         if own.dataType != wanted.dataType:
             raise LocalProtocolError(
                 f"schema: {own.name}: expected {own.dataType.simpleString()}, found "
-                f"{wanted.dataType.simpleString()}; cast it behind the source"
+                f"{wanted.dataType.simpleString()}; cast the column after load()"
             )
         if not wanted.nullable:
-            raise LocalProtocolError(f"schema: {own.name}: expected one that may be null, found NOT NULL")
-    return chosen.columns or ()
+            raise LocalProtocolError(f"schema: {own.name}: expected a nullable column, found NOT NULL")
+    return selected.columns or ()

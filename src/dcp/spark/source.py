@@ -1,4 +1,4 @@
-"""The Data Source: `format("dcp")` of `spark.read` and `spark.readStream`, planned and read as by `read`."""
+"""The Data Source: `format("dcp")` of `spark.read` and `spark.readStream`, planned and read as by `dcp.spark.read`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pyspark.sql.types import StructType
 from dcp.errors import DcpError
 from dcp.spark.options import Options
 from dcp.spark.planner import plan_for
-from dcp.spark.schema import Schema, chosen_by
-from dcp.spark.share import Share
-from dcp.spark.stream_reader import StreamReader
-from dcp.spark.task import rows
+from dcp.spark.schema import SparkSchema, selected_columns
+from dcp.spark.stream_reader import StreamReader, TaskPartition
+from dcp.spark.task import read_partition
 
-# Spark 4.0 finds `dcp` by itself, and refuses to register that name. Who does so anyway registers one that nobody uses.
+# Spark 4.0 finds `dcp` through the package pyspark_dcp, and refuses to register a name that it finds that way. So that
+# `register` works in every version, it registers a name there that nobody uses.
 _NAME = "dcp registered" if pyspark.__version__.startswith("4.0.") else "dcp"
 
 
 class DcpDataSource(DataSource):  # type: ignore[misc]
-    """Register it with `spark.dataSource.register(dcp.spark.DcpDataSource)`.
+    """Data source `dcp`, for `spark.dataSource.register(dcp.spark.DcpDataSource)`.
 
-    A schema that is given chooses columns, as the option `columns` does.
+    A schema that is given selects columns, as the option `columns` does.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -35,47 +35,56 @@ class DcpDataSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
+        """Return the name for `format(...)`."""
         return _NAME
 
     def schema(self) -> StructType:
-        return Schema(self._chosen).struct()
+        """Return the columns of a read with these options."""
+        return SparkSchema(self._chosen).struct()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return Reader(replace(self._chosen, columns=chosen_by(schema, self._chosen)))
+        """Return the reader of a batch query."""
+        return BatchReader(replace(self._chosen, columns=selected_columns(schema, self._chosen)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
         try:
-            return StreamReader(replace(self._chosen, columns=chosen_by(schema, self._chosen)))
+            return StreamReader(replace(self._chosen, columns=selected_columns(schema, self._chosen)))
         except DcpError as error:
-            return Refused(error)
+            return FailingStreamReader(error)
 
 
-class Reader(DataSourceReader):  # type: ignore[misc]
+class BatchReader(DataSourceReader):  # type: ignore[misc]
     """A batch read, planned once for each `load()`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Share(partition) for partition in plan_for(self._options).partitions]
+        """Plan the tasks, on the driver."""
+        return [TaskPartition(partition) for partition in plan_for(self._options).partitions]
 
-    def read(self, share: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes a partition of its own where there is none.
-        if isinstance(share, Share):
-            yield from rows(share.partition, self._options)
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition, on an executor."""
+        # For a read without partitions Spark makes one of its own class, which has no rows.
+        if isinstance(partition, TaskPartition):
+            yield from read_partition(partition.partition, self._options)
 
 
-class Refused(DataSourceStreamReader):  # type: ignore[misc]
-    """Raises when it is asked first. Behind what is raised while it is made, Spark fails with a mistake of its own."""
+class FailingStreamReader(DataSourceStreamReader):  # type: ignore[misc]
+    """Reader that raises on first use: Spark masks exceptions raised in streamReader() with an UnboundLocalError."""
 
     def __init__(self, error: DcpError) -> None:
         self._error = error
 
     def initialOffset(self) -> NoReturn:
+        """Raise the error."""
         raise self._error
 
     def latestOffset(self, *_: object) -> NoReturn:
+        """Raise the error."""
         raise self._error
 
     def read(self, _: InputPartition) -> NoReturn:
+        """Raise the error."""
         raise self._error

@@ -1,6 +1,7 @@
-"""`spark.readStream.format("dcp")`: each micro-batch is a planned read that goes on from the one before.
+"""`spark.readStream.format("dcp")`: each micro-batch is a planned read that resumes where the one before ended.
 
-docs/spark-semantics.md says why nothing is missed although Spark logs the end of a batch before its tasks run.
+Spark logs the end of a batch before its tasks run, so `latestOffset` decides what a batch reads without seeing a row of
+it. docs/spark-semantics.md says why nothing is missed nevertheless.
 """
 
 from __future__ import annotations
@@ -19,24 +20,14 @@ from dcp.checkpoint import Checkpoint
 from dcp.client.dialects import TAP
 from dcp.errors import LocalProtocolError, ServerError, TransportError
 from dcp.position import UNKNOWN_END, StreamPosition
-from dcp.spark.admission import bytes_per_seqno, limited
-from dcp.spark.driver_view import Lookout, Seen
+from dcp.spark.admission import bytes_per_seqno, limited_ends
+from dcp.spark.driver_view import ClusterState, DriverView
 from dcp.spark.offsets import from_offset, to_offset
 from dcp.spark.options import Options
-from dcp.spark.planner import (
-    Range,
-    divide,
-    newest,
-    owners_of,
-    patiently,
-    position_after,
-    positions,
-    range_of,
-    shortened,
-    worth_asking,
-)
-from dcp.spark.share import Share
-from dcp.spark.task import rows
+from dcp.spark.planner import Partition, divide, highs_and_uuids, owners_of, positions
+from dcp.spark.ranges import Range, needs_stream, position_after, range_of, shortened
+from dcp.spark.retry import DEFAULTS, OutageTimer, Timing, retry
+from dcp.spark.task import read_partition
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -45,204 +36,232 @@ except ImportError:  # Before Spark 4.2.
 
 log = logging.getLogger("dcp.spark")
 
-# How long the driver does without nodes.
-_PATIENCE = 60.0
+
+class TaskPartition(InputPartition):  # type: ignore[misc]
+    """A partition of a plan, in the class that Spark requires to send it to a task."""
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__(None)
+        self.partition = partition
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Made on the driver, where it keeps a client, and for the executors, where only `read` is called."""
+    """Planner of micro-batches on the driver, where it keeps a client. Executors call `read` of a pickled copy only.
 
-    def __init__(self, options: Options) -> None:
+    Raises LocalProtocolError for options that a stream cannot have.
+    """
+
+    def __init__(self, options: Options, timing: Timing = DEFAULTS) -> None:
         if options.dialect == TAP:
-            raise LocalProtocolError("readStream: TAP numbers no changes, so no batch can go on from another: use read")
+            raise LocalProtocolError("readStream: TAP has no seqnos to resume a batch from: use spark.read")
         if options.end is not None:
             raise LocalProtocolError(
-                "option endingOffsets: readStream has no end: use trigger(availableNow=True), or read"
+                "option endingOffsets: readStream has no end: use trigger(availableNow=True), or spark.read"
             )
         self._options = options if options.start is not None else replace(options, start="now")
-        self._lookout = Lookout(self._options)
-        self._first: dict[str, Any] | None = None
-        self._last: dict[str, Any] | None = None
-        # An offset behind which there was nothing new, and when.
-        self._idle: tuple[Seen, dict[str, Any]] | None = None
+        self._timing = timing
+        self._view = DriverView(self._options, timing)
+        self._initial: dict[str, Any] | None = None
+        self._latest: dict[str, Any] | None = None
+        # The state in which nothing was new after an offset, and that offset: the same pair needs no second query.
+        self._idle: tuple[ClusterState, dict[str, Any]] | None = None
+        # High seqnos at which a query with trigger(availableNow=True) ends.
         self._target: dict[int, int] | None = None
-        # Since when there has been no batch. The first one waits for nothing.
-        self._waits_since = -math.inf
-        # Positions that turned out to be ends of snapshots.
-        self._whole: dict[int, StreamPosition] = {}
-        self._unreachable_since: float | None = None
+        # When minOffsetsPerTrigger began to hold a batch back. -inf: the first batch never waits.
+        self._waiting_since = -math.inf
+        # Positions that turned out to be ends of snapshots, by vbucket: known only while the query runs.
+        self._snapshot_ends: dict[int, StreamPosition] = {}
+        self._outage = OutageTimer(timing.outage)
 
     def initialOffset(self) -> dict[str, Any]:
-        # Spark asks twice, and has to get the same.
-        if self._first is None:
+        """Return the offset that a new query starts from. Spark asks twice and needs the same answer."""
+        if self._initial is None:
             assert self._options.start is not None
-            self._first = to_offset(positions(self._lookout.client, self._options.start, self._options))
-        return self._first
+            self._initial = to_offset(positions(self._view.client, self._options.start, self._options))
+        return self._initial
 
-    def _begin(self) -> dict[str, Any]:
-        """Where a query is that nobody has told. Before Spark 4.2 that is one that was started again, and was who knows
-        where: an end behind it is one of a window that begins at 0.
+    def _start_of_batch(self) -> dict[str, Any]:
+        """Return the start offset where Spark passes none: before 4.2.
+
+        A restarted query is not told its logged offset then, so `now` may be anywhere in a snapshot: its window begins
+        at 0.
         """
-        if self._first is not None:
-            return self._first
+        if self._initial is not None:
+            return self._initial
         now = from_offset(self.initialOffset())
-        self._first = None
-        anywhere = (
+        self._initial = None
+        widened = (
             replace(position, snapshot_start=0, snapshot_end=UNKNOWN_END, marks=()) if position.seqno else position
             for position in now
         )
-        return to_offset(replace(now, positions=tuple(anywhere)))
+        return to_offset(replace(now, positions=tuple(widened)))
 
     def getDefaultReadLimit(self) -> Any:
-        chosen = self._options
-        for name, most in (
-            ("ReadMaxRows", chosen.max_offsets),
-            ("ReadMaxBytes", chosen.max_bytes),
-            ("ReadMinRows", chosen.min_offsets),
+        """Return the limit of a batch, from the options. Spark passes it back to `latestOffset`."""
+        options = self._options
+        for name, value in (
+            ("ReadMaxRows", options.max_offsets),
+            ("ReadMaxBytes", options.max_bytes),
+            ("ReadMinRows", options.min_offsets),
         ):
-            if most:
-                return _limit(name, most)
-        return _limit("ReadAllAvailable")
+            if value:
+                return _read_limit(name, value)
+        return _read_limit("ReadAllAvailable")
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target, _ = newest(self._lookout.client, self._options)
+        """Remember where the cluster is now: the query ends there."""
+        self._target, _ = highs_and_uuids(self._view.client, self._options, self._timing.retry)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        begin = dict(start or self._last or self._begin())
+        """Return where the next batch ends; `start` itself if there is nothing to read, or while no node answers."""
+        begin = dict(start or self._latest or self._start_of_batch())
         try:
-            self._last = self._next(begin, limit)
-            self._unreachable_since = None
+            self._latest = self._next(begin, limit)
+            self._outage.answered()
         except TransportError as error:
-            self._unreachable_since = self._unreachable_since or time.monotonic()
-            if time.monotonic() - self._unreachable_since > _PATIENCE:
+            if self._outage.timed_out():
                 raise
-            log.warning("%s; trying again", error)
+            log.warning("%s; retrying for up to %g s", error, self._timing.outage)
             return begin
-        return self._last
+        return self._latest
 
     def _next(self, begin: dict[str, Any], limit: Any) -> dict[str, Any]:
+        """Return where the next batch ends. With failOnDataLoss=false, observe the cluster anew after an error."""
         try:
-            return self._after(begin, self._lookout.look(), limit)
+            return self._end_of_batch(begin, self._view.current(), limit)
         except (LocalProtocolError, ServerError):
             if self._options.fail_on_data_loss:
                 raise
-        # A collection may have vanished between two questions.
-        self._lookout.forget()
-        return self._after(begin, self._lookout.look(), limit)
+        # A collection may have been dropped between two queries.
+        self._view.invalidate()
+        return self._end_of_batch(begin, self._view.current(), limit)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the progress of the query: where the cluster is, and how many seqnos lie behind the next batch."""
-        seen = self._lookout.seen
-        if seen is None or self._last is None:
+        """Return, for the progress of the query, each vbucket's high seqno and the number of seqnos yet to be read."""
+        state = self._view.last
+        if state is None or self._latest is None:
             return None
-        idle = self._idle is not None and self._idle == (seen, self._last)
-        behind = 0 if idle else sum(from_offset(self._last).lag(seen.highs).values())
-        return {"behind": behind, "seqnos": {str(vbucket): seqno for vbucket, seqno in sorted(seen.highs.items())}}
+        idle = self._idle is not None and self._idle == (state, self._latest)
+        behind = 0 if idle else sum(from_offset(self._latest).lag(state.highs).values())
+        return {"behind": behind, "seqnos": {str(vbucket): seqno for vbucket, seqno in sorted(state.highs.items())}}
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        # What the tasks of the batch before saw is not above what is asked for now.
-        self._lookout.forget()
-        seen, wanted = patiently(self._lookout.client, self._look)
+        """Plan the tasks of the batch between two offsets. Spark may ask again for a batch that failed."""
+        # Needs a fresh state: the snapshots that tasks of the batch before saw ended at or below the high seqnos of
+        # now, not at or below those that the driver remembers.
+        self._view.invalidate()
+        state, wanted = retry(self._view.client, self._state_and_wanted, self._timing.retry)
         ends = from_offset(end).by_vbucket()
         ranges = []
-        for here in self._lookout.checked(from_offset(start), seen):
+        for here in self._view.checked(from_offset(start), state):
             vbucket = here.vbucket
-            if vbucket not in seen.highs or ends.get(vbucket, here) == here:
+            if vbucket not in state.highs or ends.get(vbucket, here) == here:
                 continue
-            to, high = ends[vbucket].seqno, seen.highs[vbucket]
-            # An end below the start was planned when the vbucket had no more than that; what came since is for
-            # later. A batch that is read again may end at what was lost since.
+            to, high = ends[vbucket].seqno, state.highs[vbucket]
+            # An end below the start was logged when a failover had left the vbucket with no more than that; what was
+            # written since is for later batches. A repeated batch may end at a seqno that was lost since.
             known = min(to, high) if to < here.seqno else high
-            part = self._range(here, min(to, known), known, seen.uuids[vbucket])
-            # Behind an end that another batch follows, that one has the changes. The last one has to have the state.
+            part = self._range(here, min(to, known), known, state.uuids[vbucket])
+            # The next batch delivers what follows the end in its snapshot. The last batch of availableNow has no next
+            # one, and needs the complete snapshot for every key to have its state.
             whole = self._target is not None and to >= self._target.get(vbucket, 0)
             part = shortened(replace(part, whole=whole), wanted)
-            if worth_asking(part, seen.uuids[vbucket]):
+            if needs_stream(part, state.uuids[vbucket]):
                 ranges.append(part)
-            # The tasks may go further than what has been seen of the end so far.
-            self._whole.pop(vbucket, None)
-        self._lookout.forget()
-        found = divide(ranges, owners_of(self._lookout.client, ranges), self._options.min_partitions or 1)
-        return [Share(replace(partition, manifest_uid=self._lookout.manifest_uid)) for partition in found]
+            # The tasks may read snapshots that end after all that the driver has seen so far.
+            self._snapshot_ends.pop(vbucket, None)
+        self._view.invalidate()
+        found = divide(ranges, owners_of(self._view.client, ranges), self._options.min_partitions or 1)
+        return [TaskPartition(replace(partition, manifest_uid=self._view.manifest_uid)) for partition in found]
 
-    def _look(self) -> tuple[Seen, dict[int, int]]:
-        seen = self._lookout.look()
-        return seen, self._lookout.wanted(seen)
+    def _state_and_wanted(self) -> tuple[ClusterState, dict[int, int]]:
+        """Return the state of the cluster, and after it the last seqnos that pass the collection filter."""
+        state = self._view.current()
+        return state, self._view.filtered_highs(state)
 
-    def read(self, share: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(share, Share):
-            yield from rows(share.partition, self._options, followed=True)
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition, on an executor."""
+        if isinstance(partition, TaskPartition):
+            yield from read_partition(partition.partition, self._options, followed=True, timing=self._timing)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Positions are in Spark's checkpoint only."""
+        """Do nothing: positions are kept in Spark's checkpoint only."""
 
     def stop(self) -> None:
-        self._lookout.close()
+        """Close the driver's client."""
+        self._view.close()
 
-    def _is_early(self, begin: dict[str, Any], seen: Seen, limit: Any) -> bool:
-        """Whether more changes are to be waited for. Spark's other limits mean all that there is."""
+    def _waits_for_more(self, begin: dict[str, Any], state: ClusterState, limit: Any) -> bool:
+        """True while minOffsetsPerTrigger holds the batch back."""
         least, ours = self._options.min_offsets, ("max_rows", "max_bytes", "min_rows")
+        # Spark passes a limit without any of these where a batch shall have everything.
         if least is None or self._target is not None or not any(hasattr(limit, name) for name in ours):
             return False
-        late = time.monotonic() - self._waits_since >= self._options.max_delay
-        return not late and sum(from_offset(begin).lag(seen.highs).values()) < least
+        late = time.monotonic() - self._waiting_since >= self._options.max_delay
+        return not late and sum(from_offset(begin).lag(state.highs).values()) < least
 
-    def _after(self, begin: dict[str, Any], seen: Seen, limit: Any) -> dict[str, Any]:
-        """Where the next batch ends: at `begin` if there is nothing new, else Spark would run an empty batch."""
-        if self._idle == (seen, begin) or self._is_early(begin, seen, limit):
+    def _end_of_batch(self, begin: dict[str, Any], state: ClusterState, limit: Any) -> dict[str, Any]:
+        """Return where the next batch ends; `begin` itself if nothing is new, or Spark would run an empty batch."""
+        if self._idle == (state, begin) or self._waits_for_more(begin, state, limit):
             return begin
-        here = self._lookout.checked(from_offset(begin), seen)
+        here = self._view.checked(from_offset(begin), state)
         target = self._target or {}
-        ends = {vbucket: min(high, target.get(vbucket, high)) for vbucket, high in seen.highs.items()}
-        if self._behind(here, ends, seen, {}) == here or not self._lookout.is_for_us(here, seen):
-            self._idle = seen, begin
+        ends = {vbucket: min(high, target.get(vbucket, high)) for vbucket, high in state.highs.items()}
+        if self._positions_after(here, ends, state, {}) == here or not self._view.has_changes(here, state):
+            self._idle = state, begin
             return begin
-        most = self._most(here, ends, seen, limit)
+        most = self._max_seqnos(here, ends, state, limit)
         if most is not None:
-            ends = limited(here.by_vbucket(), ends, most)
-        self._waits_since = time.monotonic()
-        return to_offset(self._behind(here, ends, seen, self._lookout.purged(here)))
+            ends = limited_ends(here.by_vbucket(), ends, most)
+        self._waiting_since = time.monotonic()
+        return to_offset(self._positions_after(here, ends, state, self._view.purge_seqnos(here)))
 
-    def _most(self, here: Checkpoint, ends: Mapping[int, int], seen: Seen, limit: Any) -> int | None:
-        """How many seqnos the batch may have."""
-        most = getattr(limit, "max_rows", None)
-        size = getattr(limit, "max_bytes", self._options.max_bytes if most else None)
+    def _max_seqnos(self, here: Checkpoint, ends: Mapping[int, int], state: ClusterState, limit: Any) -> int | None:
+        """Return how many seqnos the batch may have; None without a limit."""
+        rows = getattr(limit, "max_rows", None)
+        # Spark passes one limit only. Where that is maxOffsetsPerTrigger, maxBytesPerTrigger comes from the options.
+        size = getattr(limit, "max_bytes", self._options.max_bytes if rows else None)
         if size is None:
-            return most
+            return rows
         ranges = [
-            self._range(start, ends[start.vbucket], seen.highs[start.vbucket], seen.uuids[start.vbucket])
+            self._range(start, ends[start.vbucket], state.highs[start.vbucket], state.uuids[start.vbucket])
             for start in here
             if start.vbucket in ends
         ]
-        each = bytes_per_seqno(self._lookout.client, self._options, ranges)
-        mosts = [most, max(1, int(size / each)) if each else None]
-        return min((most for most in mosts if most is not None), default=None)
+        each = bytes_per_seqno(self._view.client, self._options, ranges)
+        limits = [rows, max(1, int(size / each)) if each else None]
+        return min((most for most in limits if most is not None), default=None)
 
-    def _behind(self, here: Checkpoint, ends: Mapping[int, int], seen: Seen, purged: Mapping[int, int]) -> Checkpoint:
-        after = (self._position_after(position, ends, seen, purged.get(position.vbucket)) for position in here)
+    def _positions_after(
+        self, here: Checkpoint, ends: Mapping[int, int], state: ClusterState, purged: Mapping[int, int]
+    ) -> Checkpoint:
+        """Return the checkpoint after a batch from `here` to `ends`."""
+        after = (self._position_after(position, ends, state, purged.get(position.vbucket)) for position in here)
         return replace(here, positions=tuple(after))
 
     def _position_after(
-        self, start: StreamPosition, ends: Mapping[int, int], seen: Seen, purged: int | None
+        self, start: StreamPosition, ends: Mapping[int, int], state: ClusterState, purged: int | None
     ) -> StreamPosition:
-        if start.vbucket not in seen.highs:
+        """Return the position of one vbucket after a batch. Remember `start` if it is the end of a snapshot."""
+        if start.vbucket not in state.highs:
             return start
-        high, uuid = seen.highs[start.vbucket], seen.uuids[start.vbucket]
+        high, uuid = state.highs[start.vbucket], state.uuids[start.vbucket]
         part = self._range(start, ends[start.vbucket], high, uuid)
-        if worth_asking(part, uuid):
+        if needs_stream(part, uuid):
             return position_after(part, uuid, purged)
         if high == start.seqno:
-            self._whole[start.vbucket] = part.start
+            self._snapshot_ends[start.vbucket] = part.start
         return start
 
     def _range(self, start: StreamPosition, end: int, high: int, uuid: int) -> Range:
-        whole = self._whole.get(start.vbucket)
-        known = whole if whole is not None and (whole.seqno, whole.vbuuid) == (start.seqno, start.vbuuid) else start
+        """Return the range from a logged position, or from what has since become known of that position."""
+        exact = self._snapshot_ends.get(start.vbucket)
+        known = exact if exact is not None and (exact.seqno, exact.vbuuid) == (start.seqno, start.vbuuid) else start
         return range_of(known, end, high, uuid, self._options)
 
 
-def _limit(name: str, *arguments: int) -> Any:
-    """A limit in the words of Spark 4.2 and newer; older ones never ask."""
+def _read_limit(name: str, *arguments: int) -> Any:
+    """Return a limit of Spark 4.2 and newer. Older versions never ask for one."""
     from pyspark.sql.streaming import datasource as limits
 
     return getattr(limits, name)(*arguments)

@@ -1,4 +1,4 @@
-"""What a task does: stream its vbuckets into batches of the size that Spark likes."""
+"""Work of a task on an executor: stream vbuckets, and yield their rows in batches of the size that suits Spark."""
 
 from __future__ import annotations
 
@@ -18,64 +18,86 @@ from dcp.columns.decoder import Decoder
 from dcp.errors import ServerError, TransportError
 from dcp.position import StreamPosition
 from dcp.spark.options import Options
-from dcp.spark.planner import Partition, still_there
-from dcp.spark.projection import View
-from dcp.spark.worker import hosted
+from dcp.spark.planner import Partition, without_dropped
+from dcp.spark.projection import Projection
+from dcp.spark.ranges import Range
+from dcp.spark.retry import DEFAULTS, OutageTimer, Timing
+from dcp.spark.worker import task_in_worker
 
-# What Spark handles best is 1 to 4 MiB; buffers above 16 MiB are slow there. What came is the less the fewer columns
-# are wanted: only what is too small is put together, which takes a copy.
-_ASKED, _LEAST, _MOST = 3 << 20, 1 << 20, 4 << 20
+# Bytes of a batch. Spark is fastest with 1 to 4 MiB, and slow with buffers above 16 MiB. The client is asked for 3 MiB
+# on the wire; fewer columns leave less of it, and only batches below 1 MiB are joined, which takes a copy.
+WIRE_BYTES, MIN_BYTES, _MAX_BYTES = 3 << 20, 1 << 20, 4 << 20
+# Seconds for which the client collects rows into a batch.
 _LINGER = 0.25
-# No wait is longer, since nobody wakes a worker whose query has ended.
-_NAP = 0.2
-# After so many silent seconds a task looks whether its end can still be reached, and how long it does without nodes.
-_SILENCE, _PATIENCE = 5.0, 60.0
+# Longest wait for a batch in seconds. Nothing wakes up a worker whose query has ended: it has to look.
+_WAIT = 0.2
 
 
-def rows(partition: Partition, options: Options, *, followed: bool = False) -> Iterator[pa.RecordBatch]:
-    """The changes of a partition. `followed`: another read comes, which finds what got lost up to its end."""
-    # It sees for itself whether it gets on. Each look of its client would be a connection of each task to each node.
-    with hosted() as gone, dcp.connect(options.login.into(options.url), stats_interval=0) as client:
-        there = still_there(options, partial(client.manifest, partition.manifest_uid)) if followed else options
-        view = View(options, partial(_paths, client), partition.cuts)
-        for batch in _undone(partition, view.decoded):
-            yield view(batch)
-        if there is None:
+def read_partition(
+    partition: Partition,
+    options: Options,
+    *,
+    followed: bool = False,
+    timing: Timing = DEFAULTS,
+    min_bytes: int = MIN_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of a partition.
+
+    followed: True in a stream, whose next batch finds out if changes were lost up to the end of this partition. False
+        in a batch read, where a lost end is an error.
+    min_bytes: smaller batches are joined to at least this size, except the last one.
+    """
+    # The task finds stalled vbuckets itself (_StallCheck): with stats_interval, each task would keep a connection to
+    # each node for that.
+    with task_in_worker() as is_closed, dcp.connect(options.login.into(options.url), stats_interval=0) as client:
+        remaining = without_dropped(options, partial(client.manifest, partition.manifest_uid)) if followed else options
+        projection = Projection(options, partial(_collection_paths, client), partition.cuts)
+        for record in _planned_rollbacks(partition, projection.wire_columns):
+            yield projection(record)
+        if remaining is None:
             return
-        stream = stream_of(client, partition, there, view.decoded)
-        # Over TAP an end is where the node says that all was sent.
-        watch = _Watch(client, stream, {} if options.dialect == TAP else partition.end, followed)
-        yield from sized(_seen(_batches(stream, watch, gone), view, lambda: _is_past(stream, partition)))
+        stream = stream_of(client, partition, remaining, projection.wire_columns)
+        # A TAP stream ends where the node says that it has sent everything: there are no seqnos to compare.
+        ends = {} if options.dialect == TAP else partition.end
+        stalls = _StallCheck(client, stream, ends, followed, timing)
+        batches = _batches(stream, stalls, is_closed)
+        yield from resized(_projected(batches, projection, lambda: _is_complete(stream, partition)), min_bytes)
 
 
-def _paths(client: Client) -> Mapping[int, str]:
-    """The collections, also while changes come: a node has one connection with a task."""
+def _collection_paths(client: Client) -> Mapping[int, str]:
+    """Return the collections' paths by id, over a connection that is closed again: a task keeps one to its node."""
     paths = client.collections()
     client.hang_up()
     return paths
 
 
-def _seen(batches: Iterable[Batch], view: View, is_past: Callable[[], bool]) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """What is left of each batch, and its bytes."""
+def _projected(
+    batches: Iterable[Batch], projection: Projection, is_complete: Callable[[], bool]
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield the wanted rows and columns of each batch with their size in bytes, until nothing more is wanted."""
     for batch in batches:
-        seen = view(batch.to_arrow())
-        if seen.num_rows == len(batch):
-            yield seen, batch.nbytes
+        rows = projection(batch.to_arrow())
+        if rows.num_rows == len(batch):
+            yield rows, batch.nbytes
             continue
-        if seen.num_rows:
-            yield seen, seen.nbytes
-        if is_past():
+        if rows.num_rows:
+            yield rows, rows.nbytes
+        # Rows were dropped: perhaps because all vbuckets are past their ends.
+        if is_complete():
             return
 
 
-def _is_past(stream: ChangeStream, partition: Partition) -> bool:
-    """Whether nothing that comes is wanted any more. Of a range that begins at its end, what is undone may come."""
+def _is_complete(stream: ChangeStream, partition: Partition) -> bool:
+    """True if every vbucket has passed the end after which its rows are dropped.
+
+    A range without seqnos is there for a rollback that its node may ask for, so it is read to the end of its stream.
+    """
     cuts = {part.vbucket: part.end for part in partition.ranges if part.size > 0 and not part.whole}
     return len(cuts) == len(partition.ranges) and all(here.seqno >= cuts[here.vbucket] for here in stream.checkpoint)
 
 
 def stream_of(client: Client, partition: Partition, options: Options, columns: tuple[str, ...]) -> ChangeStream:
-    """The changes of a partition as they come."""
+    """Return a client's stream over the ranges of a partition."""
     ends = Checkpoint(tuple(StreamPosition(vbucket, 0, end, end, end) for vbucket, end in partition.end.items()))
     start, end = ("beginning", "now") if options.dialect == TAP else (partition.start, ends)
     return client.stream(
@@ -86,103 +108,115 @@ def stream_of(client: Client, partition: Partition, options: Options, columns: t
         vbuckets=partition.vbuckets,
         columns=columns,
         types="plain",
-        batch_bytes=_ASKED,
+        batch_bytes=WIRE_BYTES,
         linger=_LINGER,
         on_rollback=options.on_rollback,
         ignore_purged=not options.fail_on_data_loss,
     )
 
 
-def _undone(partition: Partition, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """A row for each vbucket that the plan found to have lost what the reader had."""
-    undone = [(part, part.undone_from) for part in partition.ranges if part.undone_from is not None]
-    if undone:
+def _planned_rollbacks(partition: Partition, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Yield a rollback row for each vbucket whose changes the driver found lost when it planned the read."""
+    lost: list[tuple[Range, int]] = [
+        (part, part.undone_from) for part in partition.ranges if part.undone_from is not None
+    ]
+    if lost:
         make = rollback_rows(Decoder(with_rollback("dcp"), columns, events=(EVENT,), types="plain"))
-        for part, seqno in undone:
+        for part, seqno in lost:
             yield make(part.vbucket, seqno, part.start.seqno, EVENT).to_arrow()
 
 
-def _batches(stream: ChangeStream, watch: _Watch, gone: Callable[[], bool]) -> Iterator[Batch]:
-    while not gone():
+def _batches(stream: ChangeStream, stalls: _StallCheck, is_closed: Callable[[], bool]) -> Iterator[Batch]:
+    """Yield the stream's batches until it ends, Spark closes the connection, or its end cannot be reached any more."""
+    while not is_closed():
         try:
-            batch = stream.next(_NAP)
+            batch = stream.next(_WAIT)
         except TimeoutError:
-            if watch.nothing():
+            if stalls.ended():
                 return
             continue
         if batch is None:
             return
-        watch.something()
+        stalls.received()
         yield batch
 
 
-def sized(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
-    """Small ones put together, large ones cut. Each comes with its bytes, which Arrow would count anew."""
+def resized(batches: Iterable[tuple[pa.RecordBatch, int]], min_bytes: int = MIN_BYTES) -> Iterator[pa.RecordBatch]:
+    """Join small batches and split large ones. Each comes with its size, which Arrow would have to count again."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch, bytes_ in batches:
         waiting.append(batch)
         size += bytes_
-        if size >= _LEAST:
-            yield from _cut(_joined(waiting), size)
+        if size >= min_bytes:
+            yield from _split(_joined(waiting), size)
             waiting, size = [], 0
     if waiting:
-        yield from _cut(_joined(waiting), size)
+        yield from _split(_joined(waiting), size)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches as one; a single one without a copy."""
     if len(batches) == 1:
         return batches[0]
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def _cut(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """Halves of halves. A row larger than the limit stays whole."""
-    if size <= _MOST or batch.num_rows == 1:
+def _split(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """Halve a batch until each part is within the limit. A single row above the limit stays whole."""
+    if size <= _MAX_BYTES or batch.num_rows == 1:
         yield batch
         return
     half = batch.num_rows // 2
     for part in (batch.slice(0, half), batch.slice(half)):
-        yield from _cut(part, part.nbytes)
+        yield from _split(part, part.nbytes)
 
 
-class _Watch:
-    """Ends a task that waits for what cannot come."""
+class _StallCheck:
+    """Detects, while nothing arrives, that a failover lost the planned end: the stream would wait for ever."""
 
-    def __init__(self, client: Client, stream: ChangeStream, ends: Mapping[int, int], followed: bool) -> None:
+    def __init__(
+        self, client: Client, stream: ChangeStream, ends: Mapping[int, int], followed: bool, timing: Timing
+    ) -> None:
         self._client, self._stream, self._ends, self._followed = client, stream, ends, followed
-        self._unreachable_since: float | None = None
-        self.something()
+        self._silence = timing.silence
+        self._outage = OutageTimer(timing.outage)
+        self.received()
 
-    def something(self) -> None:
-        self._look_at = time.monotonic() + _SILENCE
+    def received(self) -> None:
+        """Note that a batch arrived."""
+        self._check_at = time.monotonic() + self._silence
 
-    def nothing(self) -> bool:
-        """Whether all that there is has come, although the end was planned further."""
-        if time.monotonic() < self._look_at:
+    def ended(self) -> bool:
+        """True if everything that still exists up to the planned ends has arrived. Queries the cluster after a silence.
+
+        Raises ServerError in a batch read whose end was lost, TransportError if no node has answered for too long.
+        """
+        if time.monotonic() < self._check_at:
             return False
-        over = False
+        ended = False
         try:
-            over = self._check(self._client.high_seqnos())
+            ended = self._compare(self._client.high_seqnos())
+            # A task keeps one connection to its node, and none to others.
             self._client.hang_up()
-            self._unreachable_since = None
+            self._outage.answered()
         except TransportError:
-            self._unreachable_since = self._unreachable_since or time.monotonic()
-            if time.monotonic() - self._unreachable_since > _PATIENCE:
+            if self._outage.timed_out():
                 raise
-        self._look_at = time.monotonic() + _SILENCE
-        return over
+        self._check_at = time.monotonic() + self._silence
+        return ended
 
-    def _check(self, highs: dict[int, int]) -> bool:
-        waits = over = 0
+    def _compare(self, highs: dict[int, int]) -> bool:
+        """True if every vbucket that is still before its end is at its high seqno, and there is one."""
+        unfinished = exhausted = 0
         for position in self._stream.checkpoint:
             end = self._ends.get(position.vbucket, 0)
             high = highs.get(position.vbucket, end)
             if position.seqno < end and high < end and not self._followed:
                 raise ServerError(
-                    f"vbucket {position.vbucket}: planned up to seqno {end}, but the cluster lost changes since and "
-                    f"ends at {high}: plan the read again"
+                    f"vbucket {position.vbucket}: planned up to seqno {end}, but the cluster lost changes in a "
+                    f"failover and has only {high}: plan the read again"
                 )
-            waits += position.seqno < end
-            over += high <= position.seqno < end
-        return 0 < over == waits
+            unfinished += position.seqno < end
+            exhausted += high <= position.seqno < end
+        return 0 < exhausted == unfinished

@@ -1,4 +1,4 @@
-"""The worker of Spark's that a task runs in."""
+"""Spark's Python worker process, as the task that runs in it sees it."""
 
 from __future__ import annotations
 
@@ -11,46 +11,48 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
-# Linux says it as soon as the other end closes.
-_CLOSED = getattr(select, "POLLRDHUP", 0)
+# Event that the other end closed the connection. Only Linux has it; elsewhere a closed connection is not noticed.
+_PEER_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 
 @contextmanager
-def hosted() -> Iterator[Callable[[], bool]]:
-    """For as long as a task lasts: what says whether Spark has closed the connection over which its rows go.
+def task_in_worker() -> Iterator[Callable[[], bool]]:
+    """Yield, for the duration of a task, a function that is true once Spark has closed the connection for its rows.
 
-    Spark tells a worker only when that writes: one that waits for a node would wait for ever after a LIMIT
-    is reached. Outside of a worker nothing is ever gone.
+    A worker notices that only when it writes: one that waits for a node would wait for ever after a LIMIT is reached.
+    Outside of a worker the function is always false.
     """
-    socket = _socket()
+    socket = _row_socket()
     if socket is None:
         yield lambda: False
         return
     try:
-        yield _gone_of(socket)
+        yield _closed_check(socket)
     finally:
-        _settle()
+        _freeze_garbage_collector()
 
 
-def _gone_of(socket: int) -> Callable[[], bool]:
-    if not _CLOSED:
+def _closed_check(socket: int) -> Callable[[], bool]:
+    """Return a function that is true once the other end of a socket has closed it."""
+    if not _PEER_CLOSED:
         return lambda: False
     poll = select.poll()
-    poll.register(socket, _CLOSED | select.POLLHUP | select.POLLERR)
+    poll.register(socket, _PEER_CLOSED | select.POLLHUP | select.POLLERR)
     return lambda: bool(poll.poll(0))
 
 
 @cache
-def _settle() -> None:
-    """Spark collects garbage behind each task. To look at all that was imported takes it longer than to start one, so
-    what is left behind the first task of a worker is not looked at again.
+def _freeze_garbage_collector() -> None:
+    """Exclude all that is loaded now from garbage collection, once for each worker.
+
+    Spark collects garbage after each task. Traversing every imported module takes longer than starting a task.
     """
     gc.collect()
     gc.freeze()
 
 
-def _socket() -> int | None:
-    """The worker's loop has it as `outfile`, somewhere among our callers."""
+def _row_socket() -> int | None:
+    """Return the file descriptor that rows are written to: a local `outfile` of a caller, in pyspark.worker's loop."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         out: Any = frame.f_locals.get("outfile")

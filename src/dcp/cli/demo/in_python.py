@@ -11,7 +11,7 @@ import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli.demo.lake import COLUMNS, Lake
 from dcp.spark.options import Options
-from dcp.spark.schema import Schema
+from dcp.spark.schema import SparkSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ class Copier:
         self._client = dcp.connect(url)
         self._lake = lake
         options = Options.of({"url": url, "columns": list(COLUMNS), "keyFormat": "string", "valueFormat": "string"})
-        self._schema = Schema(options)
+        self._schema = SparkSchema(options)
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
         self._number = 0
@@ -77,7 +77,7 @@ class Copier:
             self._failure = error
 
     def _add(self, batch: dcp.Batch) -> None:
-        self._waiting.append(self._schema.checked(batch.to_arrow()))
+        self._waiting.append(self._schema.with_text(batch.to_arrow()))
         self._rows += len(batch)
 
     def _commit(self, stream: dcp.ChangeStream) -> None:

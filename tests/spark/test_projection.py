@@ -1,4 +1,4 @@
-"""Rows and columns that a read asks for, without Spark."""
+"""Filters and columns of a read, without Spark."""
 
 from __future__ import annotations
 
@@ -13,46 +13,48 @@ from dcp.client.time_search import tick
 from dcp.embedded import Cluster
 from dcp.spark.options import Options
 from dcp.spark.planner import plan
-from dcp.spark.projection import View
-from dcp.spark.schema import Schema
-from dcp.spark.task import rows
-from tests.spark.test_task import mutation
+from dcp.spark.projection import Projection
+from dcp.spark.schema import SparkSchema
+from dcp.spark.task import read_partition
+from tests.spark.rows import mutation
 
 
 def read(url: str, **options: Any) -> list[dict[str, Any]]:
+    """Plan and read. Return the rows."""
     planned = plan(url, **options)
-    batches = [batch for partition in planned.partitions for batch in rows(partition, planned.options)]
-    assert {batch.schema for batch in batches} <= {Schema(planned.options).arrow}
+    batches = [batch for partition in planned.partitions for batch in read_partition(partition, planned.options)]
+    assert {batch.schema for batch in batches} <= {SparkSchema(planned.options).arrow}
     return [row for batch in batches for row in batch.to_pylist()]
 
 
 def shop() -> Cluster:
+    """Return a cluster with the collection shop.orders."""
     cluster = Cluster(nodes=2, vbuckets=4, replicas=1, seed=1)
     cluster.create_scope("shop")
     cluster.create_collection("shop", "orders")
     return cluster
 
 
-def test_names_of_scope_and_collection_come_where_they_are_asked_for() -> None:
+def test_scope_and_collection_are_columns_on_request() -> None:
     with shop() as cluster:
         for number in range(10):
             cluster.upsert(f"a{number}", b"1")
             cluster.upsert(f"b{number}", b"2", collection="shop.orders")
         found = read(cluster.url, columns="collection,key,scope", keyFormat="string")
         assert {tuple(row) for row in found} == {("collection", "key", "scope")}
-        told = {row["key"]: (row["scope"], row["collection"]) for row in found}
-        assert told == {f"a{n}": ("_default", "_default") for n in range(10)} | {
+        names = {row["key"]: (row["scope"], row["collection"]) for row in found}
+        assert names == {f"a{n}": ("_default", "_default") for n in range(10)} | {
             f"b{n}": ("shop", "orders") for n in range(10)
         }
         assert {row["scope"] for row in read(cluster.url, columns="scope")} == {"_default", "shop"}
 
 
-def test_a_collection_that_nobody_knows_has_no_names() -> None:
-    view = View(Options("", columns=("collection", "collection_id")), lambda: {9: "shop.orders"})
-    assert view(mutation(view.decoded)).to_pylist() == [{"collection": None, "collection_id": None}]
+def test_an_unknown_collection_has_no_name() -> None:
+    projection = Projection(Options("", columns=("collection", "collection_id")), lambda: {9: "shop.orders"})
+    assert projection(mutation(projection.wire_columns)).to_pylist() == [{"collection": None, "collection_id": None}]
 
 
-def test_only_events_and_keys_that_were_asked_for_come_and_what_is_undone() -> None:
+def test_events_and_keys_are_filtered_but_rollbacks_are_not() -> None:
     with shop() as cluster:
         for number in range(40):
             cluster.upsert(f"order::{number}", b"1")
@@ -69,11 +71,11 @@ def test_only_events_and_keys_that_were_asked_for_come_and_what_is_undone() -> N
         assert len(read(cluster.url, columns="key", keys="*")) == len(read(cluster.url, columns="key"))
         cluster.failover(0, lose=5)
         cluster.upsert("another", b"1")
-        told = read(cluster.url, columns="event,key", start=first.end, events="deletion", keys="nobody")
-        assert {row["event"] for row in told} == {"rollback"}
+        rollbacks = read(cluster.url, columns="event,key", start=first.end, events="deletion", keys="nobody")
+        assert {row["event"] for row in rollbacks} == {"rollback"}
 
 
-def test_changes_before_a_time_do_not_come() -> None:
+def test_changes_before_a_time_are_left_out() -> None:
     with shop() as cluster:
         for number in range(100):
             cluster.upsert(f"key {number}", b"1")
@@ -88,16 +90,16 @@ def test_changes_before_a_time_do_not_come() -> None:
 
 
 @given(st.sets(st.text(st.characters(categories=["L", "P", "S", "N"]), min_size=1), min_size=1, max_size=5))
-def test_a_key_is_taken_as_it_stands(keys: set[str]) -> None:
+def test_a_key_is_compared_literally(keys: set[str]) -> None:
     wanted = {key for key in keys if not key.endswith("*")} or {"x"}
-    view = View(Options("", columns=("key",), keys=tuple(wanted)), dict)
+    projection = Projection(Options("", columns=("key",), keys=tuple(wanted)), dict)
     there = {*keys, "x", "xx", *(f"{key}x" for key in keys)}
-    found = view(mutation(view.decoded, *(key.encode() for key in there))).to_pylist()
+    found = projection(mutation(projection.wire_columns, *(key.encode() for key in there))).to_pylist()
     assert {row["key"].decode() for row in found} == there & wanted
 
 
 @pytest.mark.parametrize("dialect", ["tap", "upr1", "upr2"])
-def test_what_was_before_dcp_is_filtered_alike(dialect: str) -> None:
+def test_older_dialects_are_filtered_alike(dialect: str) -> None:
     with Cluster(vbuckets=2, dialect=dialect) as cluster:
         cluster.load(20)
         found = read(cluster.url, dialect=dialect, columns="key,scope", keys="key-000000000*")
