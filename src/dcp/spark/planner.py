@@ -15,7 +15,7 @@ from dcp.client import Client
 from dcp.client.filters import path_of
 from dcp.client.queries import Manifest
 from dcp.client.time_search import Time
-from dcp.cluster_map import named, nobody_has
+from dcp.cluster_map import format_vbuckets, no_owner_error
 from dcp.errors import LocalProtocolError, RollbackError, TransportError
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.options import Options
@@ -237,7 +237,7 @@ def patiently(client: Client, question: Callable[[], T]) -> T:
 def _uuids(client: Client, highs: Mapping[int, int]) -> dict[int, int]:
     logs = client.failover_logs(highs)
     if len(logs) < len(highs):
-        raise nobody_has(vbucket for vbucket in highs if vbucket not in logs)
+        raise no_owner_error(vbucket for vbucket in highs if vbucket not in logs)
     return {vbucket: log.newest.vbuuid for vbucket, log in logs.items()}
 
 
@@ -245,7 +245,7 @@ def _check_kept(before: Mapping[int, int], after: Mapping[int, int]) -> None:
     """A uuid that is seen after a seqno may be of a newer history, which has yet to come as far, with other changes."""
     lost = [vbucket for vbucket, seqno in before.items() if after.get(vbucket, seqno) < seqno]
     if lost:
-        raise TransportError(f"vbuckets {named(lost)} lost changes while they were looked at: try again")
+        raise TransportError(f"vbuckets {format_vbuckets(lost)} lost changes while they were looked at: try again")
 
 
 def high_seqnos(client: Client, options: Options) -> dict[int, int]:
@@ -254,7 +254,7 @@ def high_seqnos(client: Client, options: Options) -> dict[int, int]:
     wanted = range(count) if options.vbuckets is None else options.vbuckets
     missing = [vbucket for vbucket in wanted if vbucket not in found and vbucket < count]
     if missing:
-        raise nobody_has(missing)
+        raise no_owner_error(missing)
     return {vbucket: seqno for vbucket, seqno in found.items() if vbucket in wanted}
 
 
