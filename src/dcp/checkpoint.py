@@ -155,7 +155,7 @@ class Checkpoint:
 
         What its format has no field for is left out. Raises CheckpointError if the format cannot express it.
         """
-        return foreign.write(kind, foreign.Bucket(self.bucket, self.bucket_uuid), self.positions)
+        return foreign.write(kind, foreign.BucketId(self.bucket, self.bucket_uuid), self.positions)
 
     def earliest(self, other: Checkpoint) -> Checkpoint:
         """Return, for each vbucket in both, a position from which neither of the two consumers misses a change.

@@ -15,7 +15,7 @@ import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli.positions import load
 from dcp.cli.terminal import console, counted
-from dcp.cluster_map import named
+from dcp.cluster_map import format_vbuckets
 from dcp.wire.memcached import Status
 
 
@@ -105,7 +105,9 @@ def _totals(highs: Mapping[int, int], lag: Mapping[int, int], missing: list[int]
     if lag:
         behind = [vbucket for vbucket, items in lag.items() if items]
         text += f"\n{counted(sum(lag.values()), 'seqno')} behind, in {counted(len(behind), 'vbucket')}"
-    return text + (f"\n{counted(len(missing), 'vbucket')} without a node: {named(missing)}" if missing else "")
+    return text + (
+        f"\n{counted(len(missing), 'vbucket')} without a node: {format_vbuckets(missing)}" if missing else ""
+    )
 
 
 def _collections(found: Mapping[str, Mapping[int, int]]) -> Table:

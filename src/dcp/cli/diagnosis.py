@@ -18,7 +18,7 @@ from dcp.client.client import Client
 from dcp.client.connection_string import Address, Target, parse
 from dcp.client.srv import lookup
 from dcp.client.transport import connect
-from dcp.cluster_map import named
+from dcp.cluster_map import format_vbuckets
 from dcp.errors import AuthenticationError, DcpError, RemoteProtocolError, ServerError, TransportError
 from dcp.position import StreamPosition
 from dcp.session.handshake import Agreement
@@ -180,7 +180,8 @@ def _map(patient: Patient) -> str:
     orphans = [vbucket for vbucket in range(found.num_vbuckets) if found.owner(vbucket) is None]
     if orphans:
         raise Failed(
-            f"{counted(len(orphans), 'vbucket')} of {found.num_vbuckets} have no active node: {named(orphans)}",
+            f"{counted(len(orphans), 'vbucket')} of {found.num_vbuckets} have no active node: "
+            f"{format_vbuckets(orphans)}",
             "fail over or recover the node that had them; until then their changes wait",
         )
     return (

@@ -15,7 +15,7 @@ from dcp.client.filters import Selection
 from dcp.client.queries import manifest
 from dcp.client.stats import Lag, Stuck
 from dcp.client.watch import Backlog, Seen, Watch
-from dcp.cluster_map import Node, named
+from dcp.cluster_map import Node, format_vbuckets
 from dcp.errors import DcpError, ServerError
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 
@@ -107,9 +107,9 @@ class Watcher:
                 new[found.says].append(vbucket)
         for says, vbuckets in new.items():
             seconds = stuck[vbuckets[0]].seconds
-            log.warning("nothing comes of vbuckets %s for %.3g s: %s", named(vbuckets), seconds, says)
+            log.warning("nothing comes of vbuckets %s for %.3g s: %s", format_vbuckets(vbuckets), seconds, says)
         if moving := [vbucket for vbucket in self.stuck if vbucket not in stuck]:
-            log.info("vbuckets %s get on again", named(moving))
+            log.info("vbuckets %s get on again", format_vbuckets(moving))
         self.stuck = stuck
 
     def _highs(self) -> dict[str | None, Highs]:

@@ -16,7 +16,7 @@ from dcp.client.opener import Opener
 from dcp.client.queries import failover_logs, high_seqnos, server_version
 from dcp.client.rollback import rollback_rows, with_rollback
 from dcp.client.time_search import Places, Probe, Seen, Span, Time, find, tick
-from dcp.cluster_map import nobody_has
+from dcp.cluster_map import no_owner_error
 from dcp.columns.decoder import Decoder
 from dcp.errors import LocalProtocolError, TransportError
 from dcp.position import FailoverLog, StreamPosition
@@ -90,7 +90,7 @@ class Bounds:
         highs = high_seqnos(self._access)
         missing = [number for number in self._wanted if number not in highs]
         if missing:
-            raise nobody_has(missing)
+            raise no_owner_error(missing)
         return {number: highs[number] for number in self._wanted}
 
     def _settled(self) -> tuple[dict[int, int], Mapping[int, FailoverLog]]:

@@ -13,7 +13,7 @@ from dcp.client import Client
 from dcp.client.filters import path_of
 from dcp.client.queries import Manifest
 from dcp.client.time_search import Time
-from dcp.cluster_map import named, nobody_has
+from dcp.cluster_map import format_vbuckets, no_owner_error
 from dcp.errors import LocalProtocolError, TransportError
 from dcp.spark.options import Options
 from dcp.spark.ranges import Range, needs_stream, position_after, range_of, shortened
@@ -166,7 +166,7 @@ def _uuids(client: Client, highs: Mapping[int, int]) -> dict[int, int]:
     """Return the uuid of the newest history of each vbucket."""
     logs = client.failover_logs(highs)
     if len(logs) < len(highs):
-        raise nobody_has(vbucket for vbucket in highs if vbucket not in logs)
+        raise no_owner_error(vbucket for vbucket in highs if vbucket not in logs)
     return {vbucket: log.newest.vbuuid for vbucket, log in logs.items()}
 
 
@@ -178,7 +178,7 @@ def _check_not_lost(before: Mapping[int, int], after: Mapping[int, int]) -> None
     """
     lost = [vbucket for vbucket, seqno in before.items() if after.get(vbucket, seqno) < seqno]
     if lost:
-        raise TransportError(f"vbuckets {named(lost)} lost changes in a failover while the read was planned; retry")
+        raise TransportError(f"vbuckets {format_vbuckets(lost)} lost changes while they were looked at: try again")
 
 
 def _high_seqnos(client: Client, options: Options) -> dict[int, int]:
@@ -188,7 +188,7 @@ def _high_seqnos(client: Client, options: Options) -> dict[int, int]:
     wanted = range(count) if options.vbuckets is None else options.vbuckets
     missing = [vbucket for vbucket in wanted if vbucket not in found and vbucket < count]
     if missing:
-        raise nobody_has(missing)
+        raise no_owner_error(missing)
     return {vbucket: seqno for vbucket, seqno in found.items() if vbucket in wanted}
 
 
