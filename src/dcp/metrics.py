@@ -13,8 +13,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from dcp.client import Client
+from dcp.client.monitor import REASONS
 from dcp.client.stats import Stats
-from dcp.client.watch import REASONS
 
 __all__ = ["register"]
 

@@ -205,7 +205,7 @@ def test_it_follows_until_it_is_asked_to_stop(cluster: Cluster, tmp_path: Path) 
         (
             "new",
             ("--from", "nothing.json"),
-            "nothing.json: expected beginning, now, a time with its zone",
+            "nothing.json: expected beginning, now, a time with a UTC offset",
         ),
     ],
 )

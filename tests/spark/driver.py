@@ -46,7 +46,7 @@ def run(spark: SparkSession, lake: str, *how: str) -> None:
     spark.dataSource.register(dcp.spark.DcpDataSource)
     guide = recipes(os.environ[URL], Path(lake))
     if not how:
-        dcp.spark.read(spark, guide.url, minPartitions=2).write.parquet(f"{lake}/batch")
+        dcp.spark.read(spark, guide.url, min_partitions=2).write.parquet(f"{lake}/batch")
         print(READ, flush=True)
     stream = guide.follow(spark, guide.upsert, maxOffsetsPerTrigger="1000")
     if how:

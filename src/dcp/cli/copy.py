@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from dcp.cli.parts import Output
 from dcp.cli.positions import end_of, start_of
 from dcp.cli.terminal import console, counted
 from dcp.cli.writers import FORMATS, format_of
-from dcp.client.rollback import EVENT as ROLLBACK
+from dcp.client.row_format import ROLLBACK
 from dcp.errors import LocalProtocolError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _run(
     output: Output,
     url: str,
     start: str | None,
-    end: str | Checkpoint | None,
+    end: str | datetime | Checkpoint | None,
     scope: str | None,
     collections: tuple[str, ...],
     *,

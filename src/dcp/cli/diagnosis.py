@@ -13,11 +13,11 @@ from typing import NamedTuple
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli.terminal import counted
-from dcp.client.agent import DEFAULTS, tls_context
+from dcp.client.agent import tls_settings
 from dcp.client.client import Client
-from dcp.client.connection_string import Address, Target, parse
-from dcp.client.srv import lookup
-from dcp.client.transport import connect
+from dcp.client.connection_string import HostPort, Target, parse
+from dcp.client.options import ConnectionOptions
+from dcp.client.transport import connect, lookup_srv
 from dcp.cluster_map import format_vbuckets
 from dcp.errors import AuthenticationError, DcpError, RemoteProtocolError, ServerError, TransportError
 from dcp.position import StreamPosition
@@ -96,7 +96,7 @@ def _url(patient: Patient) -> str:
 
 def _dns(patient: Patient) -> str:
     target = patient.known
-    found = lookup(target.srv, _timeout(target)) if target.srv else ()
+    found = lookup_srv(target.srv, _timeout(target)) if target.srv else ()
     if found:
         patient.target = target = replace(target, addresses=found)
     said = [f"{target.srv} leads to {', '.join(map(str, found))}"] if found else []
@@ -125,7 +125,7 @@ def _tcp(patient: Patient) -> str:
     return ", ".join(map(str, reached)) + (f"; not {', '.join(refused)}" if refused else "")
 
 
-def _reachable(address: Address, target: Target) -> bool:
+def _reachable(address: HostPort, target: Target) -> bool:
     try:
         connect(address.host, address.port, _timeout(target), None).close()
     except TransportError:
@@ -140,9 +140,7 @@ def _tls(patient: Patient) -> str:
     problems = []
     for address in target.addresses:
         try:
-            with connect(
-                address.host, address.port, _timeout(target), tls_context({**DEFAULTS, **target.options})
-            ) as sock:
+            with connect(*address, _timeout(target), tls_settings(_options(target)).context()) as sock:
                 assert isinstance(sock, ssl.SSLSocket)
                 cipher = sock.cipher()
                 return f"{sock.version()} {cipher[0] if cipher else ''} with {address}"
@@ -169,7 +167,7 @@ def _authentication(patient: Patient) -> str:
         raise Failed(error, "check that the port is one of the data service, and not of a proxy") from None
     except TransportError as error:
         raise Failed(error, "check that the port is one of the data service; couchbases:// has another one") from None
-    with client.call(client.map.nodes[0]) as caller:
+    with client.open_command_connection(client.map.nodes[0]) as caller:
         mechanism = caller.agreement.mechanism
     who = f"{patient.known.username} by {mechanism}" if mechanism else "nobody: the url has no user"
     return f"{who}; bucket {client.map.name} is open"
@@ -204,7 +202,7 @@ def _nodes(patient: Patient) -> str:
     problems = []
     for node in client.map.nodes:
         try:
-            client.call(node).close()
+            client.open_command_connection(node).close()
         except DcpError as error:
             problems.append(str(error))
     if problems:
@@ -219,7 +217,7 @@ def _privileges(patient: Patient) -> str:
     client = patient.connected
     for node in client.map.nodes:
         try:
-            with client.call(node, stream=True) as caller:
+            with client.open_command_connection(node, stream=True) as caller:
                 patient.agreements[str(node)] = caller.agreement
         except ServerError as error:
             if error.status != Status.EACCESS:
@@ -289,7 +287,11 @@ def _newest_cas(client: Client) -> int | None:
 
 
 def _timeout(target: Target) -> float:
-    return float({**DEFAULTS, **target.options}["kv_connect_timeout"])
+    return _options(target).kv_connect_timeout
+
+
+def _options(target: Target) -> ConnectionOptions:
+    return ConnectionOptions.of(target.options, {}, tls=target.tls)
 
 
 _STEPS: dict[str, Callable[[Patient], str]] = {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from dcp.checkpoint import Checkpoint, CheckpointFile
-from dcp.client.time_search import tick
+from dcp.client.options import Use, options_of
 from dcp.errors import CheckpointError, LocalProtocolError
 
 NATIVE = "dcp"
@@ -32,29 +34,29 @@ def load(path: str | Path, kind: str = NATIVE) -> Checkpoint:
     return checkpoint
 
 
-def start_of(text: str) -> str | Checkpoint:
+def start_of(text: str) -> str | datetime | Checkpoint:
     """What a user says to begin at: beginning, now, a time, or a checkpoint."""
-    return _place("start", text, "beginning", "now")
+    position: str | datetime | Checkpoint = _place("start", text, "beginning", "now")
+    return position
 
 
-def end_of(text: str | None) -> str | Checkpoint | None:
+def end_of(text: str | None) -> str | datetime | Checkpoint | None:
     """What a user says to end at: now, a time, a checkpoint, or nothing."""
     return None if text is None else _place("end", text, "now")
 
 
-def _place(name: str, text: str, *words: str) -> str | Checkpoint:
+def _place(name: str, text: str, *words: str) -> Any:
     if text in words:
         return text
     if Path(text).exists():
         return load(text)
     try:
-        tick(name, text)
+        return options_of(Use.STREAM)[name].read(text)
     except LocalProtocolError:
         raise CheckpointError(
-            f"{text}: expected {', '.join(words)}, a time with its zone such as {TIME}, or a checkpoint, "
+            f"{text}: expected {', '.join(words)}, a time with a UTC offset such as {TIME}, or a checkpoint, "
             "found no such file"
         ) from None
-    return text
 
 
 def of_copy(directory: Path) -> list[Path]:

@@ -13,8 +13,7 @@ import dcp
 from dcp.cli.changes import Names, lines, objects
 from dcp.cli.positions import end_of, start_of
 from dcp.cli.terminal import is_colourful, readable
-from dcp.client.rollback import EVENT as ROLLBACK
-from dcp.client.rollback import PURGED
+from dcp.client.row_format import PURGED, ROLLBACK
 from dcp.columns.plan import events_of
 from dcp.wire.dcp import DCP
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dcp.client.options import PATH_COLUMNS
 from dcp.columns.schema import choose, plain
 from dcp.errors import LocalProtocolError
 from dcp.spark.options import Options
-from dcp.spark.values import PATH
 from dcp.wire.dcp import DCP
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ class SparkSchema:
 
     def __init__(self, options: Options) -> None:
         named = options.columns
-        wire = choose(DCP, (named and [name for name in named if name not in PATH]) or None)
+        wire = choose(DCP, (named and [name for name in named if name not in PATH_COLUMNS]) or None)
         formats = {column.name: plain(column).format for column in wire}
         self.names = named or tuple(formats)
         texts = {"key": options.key_format == "string", "value": options.value_format == "string"}
-        texts |= dict.fromkeys(PATH, True)
+        texts |= dict.fromkeys(PATH_COLUMNS, True)
         types = [_TYPES["u" if texts.get(name) else formats[name]] for name in self.names]
         self.ddl = ", ".join(f"`{name}` {kind[0]}" for name, kind in zip(self.names, types, strict=True))
         self.arrow = pa.schema([pa.field(name, kind[1]) for name, kind in zip(self.names, types, strict=True)])
         self._spark_types = [kind[0] for kind in types]
-        self._text_columns = [name for name in self.names if texts.get(name) and name not in PATH]
+        self._text_columns = [name for name in self.names if texts.get(name) and name not in PATH_COLUMNS]
 
     def with_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch with key and value as text, where that was requested.

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dcp.checkpoint import Checkpoint
-from dcp.client.dialects import TAP
+from dcp.client.follow.settings import TAP
 from dcp.errors import LocalProtocolError, ServerError, TransportError
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.admission import bytes_per_seqno, limited_ends

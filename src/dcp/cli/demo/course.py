@@ -89,7 +89,7 @@ class Course(threading.Thread):
             self.highs = self._client.high_seqnos()
         except DcpError:
             with suppress(DcpError):
-                self._client.refresh()
+                self._client.refresh_map()
         self.samples.append(self._sample())
 
     def mark(self, text: str, *, bad: bool = False) -> None:

@@ -44,12 +44,14 @@ class Copier:
         self.restarts = 0
 
     def read(self) -> None:
-        plan = dcp.spark.plan(self._url, **_SHAPE, minPartitions=_TASKS)
+        plan = dcp.spark.plan(
+            self._url, columns=COLUMNS, key_format="string", value_format="string", min_partitions=_TASKS
+        )
         dcp.spark.read(self._spark, plan).write.parquet(str(self._lake.place(0)))
         self._lake.finished(0)
         # Planned again behind the read, an end is where a snapshot ends, unless somebody wrote meanwhile. So a
         # rollback need not go further back.
-        self._start = dcp.spark.plan(self._url, startingOffsets=plan.end).end
+        self._start = dcp.spark.plan(self._url, start=plan.end).end
 
     def follow(self) -> None:
         assert self._start is not None

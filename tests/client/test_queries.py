@@ -31,7 +31,7 @@ def test_high_seqnos_are_those_of_the_bucket_or_of_a_collection(cluster: Cluster
         assert list(client.high_seqnos()) == list(range(8))
         assert client.high_seqnos()[one.vbucket] == client.high_seqnos(9)[one.vbucket] == one.seqno
         assert client.high_seqnos(0)[one.vbucket] < one.seqno
-        with pytest.raises(dcp.ServerError, match="there is no collection with the id 77"):
+        with pytest.raises(dcp.ServerError, match="no collection has the id 77"):
             client.high_seqnos(77)
 
 
@@ -48,7 +48,10 @@ def test_histories_are_those_that_a_stream_is_told(cluster: Cluster) -> None:
 def test_a_node_is_asked_on_a_connection_of_its_own(cluster: Cluster) -> None:
     with dcp.connect(cluster.url) as client:
         for node in client.map.nodes:
-            with client.call(node) as caller, client.call(node, stream=True) as opened:
+            with (
+                client.open_command_connection(node) as caller,
+                client.open_command_connection(node, stream=True) as opened,
+            ):
                 assert caller.ask("version").status == 0
                 assert caller.agreement.controls == frozenset()
                 assert "enable_noop" in opened.agreement.controls

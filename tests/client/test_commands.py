@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import dcp
-from dcp.client import callers
+from dcp.client.commands import CommandConnection, CommandPool
+from dcp.client.connection_string import HostPort
 from dcp.embedded import Cluster
 from tests.client.consumer import hasty_threads
 from tests.waiting import until
@@ -36,7 +37,7 @@ def test_a_node_is_asked_over_the_same_connection_again(cluster: Cluster) -> Non
         client.high_seqnos()
         before = set(cluster._server.links)
         assert connections(cluster) == [1, 1]
-        client.refresh()
+        client.refresh_map()
         client.collections()
         client.high_seqnos()
         client.failover_logs()
@@ -58,25 +59,31 @@ def test_a_connection_that_broke_meanwhile_is_replaced(cluster: Cluster) -> None
 def test_a_connection_that_something_between_swallows_is_replaced(cluster: Cluster) -> None:
     with dcp.connect(cluster.url, bootstrap_timeout="2s") as client:
         before = client.high_seqnos()
-        caller = client._access._callers._kept[client._access._told_at]
+        caller = client._agent._commands._idle[client._agent._map_source]
         far, near = socket.socketpair()
         with far, caller._socket:
             caller._socket = near
             assert client.high_seqnos() == before
         with cluster.fault("pause"), pytest.raises(dcp.TimeoutError, match="no answer within"):
-            client._access.ask_node(client.map.nodes[1], "version", [{}])
+            client._agent.ask_node(client.map.nodes[1], "version", [{}])
 
 
-def test_a_connection_that_was_not_used_for_long_is_not_used_again(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("idle_timeout", "opened"), [(30.0, 1), (-1.0, 2)])
+def test_a_connection_that_was_idle_for_too_long_is_not_used_again(
+    cluster: Cluster, idle_timeout: float, opened: int
 ) -> None:
     with dcp.connect(cluster.url) as client:
-        client.high_seqnos()
-        before = set(cluster._server.links)
-        monkeypatch.setattr(callers, "_IDLE", -1.0)
-        client.high_seqnos()
-        until(lambda: connections(cluster) == [1, 1])
-        assert not before & set(cluster._server.links)
+        addresses = []
+
+        def open_connection(address: HostPort) -> CommandConnection:
+            addresses.append(address)
+            return client.open_command_connection(client.map.nodes[0])
+
+        pool = CommandPool(open_connection, idle_timeout)
+        for _ in range(2):
+            assert pool.ask(client._agent._map_source, lambda connection: connection.ask("version")).status == 0
+        pool.close()
+        assert len(addresses) == opened
 
 
 def test_statistics_come_one_by_one(cluster: Cluster) -> None:
@@ -88,8 +95,8 @@ def test_statistics_come_one_by_one(cluster: Cluster) -> None:
         cluster.purge()
         assert sum(client.purge_seqnos().values()) > 0
         (node, _) = client.map.nodes
-        assert client._access.stats_of(node, "no such group") == {}
-        assert "version" in client._access.stats_of(node, "")
+        assert client._agent.stats_of(node, "no such group") == {}
+        assert "version" in client._agent.stats_of(node, "")
 
 
 def test_of_two_connections_to_a_node_one_is_kept(cluster: Cluster) -> None:
@@ -105,7 +112,7 @@ def test_no_connection_is_kept_to_a_node_that_left(cluster: Cluster) -> None:
         client.high_seqnos()
         assert connections(cluster) == [1, 1, 1]
         cluster.rebalance_out(node)
-        client.refresh()
+        client.refresh_map()
         until(lambda: connections(cluster)[:2] == [1, 1] and sum(connections(cluster)) == 2)
 
 
@@ -114,10 +121,10 @@ def test_none_is_kept_while_a_stream_goes_on(cluster: Cluster) -> None:
         client.high_seqnos()
         with client.stream():
             until(lambda: connections(cluster) == [1, 1] and streams(cluster) == [4, 4])
-            assert "dcp watch" not in {thread.name for thread in threading.enumerate()}
+            assert "dcp monitor" not in {thread.name for thread in threading.enumerate()}
             client.high_seqnos()
             assert connections(cluster) == [2, 2]
-            client.hang_up()
+            client.close_idle()
             until(lambda: connections(cluster) == [1, 1] and streams(cluster) == [4, 4])
     until(lambda: connections(cluster) == [0, 0])
 

@@ -8,46 +8,46 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.client.monitor import CONSUMER, NO_OWNER, SILENT, Backlog, Observation, StallDetector
 from dcp.client.stats import Lag
-from dcp.client.watch import CONSUMER, NO_OWNER, SILENT, Backlog, Seen, Watch
 from dcp.wire.dcp import ENDLESS
 from tests.client.consumer import hasty_threads
 
-PATIENCE = 30.0
+LIMIT = 30.0
 
 
-def seen(received: int, reason: str = SILENT, end: int = ENDLESS) -> list[Seen]:
-    return [Seen(7, received, end, reason, "words")]
+def observed(received: int, reason: str = SILENT, end: int = ENDLESS) -> list[Observation]:
+    return [Observation(7, received, end, reason, "words")]
 
 
 def test_who_stands_still_although_there_is_more_is_stuck_until_it_moves() -> None:
-    watch = Watch(PATIENCE)
-    assert watch.look(0, seen(5), {7: 9}) == {}
-    assert watch.look(PATIENCE - 1, seen(5), {7: 9}) == {}
-    assert watch.look(PATIENCE, seen(5), {7: 12})[7].seconds == PATIENCE
-    assert watch.look(2 * PATIENCE, seen(6), {7: 12}) == {}
-    assert watch.look(3 * PATIENCE, seen(6), {7: 12})[7].reason == SILENT
+    stalls = StallDetector(LIMIT)
+    assert stalls.check(0, observed(5), {7: 9}) == {}
+    assert stalls.check(LIMIT - 1, observed(5), {7: 9}) == {}
+    assert stalls.check(LIMIT, observed(5), {7: 12})[7].seconds == LIMIT
+    assert stalls.check(2 * LIMIT, observed(6), {7: 12}) == {}
+    assert stalls.check(3 * LIMIT, observed(6), {7: 12})[7].reason == SILENT
 
 
 def test_who_has_everything_is_not_stuck_nor_who_waits_for_its_consumer() -> None:
-    watch = Watch(PATIENCE)
+    stalls = StallDetector(LIMIT)
     for now in (0, 100, 200):
-        assert watch.look(now, seen(9), {7: 9}) == {}
-        assert watch.look(now, seen(5, CONSUMER), {7: 9}) == {}
-        assert watch.look(now, seen(5, end=5), {7: 9}) == {}
+        assert stalls.check(now, observed(9), {7: 9}) == {}
+        assert stalls.check(now, observed(5, CONSUMER), {7: 9}) == {}
+        assert stalls.check(now, observed(5, end=5), {7: 9}) == {}
 
 
 def test_who_cannot_be_asked_is_stuck_though_nobody_knows_whether_there_is_more() -> None:
-    watch = Watch(PATIENCE)
-    watch.look(0, seen(9, NO_OWNER), {})
-    assert watch.look(PATIENCE, seen(9, NO_OWNER), {})[7].reason == NO_OWNER
+    stalls = StallDetector(LIMIT)
+    stalls.check(0, observed(9, NO_OWNER), {})
+    assert stalls.check(LIMIT, observed(9, NO_OWNER), {})[7].reason == NO_OWNER
 
 
 def test_the_time_of_waiting_for_a_consumer_does_not_count() -> None:
-    watch = Watch(PATIENCE)
-    watch.look(0, seen(5), {7: 9})
-    watch.look(20, seen(5, CONSUMER), {7: 9})
-    assert watch.look(40, seen(5), {7: 9}) == {}
+    stalls = StallDetector(LIMIT)
+    stalls.check(0, observed(5), {7: 9})
+    stalls.check(20, observed(5, CONSUMER), {7: 9})
+    assert stalls.check(40, observed(5), {7: 9}) == {}
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.client.connection_string import OPTIONS, Address, Target, parse
+from dcp.client.connection_string import HostPort, Target, parse
+from dcp.client.options import Use, options_of
 from dcp.errors import LocalProtocolError
 
 GOOD = "couchbase://reader:secret@db.example.com/travel"
@@ -19,7 +20,7 @@ def test_everything_at_once() -> None:
     url = "couchbases://r%40ader:s%2Fe%3Ac@db1,db2:11999,[fe80::1%eth0]:7,[::1]/travel%2Dsample?network=external&kv_connect_timeout=500ms"
     assert parse(url) == Target(
         "couchbases",
-        (Address("db1", 11207), Address("db2", 11999), Address("fe80::1%eth0", 7), Address("::1", 11207)),
+        (HostPort("db1", 11207), HostPort("db2", 11999), HostPort("fe80::1%eth0", 7), HostPort("::1", 11207)),
         "travel-sample",
         "r@ader",
         "s/e:c",
@@ -31,7 +32,7 @@ def test_everything_at_once() -> None:
 
 def test_little_suffices() -> None:
     target = parse("couchbase://127.0.0.1/travel")
-    assert (target.addresses, target.username, target.password) == ((Address("127.0.0.1", 11210),), "", "")
+    assert (target.addresses, target.username, target.password) == ((HostPort("127.0.0.1", 11210),), "", "")
     assert not target.tls
 
 
@@ -77,7 +78,7 @@ def test_a_target_crosses_processes_and_keeps_its_secret_from_texts() -> None:
     assert pickle.loads(pickle.dumps(target)).password == "secret"
     assert str(target) == "couchbase://reader@db.example.com:11210/travel"
     assert "secret" not in repr(target)
-    assert str(Address("::1", 11210)) == "[::1]:11210"
+    assert str(HostPort("::1", 11210)) == "[::1]:11210"
 
 
 @pytest.mark.parametrize(
@@ -90,33 +91,39 @@ def test_a_target_crosses_processes_and_keeps_its_secret_from_texts() -> None:
         ("couchbse://h/b", "found couchbse:// (did you mean couchbase://?)"),
         ("COUCHBASES://h/b", "found COUCHBASES:// (did you mean couchbases://?)"),
         ("ftp://h/b", "scheme: expected couchbase:// or couchbases://, found ftp://"),
-        ("couchbase://h", "bucket: expected a name behind the hosts, as in couchbase://host/bucket, found none"),
+        ("couchbase://h", "bucket: expected a name after the hosts, as in couchbase://host/bucket, found none"),
         ("couchbase://h/", "bucket: expected a name"),
         ("couchbase://h/a/b", "bucket: expected up to 100 letters, digits, _, -, . and %, found 'a/b'"),
-        ("couchbase:///b", "host: expected names or addresses between commas, and IPv6 in brackets, found nothing"),
+        (
+            "couchbase:///b",
+            "host: expected names or addresses separated by commas, and IPv6 in brackets, found nothing",
+        ),
         ("couchbase://h,,i/b", "found nothing"),
         ("couchbase://::1/b", "found an IPv6 address without brackets"),
-        ("couchbase://h i/b", "found a character that no host has"),
+        ("couchbase://h i/b", "found a character that hosts cannot have"),
         ("couchbase://h:x/b", "port: expected a number from 1 to 65535"),
         ("couchbase://h:0/b", "port: expected a number from 1 to 65535"),
         ("couchbase://h:65536/b", "port: expected a number from 1 to 65535"),
         ("couchbase://h:/b", "port: expected a number from 1 to 65535"),
-        ("couchbase://h:8091/b", "port: expected one of the data service, or none, found 8091"),
-        ("couchbase://reader@h/b", "password: expected user:password@, found no colon behind the user"),
+        ("couchbase://h:8091/b", "port: expected a port of the data service, or none, found 8091"),
+        ("couchbase://reader@h/b", "password: expected user:password@, found no colon after the user"),
         ("couchbase://:secret@h/b", "user: expected a name before the colon, found none"),
-        ("couchbase://r:50%@h/b", "password: expected two hexadecimal digits behind each %"),
+        ("couchbase://r:50%@h/b", "password: expected two hexadecimal digits after each %"),
         ("couchbase://r:%ff@h/b", "password: expected percent-encoded UTF-8"),
         ("couchbase://r:a\ud800@h/b", "password: expected percent-encoded UTF-8"),
         ("couchbase://r:a/b@h/b", "password: expected %2F for a /"),
-        ("couchbase://h/b?networ=auto", f"option: expected one of {', '.join(sorted(OPTIONS))}, found 'networ'"),
+        (
+            "couchbase://h/b?networ=auto",
+            f"option: expected one of {', '.join(sorted(options_of(Use.URL)))}, found 'networ' (did you mean network?)",
+        ),
         ("couchbase://h/b?network=here", "option network: expected auto or default or external, found 'here'"),
-        ("couchbase://h/b?network", "option network: expected a value behind =, found none"),
+        ("couchbase://h/b?network", "option network: expected a value after =, found none"),
         ("couchbase://h/b?network=auto&network=auto", "option network: expected one value, found two"),
-        ("couchbase://h/b?ca_cert_path=", "option ca_cert_path: expected text, found none"),
-        ("couchbase://h/b?kv_connect_timeout=soon", "expected a time such as 2.5, 500ms, 30s or 2m, found 'soon'"),
-        ("couchbase://h/b?kv_connect_timeout=0", "expected a time"),
-        ("couchbase://h/b?dcp_buffer_size=4g", "option dcp_buffer_size: expected bytes below 4g"),
-        ("couchbase://h/b?tls_verify=maybe", "option tls_verify: expected true or false"),
+        ("couchbase://h/b?ca_cert_path=", "option ca_cert_path: expected text, found ''"),
+        ("couchbase://h/b?kv_connect_timeout=soon", "expected a duration such as 500ms, 2.5s, 15m or 1h, found 'soon'"),
+        ("couchbase://h/b?kv_connect_timeout=0", "expected a duration above 0"),
+        ("couchbase://h/b?dcp_buffer_size=4g", "option dcp_buffer_size: expected a size from 0 to 4294967295 bytes"),
+        ("couchbase://h/b?tls_verify=maybe", "option tls_verify: expected on or off"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_is_accepted(url: str, problem: str) -> None:

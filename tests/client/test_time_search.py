@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dcp
-from dcp.client.time_search import Found, Search, tick
+from dcp.client.options import Use, options_of
+from dcp.client.time_search import ProbedChange, TimePosition, VbucketSearch, lowest_cas
 from dcp.embedded import Cluster
 from tests.client.consumer import Consumer, truth
 
@@ -28,16 +29,16 @@ def test_a_search_finds_the_first_change_of_a_moment(seqnos: list[int], purged: 
     """A vbucket as a producer shows it: live seqnos, CAS that grow with them, and no start below the purge seqno."""
     high = max(seqnos, default=0) + more
     purged = min(purged, high)
-    search = Search(moment, high)
+    search = VbucketSearch(moment, high)
     rounds = 0
-    while search.found is None:
+    while search.result is None:
         rounds += 1
         start, end = search.span
         assert 0 <= start <= end <= high
-        rows = [(seqno, seqno) for seqno in seqnos if start < seqno <= end + rounds % 3]
-        search.answer(None if 0 < start < purged else rows)
+        rows = [ProbedChange(seqno, seqno) for seqno in seqnos if start < seqno <= end + rounds % 3]
+        search.learn(None if 0 < start < purged else rows)
     first = next((seqno for seqno in seqnos if seqno >= moment), high + 1)
-    place, how = search.found
+    place, how = search.result
     assert rounds < 40
     if how == "purged":
         assert bisect_left(seqnos, first) == 0 or [seqno for seqno in seqnos if seqno < first][-1] < purged + 64 * 8
@@ -48,21 +49,21 @@ def test_a_search_finds_the_first_change_of_a_moment(seqnos: list[int], purged: 
 
 
 def test_probes_are_few() -> None:
-    search = Search(777_777, 1_000_000)
+    search = VbucketSearch(777_777, 1_000_000)
     rounds = 0
-    while search.found is None:
+    while search.result is None:
         start, end = search.span
-        search.answer([(seqno, seqno) for seqno in range(start + 1, end + 1)])
+        search.learn([ProbedChange(seqno, seqno) for seqno in range(start + 1, end + 1)])
         rounds += 1
-    assert search.found == Found(777_776, "probed")
+    assert search.result == TimePosition(777_776, "probed")
     assert rounds <= 16
 
 
 def test_a_tick_is_the_first_whose_timestamp_is_not_before() -> None:
     moment = datetime(2026, 11, 1, tzinfo=timezone.utc)
-    lowest = tick("start", moment)
-    assert lowest is not None
-    assert lowest == tick("start", "2026-11-01T01:00+01:00") == tick("start", "2026-11-01T00:00Z")
+    lowest = lowest_cas(moment)
+    for text in ("2026-11-01T01:00+01:00", "2026-11-01T00:00Z"):
+        assert lowest_cas(options_of(Use.STREAM)["start"].read(text)) == lowest
     for cas, inside in ((lowest, True), (lowest - 1, False)):
         stamp = EPOCH + timedelta(microseconds=(cas & ~0xFFFF) // 1000)
         assert (stamp >= moment) is inside
@@ -70,8 +71,8 @@ def test_a_tick_is_the_first_whose_timestamp_is_not_before() -> None:
 
 @pytest.mark.parametrize("value", ["2026-11-01T00:00", datetime(2026, 11, 1), "1969-12-31T00:00Z", "soon", 5])
 def test_what_is_no_time_with_a_zone_is_refused(value: object) -> None:
-    with pytest.raises(dcp.LocalProtocolError, match=r"start: expected .* a time with its zone"):
-        tick("start", value)
+    with pytest.raises(dcp.LocalProtocolError, match=r"start: expected .* a time with a UTC offset"):
+        options_of(Use.STREAM)["start"].read(value)
 
 
 def moments(cluster: Cluster) -> list[datetime]:
@@ -161,7 +162,7 @@ def test_a_time_before_purged_deletions_begins_at_the_beginning() -> None:
 
 def test_times_that_cannot_be_are_refused() -> None:
     with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
-        with pytest.raises(dcp.LocalProtocolError, match="end: expected a time that is over"):
+        with pytest.raises(dcp.LocalProtocolError, match="end: expected a time in the past"):
             client.stream(end=datetime.now(timezone.utc) + timedelta(days=1))
         with pytest.raises(dcp.LocalProtocolError, match="views: expected False"):
             client.stream("2026-01-01T00:00Z", views=True)
