@@ -69,7 +69,7 @@ class Encoder:
 
         buffer: writable memory. Other arguments and errors as in `encode`.
 
-        Raises UsageError if the buffer is too small; part of it may have been written then.
+        Raises UsageError if the buffer is too small; nothing was written then.
         """
         recipe, array = self._open(rows, opaque)
         return recipe.encode_into(buffer, array, opaque, self._inflate, self._defect)

@@ -71,7 +71,7 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
     offsets = field_offsets(layout.extras + layout.content)
     lengths = {field.measures: offsets[field.name] for field in layout.extras if field.measures}
     row = event != _NOWHERE
-    whens = [(offsets[name], layout.fields[name].width, number) for name, number in layout.when.items()]
+    conditions = [(offsets[name], layout.fields[name].width, number) for name, number in layout.when.items()]
     return {
         "kind": _KINDS.index(message.kind),
         "opcode": message.opcode,
@@ -88,7 +88,7 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
         "prefixed": message.document,
         "key": (layout.key is Presence.MUST, layout.key is not Presence.NONE),
         "value": (layout.value is Presence.MUST, layout.value is not Presence.NONE or bool(layout.content)),
-        "whens": whens if row else [],
+        "conditions": conditions if row else [],
         "content_length": layout.content_length if row and layout.content else _NOWHERE,
         "defect": layout.stream_id_defect,
         "places": places,
