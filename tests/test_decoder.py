@@ -378,13 +378,13 @@ SNAPPY = bytes(cramjam.snappy.compress_raw(b"0123456789" * 20))
 BOMB = bytes(cramjam.snappy.compress_raw(bytes(1000)))
 COLLECTION = "key: expected a collection id of at most 32 bits as the shortest LEB128 before it"
 UTF8 = "key: expected UTF-8; ask for binary keys"
-UNSNAPPY = "value: expected a sound snappy block"
-TOO_MUCH = "value: inflates to more than max_value"
-NO_XATTRS = "value: expected a sound section of xattrs at its beginning"
+UNSNAPPY = "value: expected a valid snappy block"
+TOO_MUCH = "value: expected at most max_value bytes after decompression, found more"
+NO_XATTRS = "value: expected a valid section of xattrs at its beginning"
 NOTED = {
-    UNSNAPPY: "snappy: not a sound block",
+    UNSNAPPY: "snappy: not a valid block",
     TOO_MUCH: "snappy: inflates to more than max_value",
-    NO_XATTRS: "xattrs: not a sound section",
+    NO_XATTRS: "xattrs: not a valid section",
 }
 IN_COLLECTIONS, IN_UTF8 = Options(collections=True), Options(keys="utf8")
 

@@ -315,7 +315,7 @@ def _opened(value: bytes, datatype: int, options: Options, mapped: bool) -> tupl
                 if mapped:
                     return rest, [(name.decode(), text.decode()) for name, text in pairs], ""
             except (dcp.DcpError, UnicodeDecodeError):
-                raise dcp.DcpError("xattrs: not a sound section") from None
+                raise dcp.DcpError("xattrs: not a valid section") from None
             return rest, body[: len(body) - len(rest)], ""
     except dcp.DcpError as error:
         if options.errors == "raise":
@@ -324,7 +324,7 @@ def _opened(value: bytes, datatype: int, options: Options, mapped: bool) -> tupl
     return body, None, ""
 
 
-_UNSOUND = "snappy: not a sound block"
+_UNSOUND = "snappy: not a valid block"
 
 
 def inflate(block: bytes, most: int) -> bytes:

@@ -36,8 +36,8 @@ class Decoder(_codec.Decoder):
     collections: True if keys carry their collection id, as they do once HELLO agreed on collections. Default False.
     views: True for keys, values and xattrs as Arrow views into the received bytes, without a copy. The received
         bytes live as long as the batch. Default False.
-    max_frame: largest frame to accept, in bytes. Default 64 MiB.
-    max_value: largest value to accept after decompression, in bytes. Default 64 MiB.
+    max_frame: largest frame to accept, in bytes. Default 30 MiB, a little above what servers send.
+    max_value: largest value to accept after decompression, in bytes. Default 30 MiB.
     events: names of the messages that become rows; None for all but system events. Other messages become
         `Batch.controls`, if they matter to a stream.
     also: further names for the column `event`, for rows that the caller inserts between the decoded ones.

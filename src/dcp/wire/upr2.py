@@ -1,7 +1,7 @@
-"""The second draft of UPR: a prototype of 2013, one step before DCP.
+"""Messages of the second draft of UPR, a prototype of 2013 just before DCP.
 
-It has DCP's header and most of its messages under other opcodes, with explicit starts and ends of
-streams and snapshots. What it says is nowhere answered but for the two requests.
+It has DCP's header and most of its messages, under other opcodes and with explicit starts and ends of streams and
+snapshots. Only its two requests are answered.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _SOURCE = "UPR Transport Specification, second draft"
 
 
 class UprStreamEnd(IntEnum):
-    """Why a stream ended."""
+    """Reason of the end of a stream."""
 
     OK = 0
     STATE_CHANGED = 1
 
 
 class UprVbucketState(IntEnum):
-    """The state of a vbucket; pending and replica have each other's number in every other dialect."""
+    """State of a vbucket. PENDING and REPLICA have swapped numbers in every other dialect."""
 
     ACTIVE = 1
     PENDING = 2

@@ -1,4 +1,4 @@
-"""From a frame to its bytes. All lengths are computed."""
+"""Writer of single frames. All lengths are computed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 _KINDS = {int(magic): magic.kind for magic in Magic}
 _FRAMED = frozenset(int(magic) for magic in Magic if magic.framed)
 _WIDTHS = {f.name: f.width for f in HEADER}
-# An answer has its status where a request has its vbucket.
+# Responses have their status where requests have their vbucket.
 _NUMBERS = {name: _WIDTHS[name] for name in ("opaque", "cas", "vbucket", "datatype")} | {"status": _WIDTHS["vbucket"]}
 
 
 def write_frame(frame: Frame, dialect: Dialect) -> bytes:
-    """The bytes of a frame; UsageError where it is not one that the dialect can say."""
+    """Return the bytes of a frame. Raises UsageError if the dialect cannot express it."""
     kind = _kind(frame)
     _check_header(frame, kind)
     if frame.name == UNKNOWN:
@@ -47,13 +47,13 @@ def write_frame(frame: Frame, dialect: Dialect) -> bytes:
 
 
 def layout_of(frame: Frame, dialect: Dialect) -> tuple[Message, Layout]:
-    """The row of the table that a frame belongs to, and its form; UsageError if there is none."""
+    """Return the message and the layout that a frame has. Raises UsageError if there is none."""
     form = form_of(frame, dialect)
     return form.message, form.layout
 
 
 def form_of(frame: Frame, dialect: Dialect) -> Form:
-    """The form of a frame; UsageError if there is none."""
+    """Return the form of a frame. Raises UsageError if there is none."""
     kind, message = _kind(frame), dialect.by_name.get(frame.name)
     family = families(dialect).get((frame.magic, message.opcode)) if message else None
     forms = family.forms(frame.status if message.type is None else message.type) if message and family else ()
@@ -136,7 +136,7 @@ def _check_fields(frame: Frame, form: Form, lengths: Mapping[str, int]) -> None:
 
 
 def _check_infos(frame: Frame, layout: Layout) -> None:
-    """Refuse what a reader would take for something else: an uncounted stream id."""
+    """Refuse uncounted infos that a reader would take for something else."""
     uncounted = not all(info.counted for info in frame.frame_info)
     if uncounted and not (layout.stream_id_defect and len(frame.frame_info) == 1 and frame.stream_id is not None):
         raise _local(frame, "frame_info", "nothing uncounted but the stream id of a deletion V2 or expiration", frame)
