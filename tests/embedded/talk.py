@@ -9,7 +9,7 @@ import dcp
 from dcp.embedded.bucket import Bucket
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.handlers import HANDLERS
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.embedded.store import Item
 from dcp.embedded.users import User
 from dcp.wire.layout import Magic
@@ -46,7 +46,7 @@ def bucket(version: str = "8.0", *, nodes: int = 1, vbuckets: int = 4, replicas:
         nodes=nodes,
         vbuckets=vbuckets,
         replicas=replicas,
-        generation=Generation.of(version),
+        release=Release.of(version),
         clock=Clock(),
         seed=1,
     )

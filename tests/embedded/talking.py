@@ -10,7 +10,7 @@ from dcp import Frame, decode, encode
 from dcp.embedded.bucket import Bucket
 from dcp.embedded.commands import dcp as producer
 from dcp.embedded.conversation import Conversation, Session
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.embedded.store import Item, Vbucket
 from dcp.wire.dcp import ENDLESS, OpenFlag
 from dcp.wire.framing import stream_id
@@ -24,7 +24,7 @@ def bucket(version: str = "8.0", *, history: bool = False, vbuckets: int = 1) ->
     return Bucket(
         "default",
         vbuckets=vbuckets,
-        generation=Generation.of(version),
+        release=Release.of(version),
         clock=lambda: 1_800_000_000,
         seed=7,
         history=history,

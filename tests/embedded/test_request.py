@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dcp.embedded.manifest import Manifest
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.embedded.request import Accepted, Agreed, Refused, Request, decide
 from dcp.embedded.store import Item, Vbucket
 from dcp.errors import LocalProtocolError
@@ -154,11 +154,11 @@ def test_a_dropped_default_collection_leaves_nothing_for_old_connections() -> No
 
 @pytest.mark.parametrize(("version", "flag"), [("7.1", StreamFlag.FROM_LATEST), ("5.0", StreamFlag.STRICT_VB_UUID)])
 def test_a_flag_that_came_later_is_refused(version: str, flag: StreamFlag) -> None:
-    answer = decide(request(flags=flag), PLAIN, vbucket(), Manifest(), generation=Generation.of(version))
+    answer = decide(request(flags=flag), PLAIN, vbucket(), Manifest(), release=Release.of(version))
     assert answer == Refused(Status.EINVAL)
 
 
 @pytest.mark.parametrize("version", ["2.5", "9.0", "seven", "7", ""])
 def test_a_release_that_never_was_is_refused(version: str) -> None:
     with pytest.raises(LocalProtocolError, match="server_version: expected"):
-        Generation.of(version)
+        Release.of(version)

@@ -139,7 +139,7 @@ def test_deletions_can_be_left_out_of_the_first_backfill_only() -> None:
 
 
 def bucket_of(made: Bucket, version: str) -> Bucket:
-    made.generation = type(made.generation).of(version)
+    made.release = type(made.release).of(version)
     return made
 
 

@@ -17,7 +17,7 @@ import pytest
 from dcp.embedded.bucket import Bucket
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.handlers import HANDLERS
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.embedded.store import Item
 from dcp.wire.frame import Frame, decode
 from dcp.wire.tap import TapFlag, TapOpaque
@@ -53,8 +53,8 @@ class Replay:
         self.backfilled = next(
             (i for i, frame in enumerate(self.recorded) if frame.fields.get("code") == TapOpaque.CLOSE_BACKFILL), 0
         )
-        generation = Generation.of(".".join(path.parent.name.split(".")[:2]))
-        self.bucket = Bucket("default", vbuckets=8, generation=generation, clock=lambda: NOW)
+        release = Release.of(".".join(path.parent.name.split(".")[:2]))
+        self.bucket = Bucket("default", vbuckets=8, release=release, clock=lambda: NOW)
         self.talk = Conversation(self.bucket, self.bucket.nodes[0], HANDLERS)
         self.written: set[tuple[int, bytes, int]] = set()
         self.fill()

@@ -15,7 +15,7 @@ import pytest
 from dcp.embedded.bucket import NOBODY, Bucket
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.handlers import HANDLERS
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.embedded.store import Item, SystemItem
 from dcp.embedded.users import Privilege, User
 from dcp.wire.dcp import StreamEnd, SystemEvent
@@ -96,8 +96,8 @@ class Rerun:
         # How many bytes of streams had been sent when a turn of the client came.
         self.paces: list[tuple[int, int]] = []
         self.items = items_of(talk)
-        generation = Generation.of(VERSIONS[talk.version])
-        self.bucket = Bucket(bucket_of(talk), vbuckets=64, generation=generation, clock=lambda: 0)
+        release = Release.of(VERSIONS[talk.version])
+        self.bucket = Bucket(bucket_of(talk), vbuckets=64, release=release, clock=lambda: 0)
         self.node = self.bucket.nodes[0]
         for number, log in logs_of(talk).items():
             self.node.vbuckets[number].log = log

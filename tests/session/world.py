@@ -13,7 +13,7 @@ from dcp.embedded.commands.dcp import HANDLERS
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.conversation import Session as Features
 from dcp.embedded.manifest import Change, Manifest
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.embedded.store import Item
 from dcp.position import StreamPosition
 from dcp.progress import Progress
@@ -66,17 +66,17 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = pick = random.Random(seed)
         self.clock = 1_000_000.0
-        self.generation = Generation.of(pick.choice(self.generations))
-        self.collections = self.generation.release >= (7, 0) and pick.random() < 0.7
+        self.release = Release.of(pick.choice(self.generations))
+        self.collections = self.release.number >= (7, 0) and pick.random() < 0.7
         self.bucket = Bucket(
             "b",
             nodes=2,
             vbuckets=VBUCKETS,
             replicas=1,
-            generation=self.generation,
+            release=self.release,
             clock=lambda: self.clock,
             seed=seed,
-            history=self.generation.release >= (7, 2) and pick.random() < 0.3,
+            history=self.release.number >= (7, 2) and pick.random() < 0.3,
         )
         for number in range(VBUCKETS):
             if self.bucket.owners[number][0] != 0:
@@ -213,10 +213,10 @@ class World:
     def connect(self) -> None:
         self.count("connections")
         node = self.bucket.nodes[self.active()]
-        new = {Feature.XERROR} if self.generation.release >= (5, 0) else set()
+        new = {Feature.XERROR} if self.release.number >= (5, 0) else set()
         features = {Feature.SNAPPY, Feature.XATTR, *new} | ({Feature.COLLECTIONS} if self.collections else set())
         self.talk = Conversation(self.bucket, node, HANDLERS, session=Features(features=frozenset(features)))
-        flags = OpenFlag.PRODUCER | (OpenFlag.INCLUDE_DELETE_TIMES if self.generation.release >= (5, 5) else 0)
+        flags = OpenFlag.PRODUCER | (OpenFlag.INCLUDE_DELETE_TIMES if self.release.number >= (5, 5) else 0)
         self._command(Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=b"c"))
         settings = self.controls | {"connection_buffer_size": str(self.window)}
         taken = [

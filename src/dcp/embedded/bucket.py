@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dcp.embedded.manifest import Change, Manifest
-from dcp.embedded.release import NEWEST_GENERATION, Generation
+from dcp.embedded.release import NEWEST_RELEASE, Release
 from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket
 from dcp.embedded.tombstone import tombstone
 from dcp.errors import LocalProtocolError
@@ -62,14 +62,14 @@ class Bucket:
         nodes: int = 1,
         vbuckets: int = 1024,
         replicas: int = 0,
-        generation: Generation = NEWEST_GENERATION,
+        release: Release = NEWEST_RELEASE,
         clock: Callable[[], float],
         seed: int | None = None,
         history: bool = False,
         record: bool = False,
     ) -> None:
         self.name = name
-        self.generation = generation
+        self.release = release
         self.random = random.Random(seed)
         self.uuid = f"{self.random.getrandbits(128):032x}"
         self.manifest = Manifest()

@@ -18,7 +18,7 @@ from dcp.embedded.faults import Faults
 from dcp.embedded.handlers import HANDLERS_OF
 from dcp.embedded.load import documents, padded
 from dcp.embedded.operations import Operations
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.embedded.server import Server, Traffic
 from dcp.embedded.store import Item
 from dcp.embedded.tls import Tls
@@ -127,7 +127,7 @@ class Cluster(Operations):
             nodes=nodes,
             vbuckets=vbuckets,
             replicas=replicas,
-            generation=Generation.of(server_version if dialect == "dcp" else _BEFORE_DCP),
+            release=Release.of(server_version if dialect == "dcp" else _BEFORE_DCP),
             clock=time.time,
             seed=seed,
             history=history,
@@ -178,7 +178,7 @@ class Cluster(Operations):
     @property
     def url(self) -> str:
         """What a client connects to, with the credentials in it."""
-        option = "" if self._bucket.generation.has_users else f"?sasl_mech_force={PLAIN}"
+        option = "" if self._bucket.release.has_users else f"?sasl_mech_force={PLAIN}"
         return self._url("couchbase", self.addresses) + option
 
     @property

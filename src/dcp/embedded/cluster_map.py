@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dcp.embedded.bucket import NOBODY, Bucket, Node
-from dcp.embedded.release import Release
+from dcp.embedded.release import ReleaseNumber
 
 # Clients put the name in its place under which they reached the node.
 _HOST = "$HOST"
@@ -13,10 +13,10 @@ _HOST = "$HOST"
 # would wait for it.
 _MANAGEMENT_PORT = 8091
 
-_EPOCHS: Release = (7, 0)
-_GLOBAL_MAPS: Release = (6, 5)
-_MANIFESTS: Release = (7, 0)
-_CAPABILITIES: dict[str, Release] = {
+_EPOCHS: ReleaseNumber = (7, 0)
+_GLOBAL_MAPS: ReleaseNumber = (6, 5)
+_MANIFESTS: ReleaseNumber = (7, 0)
+_CAPABILITIES: dict[str, ReleaseNumber] = {
     "cbhello": (3, 0),
     "touch": (3, 0),
     "cccp": (3, 0),
@@ -37,7 +37,7 @@ def revision(bucket: Bucket) -> tuple[int, int]:
 
 def has_global_map(bucket: Bucket) -> bool:
     """Whether there is a map for those who have selected no bucket."""
-    return bucket.generation.release >= _GLOBAL_MAPS
+    return bucket.release.number >= _GLOBAL_MAPS
 
 
 def global_map(bucket: Bucket, node: Node) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def global_map(bucket: Bucket, node: Node) -> dict[str, Any]:
 
 def bucket_map(bucket: Bucket, node: Node) -> dict[str, Any]:
     """The nodes, and the owners of all vbuckets, as `node` tells it."""
-    release, nodes = bucket.generation.release, _nodes(bucket)
+    release, nodes = bucket.release.number, _nodes(bucket)
     manifest = {"collectionsManifestUid": f"{bucket.manifest.uid:x}"} if release >= _MANIFESTS else {}
     return {
         **_revision(bucket),
@@ -72,7 +72,7 @@ def bucket_map(bucket: Bucket, node: Node) -> dict[str, Any]:
 
 
 def _revision(bucket: Bucket) -> dict[str, int]:
-    epoch = {"revEpoch": bucket.epoch} if bucket.generation.release >= _EPOCHS else {}
+    epoch = {"revEpoch": bucket.epoch} if bucket.release.number >= _EPOCHS else {}
     return {"rev": bucket.revision, **epoch}
 
 

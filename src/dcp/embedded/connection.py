@@ -75,25 +75,25 @@ class Producer:
         )
 
     def rules(self) -> Rules:
-        flags, controls, generation = self.flags, self.controls, self.talk.bucket.generation
+        flags, controls, release = self.flags, self.controls, self.talk.bucket.release
         keeps_datatype = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
-        if generation.no_value_keeps_datatype:
+        if release.no_value_keeps_datatype:
             keeps_datatype |= OpenFlag.NO_VALUE
         view = View(
             collections=self.collections,
             xattrs=OpenFlag.INCLUDE_XATTRS in flags,
-            deleted_user_xattrs=OpenFlag.INCLUDE_DELETED_USER_XATTRS in flags or generation.all_xattrs_of_tombstones,
+            deleted_user_xattrs=OpenFlag.INCLUDE_DELETED_USER_XATTRS in flags or release.all_xattrs_of_tombstones,
             values=not flags & WITHOUT_VALUES,
             underlying_datatype=bool(flags & keeps_datatype),
             snappy=self.snappy,
             compress=controls.compress,
             delete_times=OpenFlag.INCLUDE_DELETE_TIMES in flags,
             expirations=controls.expirations,
-            stream_id_defect=generation.stream_id_defect,
+            stream_id_defect=release.stream_id_defect,
         )
         return Rules(
             view,
-            generation,
+            release,
             marker_2_2=controls.marker_2_2,
             marker_2_0=controls.sync_writes and bool(controls.consumer_name),
             out_of_order=controls.out_of_order,

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dcp.embedded.release import NEWEST, NEWEST_GENERATION, Generation, Release
+from dcp.embedded.release import NEWEST, NEWEST_RELEASE, Release, ReleaseNumber
 from dcp.wire.memcached import Status
 
 _LARGEST_WINDOW = (1 << 32) - 1
 _SHORTEST_INTERVAL = 0.1
 _WHOLE, _DECIMAL = re.compile(r"[0-9]{1,10}"), re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?")
-_NEVER: Release = (99, 0)
+_NEVER: ReleaseNumber = (99, 0)
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Connection:
     snappy: bool = False
     deleted_user_xattrs: bool = False
     history: bool = False
-    generation: Generation = NEWEST_GENERATION
+    release: Release = NEWEST_RELEASE
 
 
 Setter = Callable[[Controls, str, Connection], Status]
@@ -52,7 +52,7 @@ Setter = Callable[[Controls, str, Connection], Status]
 def set_control(controls: Controls, name: str, value: str, connection: Connection) -> Status:
     """Set one, and say how that went."""
     since, until, setter = _CONTROLS.get(name, (_NEVER, NEWEST, _accept))
-    if not since <= connection.generation.release <= until:
+    if not since <= connection.release.number <= until:
         return Status.EINVAL
     return setter(controls, value, connection)
 
@@ -73,7 +73,7 @@ def _window(controls: Controls, value: str, connection: Connection) -> Status:
 
 
 def _interval(controls: Controls, value: str, connection: Connection) -> Status:
-    whole = connection.generation.whole_noop_intervals
+    whole = connection.release.whole_noop_intervals
     if not (_WHOLE if whole else _DECIMAL).fullmatch(value) or not (whole or float(value) >= _SHORTEST_INTERVAL):
         return Status.EINVAL
     controls.noop_interval = float(value)
@@ -160,7 +160,7 @@ def _marker_version(controls: Controls, value: str, connection: Connection) -> S
 
 
 # By name: the releases that know it, and what it does.
-_CONTROLS: dict[str, tuple[Release, Release, Setter]] = {
+_CONTROLS: dict[str, tuple[ReleaseNumber, ReleaseNumber, Setter]] = {
     "connection_buffer_size": ((3, 0), NEWEST, _window),
     "stream_buffer_size": ((3, 0), NEWEST, _refuse),
     "enable_noop": ((3, 0), NEWEST, _switch("noop")),

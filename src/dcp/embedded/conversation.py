@@ -157,7 +157,7 @@ class Conversation:
 
     def forget_user(self) -> None:
         """As at the beginning: who talks is not known, unless everybody may."""
-        open_to_all = self.users is None or not self.bucket.generation.has_users
+        open_to_all = self.users is None or not self.bucket.release.has_users
         self.session.user = ANYBODY if open_to_all else None
         self.session.bucket = self.bucket.name if open_to_all else None
 
@@ -174,7 +174,7 @@ class Conversation:
             frame = read_frame(raw, dialect_of(self.dialect))
         except FrameError:
             context = complaint(raw, dialect_of(self.dialect))
-            closes = self.bucket.generation.hangs_up_on_malformed(self.session.opened)
+            closes = self.bucket.release.hangs_up_on_malformed(self.session.opened)
             self._refuse(read_opaque(raw), Refusal(Status.EINVAL, context, close=closes))
             return
         if frame.kind.answers:
@@ -184,7 +184,7 @@ class Conversation:
         handler = self.handlers.get(frame.name) if frame.kind is Kind.REQUEST else None
         try:
             if handler is None:
-                raise Refusal(self.bucket.generation.unknown_command)
+                raise Refusal(self.bucket.release.unknown_command)
             answer = handler(self, frame)
         except Refusal as refusal:
             self._refuse(frame, refusal)
@@ -195,7 +195,7 @@ class Conversation:
                 self.say(one)
 
     def _refuse(self, request: Frame, refusal: Refusal) -> None:
-        status = told(refusal.status, self.session.features, self.bucket.generation)
+        status = told(refusal.status, self.session.features, self.bucket.release)
         if status is None:
             self.closing = True
             return
@@ -203,7 +203,7 @@ class Conversation:
         if status is Status.NOT_MY_VBUCKET:
             value, datatype = self._map_if_new()
         elif not value:
-            value, datatype = explain(status, refusal.context, self.bucket.generation)
+            value, datatype = explain(status, refusal.context, self.bucket.release)
         self.say(answer(request, status, value=value, datatype=datatype))
         self.closing = self.closing or refusal.close
 
@@ -213,7 +213,7 @@ class Conversation:
         if self.has(Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP) and self.session.map_sent >= newest:
             return b"", 0
         self.session.map_sent = newest
-        datatype = int(Datatype.JSON) if self.bucket.generation.refusals_with_maps_are_json else 0
+        datatype = int(Datatype.JSON) if self.bucket.release.refusals_with_maps_are_json else 0
         return JSON.encode(bucket_map(self.bucket, self.node)), datatype
 
     # Bytes out.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
 from dcp.wire.layout import MUST, Dialect, Kind
@@ -39,20 +39,20 @@ _UNKNOWN_TO_OLD_CLIENTS = frozenset(
 )
 
 
-def told(status: Status, features: Collection[Feature], generation: Generation) -> Status | None:
+def told(status: Status, features: Collection[Feature], release: Release) -> Status | None:
     """What a client is told that may not know all statuses; None to end the connection instead."""
-    if not generation.has_users or Feature.XERROR in features:
+    if not release.has_users or Feature.XERROR in features:
         return status
     if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE) and Feature.COLLECTIONS not in features:
         return Status.EINVAL
     return None if status in _UNKNOWN_TO_OLD_CLIENTS else _OLD_STATUSES.get(status, status)
 
 
-def explain(status: Status, context: str, generation: Generation) -> tuple[bytes, int]:
+def explain(status: Status, context: str, release: Release) -> tuple[bytes, int]:
     """The value and datatype of an error."""
-    if generation.errors_in_words:
+    if release.errors_in_words:
         return _WORDS.get(status, b""), 0
-    if context and generation.errors_in_json(status):
+    if context and release.errors_in_json(status):
         return JSON.encode({"error": {"context": context}}), int(Datatype.JSON)
     return b"", 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dcp.embedded.manifest import Manifest
-from dcp.embedded.release import NEWEST_GENERATION, Generation
+from dcp.embedded.release import NEWEST_RELEASE, Release
 from dcp.embedded.rollback import Resume, Rules, rollback_point
 from dcp.embedded.store import Vbucket
 from dcp.wire.dcp import StreamFlag
@@ -68,10 +68,10 @@ def decide(
     manifest: Manifest,
     *,
     streaming: bool = False,
-    generation: Generation = NEWEST_GENERATION,
+    release: Release = NEWEST_RELEASE,
 ) -> Accepted | Refused:
     """`streaming`: whether the connection has a live stream of this vbucket and stream id."""
-    if request.flags & ~int(generation.stream_flags):
+    if request.flags & ~int(release.stream_flags):
         return Refused(Status.EINVAL)
     if StreamFlag.TAKE_OVER in request.flags:
         # The cluster moves its vbuckets itself.
@@ -83,14 +83,14 @@ def decide(
         return Refused(Status.NOT_SUPPORTED)
     if start > request.end or not first <= start <= last:
         return Refused(Status.ERANGE)
-    chosen = _collections(request, connection, manifest, generation)
+    chosen = _collections(request, connection, manifest, release)
     if isinstance(chosen, Refused):
         return chosen
     if streaming:
         return Refused(Status.KEY_EEXISTS)
     high = _high(vbucket, chosen)
     point = _rollback(
-        request, vbucket, (start, vbuuid, first, last), high if chosen is not None else None, generation.rollback
+        request, vbucket, (start, vbuuid, first, last), high if chosen is not None else None, release.rollback
     )
     if point is not None:
         return Refused(Status.ROLLBACK, point)
@@ -132,7 +132,7 @@ def _window(request: Request, vbucket: Vbucket) -> tuple[int, int, int, int]:
 
 
 def _collections(
-    request: Request, connection: Agreed, manifest: Manifest, generation: Generation
+    request: Request, connection: Agreed, manifest: Manifest, release: Release
 ) -> frozenset[int] | Refused | None:
     """The ids that the request is for; None for all."""
     wanted = request.filter
@@ -151,7 +151,7 @@ def _collections(
         if not scopes:
             return Refused(Status.UNKNOWN_SCOPE)
         chosen = frozenset(collection.id for collection in scopes[0].collections)
-    if generation.checks_manifest_uid and (wanted.uid or 0) > manifest.uid:
+    if release.checks_manifest_uid and (wanted.uid or 0) > manifest.uid:
         return Refused(Status.COLLECTIONS_MANIFEST_IS_AHEAD)
     if connection.stream_ids != (wanted.sid is not None) or wanted.sid == 0:
         return Refused(Status.DCP_STREAM_ID_INVALID)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dcp.embedded.outbox import Outbox
-from dcp.embedded.release import NEWEST_GENERATION, Generation
+from dcp.embedded.release import NEWEST_RELEASE, Release
 from dcp.embedded.request import Accepted
 from dcp.embedded.selection import Selection
 from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket
@@ -26,7 +26,7 @@ class Rules:
     """How the snapshots of a stream look: what the generation, the connection and its controls make of them."""
 
     view: View
-    generation: Generation = NEWEST_GENERATION
+    release: Release = NEWEST_RELEASE
     marker_2_2: bool = False
     marker_2_0: bool = False
     out_of_order: bool = False
@@ -150,7 +150,7 @@ class Stream:
     @property
     def _advances(self) -> bool:
         """Whether the consumer is told of seqnos that are not for this stream."""
-        return self._rules.view.collections and self._rules.generation.seqno_advanced
+        return self._rules.view.collections and self._rules.release.seqno_advanced
 
     def _may_be_out_of_order(self) -> bool:
         return self._rules.out_of_order and self.cursor == 0 and not self._marked and self._selection.is_one_collection
@@ -182,7 +182,7 @@ class Stream:
 
     def _flags(self, disk: bool, history: bool) -> MarkerFlag:
         if disk:
-            flags = MarkerFlag.DISK | (MarkerFlag.CHECKPOINT if self._rules.generation.disk_checkpoints else 0)
+            flags = MarkerFlag.DISK | (MarkerFlag.CHECKPOINT if self._rules.release.disk_checkpoints else 0)
             return flags | MarkerFlag.HISTORY | MarkerFlag.MAY_CONTAIN_DUPLICATES if history else flags
         entered = self._checkpoint != self.vbucket.checkpoint_start
         self._checkpoint = self.vbucket.checkpoint_start

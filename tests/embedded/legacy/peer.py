@@ -10,7 +10,7 @@ import dcp
 from dcp.embedded.bucket import Bucket
 from dcp.embedded.conversation import Conversation
 from dcp.embedded.handlers import HANDLERS_OF
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.embedded.store import Item
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.layout import Magic
@@ -31,7 +31,7 @@ class Clock:
 
 
 def bucket(version: str = "3.1", vbuckets: int = 2, clock: Clock | None = None) -> Bucket:
-    return Bucket("default", vbuckets=vbuckets, generation=Generation.of(version), clock=clock or Clock(), seed=1)
+    return Bucket("default", vbuckets=vbuckets, release=Release.of(version), clock=clock or Clock(), seed=1)
 
 
 def fill(bucket: Bucket, count: int, prefix: str = "key") -> None:

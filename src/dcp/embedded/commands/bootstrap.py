@@ -16,7 +16,7 @@ _NO_BUCKET = b"@no bucket@"
 
 def hello(talk: Conversation, frame: Frame) -> Frame:
     talk.session.features = frozenset()
-    features = granted(FEATURES.decode(frame.value, {}), talk.bucket.generation.release)
+    features = granted(FEATURES.decode(frame.value, {}), talk.bucket.release.number)
     talk.session.features = frozenset(features)
     follow_map(talk)
     return answer(frame, value=FEATURES.encode(features))
@@ -42,7 +42,7 @@ def get_error_map(talk: Conversation, frame: Frame) -> Frame:
 
 
 def version(talk: Conversation, frame: Frame) -> Frame:
-    major, minor = talk.bucket.generation.release
+    major, minor = talk.bucket.release.number
     # Servers before 4.0 give no build.
     build = "-0000-enterprise" if major >= 4 else ""
     return answer(frame, value=f"{major}.{minor}.0{build}".encode())

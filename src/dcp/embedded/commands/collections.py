@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
 from dcp.embedded.manifest import DEFAULT, Manifest, Scope
-from dcp.embedded.release import Release
+from dcp.embedded.release import ReleaseNumber
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Feature, Status
 
-_PATH_IN_VALUE: Release = (7, 0)
+_PATH_IN_VALUE: ReleaseNumber = (7, 0)
 
 
 def get_manifest(talk: Conversation, frame: Frame) -> Frame:
@@ -44,7 +44,7 @@ def unknown(status: Status, manifest: Manifest) -> Refusal:
 def _path(talk: Conversation, frame: Frame) -> str:
     if not talk.has(Feature.COLLECTIONS):
         raise Refusal(Status.NOT_SUPPORTED, "Collections were not agreed on")
-    in_value = talk.bucket.generation.release >= _PATH_IN_VALUE
+    in_value = talk.bucket.release.number >= _PATH_IN_VALUE
     if frame.vbucket or frame.cas or (frame.key and frame.value) or (frame.value and not in_value):
         raise Refusal(Status.EINVAL)
     return (frame.key or frame.value).decode(errors="replace")

@@ -6,15 +6,15 @@ from typing import Any
 
 from dcp.embedded.cluster_map import bucket_map, global_map, has_global_map, revision
 from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.release import Release
+from dcp.embedded.release import ReleaseNumber
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
 
-_KNOWN_VERSIONS: Release = (7, 6)
-_EPOCHS_IN_NEWS: Release = (7, 1)
+_KNOWN_VERSIONS: ReleaseNumber = (7, 6)
+_EPOCHS_IN_NEWS: ReleaseNumber = (7, 1)
 _UNKNOWN_EPOCH = -1
 
 
@@ -24,12 +24,12 @@ def get_cluster_config(talk: Conversation, frame: Frame) -> Frame:
     if talk.session.bucket is None and not has_global_map(talk.bucket):
         raise Refusal(Status.NO_BUCKET)
     talk.session.map_sent = revision(talk.bucket)
-    datatype = int(Datatype.JSON) if talk.bucket.generation.maps_are_json else 0
+    datatype = int(Datatype.JSON) if talk.bucket.release.maps_are_json else 0
     return answer(frame, value=JSON.encode(_map(talk)), datatype=datatype)
 
 
 def _is_news(talk: Conversation, epoch: int, known: int) -> bool:
-    if talk.bucket.generation.release < _KNOWN_VERSIONS:
+    if talk.bucket.release.number < _KNOWN_VERSIONS:
         raise Refusal(Status.EINVAL)
     if known < 1 or (epoch < 1 and epoch != _UNKNOWN_EPOCH):
         raise Refusal(Status.EINVAL, "Expected a revision of at least 1, and an epoch of at least 1 or -1")
@@ -58,7 +58,7 @@ def _look(talk: Conversation) -> None:
     brief = talk.has(Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF)
     if not brief:
         talk.session.map_sent = newest
-    epoch = {"epoch": newest[0]} if talk.bucket.generation.release >= _EPOCHS_IN_NEWS else {}
+    epoch = {"epoch": newest[0]} if talk.bucket.release.number >= _EPOCHS_IN_NEWS else {}
     talk.say(
         Frame(
             "clustermap_change_notification",

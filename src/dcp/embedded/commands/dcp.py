@@ -22,24 +22,24 @@ def _producer(talk: Conversation) -> Producer:
     for timer in talk.timers:
         if isinstance(timer, Producer):
             return timer
-    generation = talk.bucket.generation
-    if generation.hangs_up_on_misuse:
+    release = talk.bucket.release
+    if release.hangs_up_on_misuse:
         raise Hangup
-    closes = generation.hangs_up_on_malformed(opened=False)
+    closes = release.hangs_up_on_malformed(opened=False)
     raise Refusal(Status.EINVAL, "The command can only be sent on a DCP connection", close=closes)
 
 
 def open_(talk: Conversation, frame: Frame) -> Frame:
     flags = OpenFlag(int(frame.fields["flags"]))
-    if talk.session.opened and talk.bucket.generation.hangs_up_on_misuse:
+    if talk.session.opened and talk.bucket.release.hangs_up_on_misuse:
         raise Hangup
     if talk.session.opened:
         raise Refusal(Status.EINVAL, "The connection is already opened as a DCP connection")
     if talk.has(Feature.UNORDERED_EXECUTION):
         # Servers send this one without the datatype of JSON.
         context = "DCP on connections with unordered execution is not supported"
-        raise Refusal(Status.NOT_SUPPORTED, value=explain(Status.NOT_SUPPORTED, context, talk.bucket.generation)[0])
-    if flags & ~int(talk.bucket.generation.open_flags) or not _sensible(flags, talk.has(Feature.COLLECTIONS)):
+        raise Refusal(Status.NOT_SUPPORTED, value=explain(Status.NOT_SUPPORTED, context, talk.bucket.release)[0])
+    if flags & ~int(talk.bucket.release.open_flags) or not _sensible(flags, talk.has(Feature.COLLECTIONS)):
         raise Refusal(Status.EINVAL)
     if OpenFlag.PRODUCER not in flags:
         raise Refusal(Status.NOT_SUPPORTED, "a consumer is not what this server can be")
@@ -83,7 +83,7 @@ def control(talk: Conversation, frame: Frame) -> Frame:
         snappy=producer.snappy,
         deleted_user_xattrs=OpenFlag.INCLUDE_DELETED_USER_XATTRS in producer.flags,
         history=any(vbucket.history is not None for vbucket in talk.bucket.actives()),
-        generation=talk.bucket.generation,
+        release=talk.bucket.release,
     )
     name, value = frame.key.decode(errors="replace"), frame.value.decode(errors="replace")
     status = set_control(producer.controls, name, value, connection)
@@ -110,7 +110,7 @@ def stream_request(talk: Conversation, frame: Frame) -> Frame:
         vbucket,
         talk.bucket.manifest,
         streaming=producer.living((frame.vbucket, sid)) is not None,
-        generation=talk.bucket.generation,
+        release=talk.bucket.release,
     )
     if isinstance(outcome, Refused):
         if outcome.status is Status.ROLLBACK:
@@ -163,7 +163,7 @@ def close_stream(talk: Conversation, frame: Frame) -> Frame:
 
 
 def get_failover_log(talk: Conversation, frame: Frame) -> Frame:
-    if not talk.bucket.generation.failover_log_for_all:
+    if not talk.bucket.release.failover_log_for_all:
         _producer(talk)
     return failover_log(talk, frame)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dcp.embedded.conversation import Refusal
-from dcp.embedded.release import Release
+from dcp.embedded.release import ReleaseNumber
 from dcp.wire.memcached import Feature, Status
 
-_SINCE: dict[Feature, Release] = {
+_SINCE: dict[Feature, ReleaseNumber] = {
     Feature.TCP_NODELAY: (4, 0),
     Feature.MUTATION_SEQNO: (4, 0),
     Feature.XATTR: (5, 0),
@@ -54,7 +54,7 @@ _NEEDS: dict[Feature, frozenset[Feature]] = {
 }
 
 
-def granted(asked: Iterable[int], release: Release) -> list[Feature]:
+def granted(asked: Iterable[int], release: ReleaseNumber) -> list[Feature]:
     """What a release grants of the codes that a client asks for, in its order; Refusal if some lack what they need."""
     known = [Feature(code) for code in dict.fromkeys(asked) if _SINCE.get(code, (99, 0)) <= release]  # type: ignore[call-overload]
     for feature in known:

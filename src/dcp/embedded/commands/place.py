@@ -70,7 +70,7 @@ def body_of(item: Item) -> bytes:
 
 def shown_value(talk: Conversation, item: Item) -> tuple[bytes, int]:
     """The body and its datatype, in a form that the client agreed on."""
-    tells = talk.has(Feature.JSON) or talk.bucket.generation.json_unasked
+    tells = talk.has(Feature.JSON) or talk.bucket.release.json_unasked
     json_bit = item.datatype & Datatype.JSON if tells else 0
     compressed = item.datatype & Datatype.SNAPPY and not item.datatype & Datatype.XATTR
     if compressed and talk.has(Feature.SNAPPY):

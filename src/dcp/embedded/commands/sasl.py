@@ -49,7 +49,7 @@ def _judged(say: Callable[[bytes], bytes], message: bytes) -> bytes:
 
 
 def _mechanisms(talk: Conversation) -> list[str]:
-    return list(MECHANISMS) if talk.bucket.generation.has_users else [PLAIN]
+    return list(MECHANISMS) if talk.bucket.release.has_users else [PLAIN]
 
 
 def _user(talk: Conversation, name: str) -> User | None:

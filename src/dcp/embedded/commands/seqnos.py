@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from dcp.embedded.commands.collections import unknown
 from dcp.embedded.commands.place import shown_key, shown_value
 from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.release import Release
+from dcp.embedded.release import ReleaseNumber
 from dcp.embedded.store import Item, Vbucket
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import SEQNOS, Feature, Status, VbucketState
 
-_OBSERVED: Release = (4, 0)
-_BY_COLLECTION: Release = (7, 0)
+_OBSERVED: ReleaseNumber = (4, 0)
+_BY_COLLECTION: ReleaseNumber = (7, 0)
 # How long a client waits at most until what it asks about is on disk.
 _PATIENCE = 30.0
 _MOST_WAITS = 1024
@@ -41,7 +41,7 @@ def _known_state(frame: Frame) -> int:
 
 def _collection(talk: Conversation, frame: Frame) -> int | None:
     """The collection that is asked about; None for all that there is."""
-    by_collection = talk.bucket.generation.release >= _BY_COLLECTION
+    by_collection = talk.bucket.release.number >= _BY_COLLECTION
     if "collection_id" not in frame.fields:
         return 0 if by_collection and not talk.has(Feature.COLLECTIONS) else None
     if not by_collection or not talk.has(Feature.COLLECTIONS):
@@ -60,7 +60,7 @@ def _in_state(talk: Conversation, state: VbucketState) -> Iterator[Vbucket]:
 
 
 def observe_seqno(talk: Conversation, frame: Frame) -> Frame:
-    if talk.bucket.generation.release < _OBSERVED:
+    if talk.bucket.release.number < _OBSERVED:
         raise Refusal(Status.UNKNOWN_COMMAND)
     vbucket = living_vbucket(talk, frame.vbucket)
     asked = int(frame.fields["vbuuid"])

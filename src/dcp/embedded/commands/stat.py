@@ -81,7 +81,7 @@ def _named(vbucket: Vbucket, **statistics: object) -> Iterator[Statistic]:
 
 def _general(talk: Conversation) -> Iterator[Statistic]:
     vbuckets = talk.node.vbuckets.values()
-    major, minor = talk.bucket.generation.release
+    major, minor = talk.bucket.release.number
     yield "version", f"{major}.{minor}.0"
     yield "ep_bucket_type", "couchbase"
     yield "curr_items", sum(getattr(item, "alive", False) for vb in vbuckets for item in vb if _is_active(vb))

@@ -6,7 +6,7 @@ from dcp.embedded.conversation import Conversation, Handler, Hangup, Refusal, an
 from dcp.embedded.legacy.clients import clients_of
 from dcp.embedded.legacy.tap_messages import DIALECT
 from dcp.embedded.legacy.tap_stream import TapStream
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.errors import FrameError, RemoteProtocolError
 from dcp.wire.frame import Frame, dialect_of, encode, read_frame
 from dcp.wire.layout import Side
@@ -15,7 +15,7 @@ from dcp.wire.tap import TAP_CONNECT, TapConnectFlag
 
 _TABLE = dialect_of(DIALECT)
 _CONNECT = _TABLE.by_name["tap_connect"]
-_LAST = Generation.of(_CONNECT.until)
+_LAST = Release.of(_CONNECT.until)
 _ANSWERED = [message.name for message in _TABLE.messages if message.sender is Side.PRODUCER]
 
 
@@ -72,8 +72,8 @@ HANDLERS: dict[str, Handler] = {
 
 def unknown(talk: Conversation, frame: Frame) -> Frame | None:
     """A command that the connection's dialect does not have: it is one of TAP's, where servers speak that too."""
-    if talk.dialect != "dcp" or talk.bucket.generation.release > _LAST.release:
-        raise Refusal(talk.bucket.generation.unknown_command)
+    if talk.dialect != "dcp" or talk.bucket.release.number > _LAST.number:
+        raise Refusal(talk.bucket.release.unknown_command)
     try:
         read = read_frame(encode(frame), _TABLE)
     except FrameError:
@@ -82,5 +82,5 @@ def unknown(talk: Conversation, frame: Frame) -> Frame | None:
         raise Refusal(Status.EINVAL) from None
     handler = HANDLERS.get(read.name)
     if handler is None:
-        raise Refusal(talk.bucket.generation.unknown_command)
+        raise Refusal(talk.bucket.release.unknown_command)
     return None if handler(talk, read) is None else answer(frame)
