@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import dcp
-from dcp.embedded.bucket import Bucket
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.bucket import BucketStore
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.handlers import HANDLERS
 from dcp.embedded.release import Release
-from dcp.embedded.store import Item
+from dcp.embedded.store import StoredItem
 from dcp.embedded.users import User
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import FEATURES, Feature, Status
@@ -40,8 +40,8 @@ class Clock:
         return self.now
 
 
-def bucket(version: str = "8.0", *, nodes: int = 1, vbuckets: int = 4, replicas: int = 0) -> Bucket:
-    return Bucket(
+def bucket(version: str = "8.0", *, nodes: int = 1, vbuckets: int = 4, replicas: int = 0) -> BucketStore:
+    return BucketStore(
         "default",
         nodes=nodes,
         vbuckets=vbuckets,
@@ -55,10 +55,10 @@ def bucket(version: str = "8.0", *, nodes: int = 1, vbuckets: int = 4, replicas:
 class Client:
     """Asks a node, and reads what it answers."""
 
-    def __init__(self, of: Bucket | None = None, node: int = 0, *, users: Iterable[User] | None = None) -> None:
+    def __init__(self, of: BucketStore | None = None, node: int = 0, *, users: Iterable[User] | None = None) -> None:
         self.bucket = of or bucket()
         named = None if users is None else {user.name: user for user in users}
-        self.talk = Conversation(self.bucket, self.bucket.nodes[node], HANDLERS, users=named)
+        self.connection = ServerConnection(self.bucket, self.bucket.nodes[node], HANDLERS, users=named)
         self.now = 0.0
 
     def hello(self, *features: int) -> tuple[int, ...]:
@@ -79,16 +79,16 @@ class Client:
         return Status(self.one(name, **parts).status)
 
     def raw(self, data: bytes) -> list[dcp.Frame]:
-        self.talk.receive(data, self.now)
+        self.connection.receive(data, self.now)
         return self.heard()
 
     def heard(self) -> list[dcp.Frame]:
         """What the node says of its own accord."""
-        return dcp.decode(b"".join(map(bytes, self.talk.send(self.now))))
+        return dcp.decode(b"".join(map(bytes, self.connection.send(self.now))))
 
     @property
     def hung_up(self) -> bool:
-        return self.talk.closing
+        return self.connection.closing
 
 
 def store(
@@ -97,7 +97,7 @@ def store(
     return client.one(name, key=key, fields={"flags": flags, "expiry": expiry}, **more)
 
 
-def stored(client: Client, key: bytes = b"key", vbucket: int = 0, collection: int = 0) -> Item:
+def stored(client: Client, key: bytes = b"key", vbucket: int = 0, collection: int = 0) -> StoredItem:
     """The latest version that a vbucket holds."""
     item = client.bucket.active(vbucket).get(collection, key)
     assert item is not None

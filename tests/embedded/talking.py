@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dcp import Frame, decode, encode
-from dcp.embedded.bucket import Bucket
+from dcp.embedded.bucket import BucketStore
 from dcp.embedded.commands import dcp as producer
-from dcp.embedded.conversation import Conversation, Session
+from dcp.embedded.connection import ConnectionState, ServerConnection
 from dcp.embedded.release import Release
-from dcp.embedded.store import Item, Vbucket
+from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.wire.dcp import ENDLESS, OpenFlag
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Magic
@@ -20,8 +20,8 @@ from dcp.wire.memcached import Feature, Status
 ALL = frozenset(Feature) - {Feature.UNORDERED_EXECUTION}
 
 
-def bucket(version: str = "8.0", *, history: bool = False, vbuckets: int = 1) -> Bucket:
-    return Bucket(
+def bucket(version: str = "8.0", *, history: bool = False, vbuckets: int = 1) -> BucketStore:
+    return BucketStore(
         "default",
         vbuckets=vbuckets,
         release=Release.of(version),
@@ -31,12 +31,12 @@ def bucket(version: str = "8.0", *, history: bool = False, vbuckets: int = 1) ->
     )
 
 
-def filled(count: int = 5, version: str = "8.0", **more: Any) -> tuple[Bucket, Vbucket]:
+def filled(count: int = 5, version: str = "8.0", **more: Any) -> tuple[BucketStore, VbucketStore]:
     """A bucket with so many documents in its first vbucket."""
     made = bucket(version, **more)
     vbucket = made.active(0)
     for n in range(1, count + 1):
-        vbucket.put(Item("mutation", n, b"key%d" % n, b'{"n":%d}' % n, cas=n, datatype=1))
+        vbucket.put(StoredItem("mutation", n, b"key%d" % n, b'{"n":%d}' % n, cas=n, datatype=1))
     return made, vbucket
 
 
@@ -48,7 +48,7 @@ class Consumer:
 
     def __init__(
         self,
-        made: Bucket,
+        made: BucketStore,
         *,
         flags: OpenFlag = OpenFlag.PRODUCER,
         features: Iterable[Feature] = ALL,
@@ -56,8 +56,8 @@ class Consumer:
         name: bytes = b"consumer",
         now: float = 0.0,
     ) -> None:
-        session = Session(frozenset(features))
-        self.talk = Conversation(made, made.nodes[0], producer.HANDLERS, session=session)
+        state = ConnectionState(frozenset(features))
+        self.connection = ServerConnection(made, made.nodes[0], producer.HANDLERS, state=state)
         self.now = now
         self.said = b""
         assert self.ask("open", fields={"flags": int(flags)}, key=name).status == Status.SUCCESS
@@ -65,12 +65,12 @@ class Consumer:
             assert self.control(control, value) == Status.SUCCESS, control
 
     def tell(self, *frames: Frame) -> None:
-        self.talk.receive(b"".join(encode(frame) for frame in frames), self.now)
+        self.connection.receive(b"".join(encode(frame) for frame in frames), self.now)
 
     def hear(self) -> list[Frame]:
         """Everything there is to say, until there is no more or the window is full."""
         heard = b""
-        while parts := self.talk.send(self.now):
+        while parts := self.connection.send(self.now):
             heard += b"".join(bytes(part) for part in parts)
         self.said += heard
         return decode(heard)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from dcp.embedded import Cluster
-from dcp.embedded.bucket import Node
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.bucket import ServerNode
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.faults import FAULTS, describe
 from dcp.embedded.faults.fault import options_of
 from dcp.errors import FrameError, LocalProtocolError
@@ -314,9 +314,9 @@ def test_fault_stream_ids(cluster: Cluster, counted: bool, monkeypatch: pytest.M
     controls = NOOPS | {"enable_stream_id": "true"}
     converse = cluster._server._converse
 
-    def with_collections(node: Node) -> Conversation:
+    def with_collections(node: ServerNode) -> ServerConnection:
         talk = converse(node)
-        talk.session.features = frozenset([Feature.COLLECTIONS])
+        talk.state.features = frozenset([Feature.COLLECTIONS])
         return talk
 
     monkeypatch.setattr(cluster._server, "_converse", with_collections)

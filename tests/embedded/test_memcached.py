@@ -17,8 +17,8 @@ def ours() -> list[list[dcp.Frame]]:
     client = Client(bucket(vbuckets=1))
 
     def ask(data: bytes) -> bytes:
-        client.talk.receive(data, client.now)
-        return b"".join(map(bytes, client.talk.send(client.now)))
+        client.connection.receive(data, client.now)
+        return b"".join(map(bytes, client.connection.send(client.now)))
 
     return list(answers(ask))
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp import Frame
-from dcp.embedded.bucket import Bucket
-from dcp.embedded.store import Item, Vbucket
+from dcp.embedded.bucket import BucketStore
+from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
 from dcp.wire.framing import UNCOUNTED_HEAD
 from dcp.wire.memcached import Feature, Status, VbucketState
@@ -19,9 +19,9 @@ from tests.embedded.talking import Consumer, bucket, filled, named
 DISK, MEMORY, HISTORY = 0x06, 0x05, 0x36
 
 
-def put(vbucket: Vbucket, key: bytes, collection: int = 0, event: str = "mutation") -> None:
+def put(vbucket: VbucketStore, key: bytes, collection: int = 0, event: str = "mutation") -> None:
     seqno = vbucket.high_seqno + 1
-    vbucket.put(Item(event, seqno, key, cas=seqno, collection_id=collection))
+    vbucket.put(StoredItem(event, seqno, key, cas=seqno, collection_id=collection))
 
 
 # Where a stream begins and ends.
@@ -138,7 +138,7 @@ def test_deletions_can_be_left_out_of_the_first_backfill_only() -> None:
     assert named(consumer.hear())[-1] == ("deletion", 4)
 
 
-def bucket_of(made: Bucket, version: str) -> Bucket:
+def bucket_of(made: BucketStore, version: str) -> BucketStore:
     made.release = type(made.release).of(version)
     return made
 
@@ -185,7 +185,7 @@ def test_a_change_stream_has_every_version_in_one_snapshot() -> None:
 # Collections.
 
 
-def with_collections() -> tuple[Bucket, Vbucket, int, int, int]:
+def with_collections() -> tuple[BucketStore, VbucketStore, int, int, int]:
     """A bucket with scope s, collections a and b in it: their ids, at seqnos 1 to 3."""
     made = bucket()
     made.change_manifest(*made.manifest.create_scope("s"))
@@ -346,7 +346,7 @@ def test_whenever_it_listens_a_consumer_ends_with_what_there_is(
     check_snapshots(frames, complete=version != "6.6")
     changes = [frame for frame in frames if frame.name in ("mutation", "deletion")]
     heard = {frame.key: (frame.name, frame.fields["seqno"], frame.cas) for frame in changes}
-    stored = [item for item in vbucket if isinstance(item, Item) and item.collection_id in wanted]
+    stored = [item for item in vbucket if isinstance(item, StoredItem) and item.collection_id in wanted]
     assert sorted(heard.values(), key=lambda one: one[1]) == [(item.event, item.seqno, item.cas) for item in stored]
 
 

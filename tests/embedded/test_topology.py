@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dcp.embedded import topology
-from dcp.embedded.bucket import NOBODY, Bucket
-from dcp.embedded.store import JOURNAL, Item, Vbucket
+from dcp.embedded.bucket import NOBODY, BucketStore
+from dcp.embedded.store import JOURNAL, StoredItem, VbucketStore
 from dcp.errors import LocalProtocolError
 from dcp.wire.dcp import SystemEvent
 from dcp.wire.memcached import VbucketState
@@ -19,19 +19,19 @@ from dcp.wire.memcached import VbucketState
 KEYS = [b"key-%d" % n for n in range(12)]
 
 
-def bucket(nodes: int = 3, replicas: int = 1, vbuckets: int = 8) -> Bucket:
-    return Bucket("b", nodes=nodes, vbuckets=vbuckets, replicas=replicas, clock=lambda: 1000.0, seed=1)
+def bucket(nodes: int = 3, replicas: int = 1, vbuckets: int = 8) -> BucketStore:
+    return BucketStore("b", nodes=nodes, vbuckets=vbuckets, replicas=replicas, clock=lambda: 1000.0, seed=1)
 
 
-def fill(made: Bucket, count: int) -> list[Item]:
+def fill(made: BucketStore, count: int) -> list[StoredItem]:
     return [made.store(b"key-%d" % n, b"%d" % n) for n in range(count)]
 
 
-def contents(copy: Vbucket) -> dict[bytes, bytes]:
-    return {item.key: item.value for item in copy if isinstance(item, Item) and item.alive}
+def contents(copy: VbucketStore) -> dict[bytes, bytes]:
+    return {item.key: item.value for item in copy if isinstance(item, StoredItem) and item.alive}
 
 
-def documents(made: Bucket) -> dict[bytes, bytes]:
+def documents(made: BucketStore) -> dict[bytes, bytes]:
     return {key: value for copy in made.actives() for key, value in contents(copy).items()}
 
 
@@ -231,7 +231,7 @@ def test_a_vbucket_that_is_made_anew_knows_the_collections() -> None:
     fresh = [copy for copy in made.actives() if not contents(copy)]
     assert fresh
     for copy in fresh:
-        assert [item.event_id for item in copy if not isinstance(item, Item)] == [
+        assert [item.event_id for item in copy if not isinstance(item, StoredItem)] == [
             SystemEvent.SCOPE_CREATE,
             SystemEvent.COLLECTION_BEGIN,
         ]
@@ -273,7 +273,7 @@ MISTAKES: list[tuple[list[Step], str]] = [
     ([(topology.crash, (1,)), (topology.rebalance_in, ())], "node 1: it is down; recover it"),
     ([(topology.failover, (1,)), (topology.failover, (1,))], "node 1: it has no vbuckets"),
     ([(topology.rebalance_out, (n,)) for n in range(3)], "node 2: the last node cannot leave"),
-    ([(Bucket.set_lag, (-1,))], "lag: expected at least 0"),
+    ([(BucketStore.set_lag, (-1,))], "lag: expected at least 0"),
 ]
 
 
@@ -292,7 +292,9 @@ def test_the_pager_lets_expire_what_is_due() -> None:
     made.store(b"old", b"1", expiry=1000)
     made.store(b"new", b"1", expiry=1001)
     assert made.expire_due() == 1
-    assert [item.event for copy in made.actives() for item in copy if isinstance(item, Item)].count("expiration") == 1
+    assert [item.event for copy in made.actives() for item in copy if isinstance(item, StoredItem)].count(
+        "expiration"
+    ) == 1
     assert documents(made) == {b"new": b"1"}
 
 

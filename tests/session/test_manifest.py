@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dcp
-from dcp.embedded.manifest import Manifest as Truth
+from dcp.embedded.manifest import BucketManifest as Truth
 from dcp.embedded.store import SystemItem
 from dcp.embedded.system_event import system_event
 from dcp.errors import RemoteProtocolError

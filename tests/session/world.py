@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import dcp
 from dcp.embedded import topology
-from dcp.embedded.bucket import Bucket
+from dcp.embedded.bucket import BucketStore
 from dcp.embedded.commands.dcp import HANDLERS
-from dcp.embedded.conversation import Conversation
-from dcp.embedded.conversation import Session as Features
-from dcp.embedded.manifest import Change, Manifest
+from dcp.embedded.connection import ConnectionState as Features
+from dcp.embedded.connection import ServerConnection
+from dcp.embedded.manifest import BucketManifest, ManifestStep
 from dcp.embedded.release import Release
-from dcp.embedded.store import Item
+from dcp.embedded.store import StoredItem
 from dcp.position import StreamPosition
 from dcp.progress import Progress
 from dcp.session.events import Accepted, Ended, Event, Refused, RolledBack
@@ -68,7 +68,7 @@ class World:
         self.clock = 1_000_000.0
         self.release = Release.of(pick.choice(self.generations))
         self.collections = self.release.number >= (7, 0) and pick.random() < 0.7
-        self.bucket = Bucket(
+        self.bucket = BucketStore(
             "b",
             nodes=2,
             vbuckets=VBUCKETS,
@@ -95,7 +95,7 @@ class World:
         }
         # Every change of the present history, in order.
         self.versions: dict[int, list[Row]] = {vbucket: [] for vbucket in range(VBUCKETS)}
-        self.talk: Conversation | None = None
+        self.talk: ServerConnection | None = None
         self.session: Session | None = None
         self.waiting: list[Delivery] = []
         self.counts: dict[str, int] = {}
@@ -146,7 +146,7 @@ class World:
         if self.random.random() < 0.7:
             size = self.random.choice([0, 3, 40])
             value = b"%d." % self.random.getrandbits(32) + b"x" * size
-            item: Item | None = self.bucket.store(key, value, collection_id=collection)
+            item: StoredItem | None = self.bucket.store(key, value, collection_id=collection)
         else:
             item = self.bucket.remove(key, collection, event=self.random.choice(["deletion", "expiration"]))
         if item is not None:
@@ -154,7 +154,7 @@ class World:
             value_of = item.value if item.alive else None
             self.versions[vbucket].append((item.seqno, (collection, key), value_of))
 
-    def manage(self, manifest: Manifest, changes: list[Change]) -> None:
+    def manage(self, manifest: BucketManifest, changes: list[ManifestStep]) -> None:
         """Changes of collections are never lost: the cluster's manager sees to that."""
         lag = self.bucket.lag
         self.bucket.set_lag(0)
@@ -215,7 +215,7 @@ class World:
         node = self.bucket.nodes[self.active()]
         new = {Feature.XERROR} if self.release.number >= (5, 0) else set()
         features = {Feature.SNAPPY, Feature.XATTR, *new} | ({Feature.COLLECTIONS} if self.collections else set())
-        self.talk = Conversation(self.bucket, node, HANDLERS, session=Features(features=frozenset(features)))
+        self.talk = ServerConnection(self.bucket, node, HANDLERS, state=Features(features=frozenset(features)))
         flags = OpenFlag.PRODUCER | (OpenFlag.INCLUDE_DELETE_TIMES if self.release.number >= (5, 5) else 0)
         self._command(Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=b"c"))
         settings = self.controls | {"connection_buffer_size": str(self.window)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from dcp.embedded.conversation import Conversation, Handler, Refusal
+from dcp.embedded.connection import Handler, Refusal, ServerConnection
 from dcp.embedded.users import Privilege
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import MEMCACHED, Status
@@ -45,17 +45,17 @@ def guarded(name: str, handler: Handler) -> Handler:
     """The handler of a command, behind the checks of what it needs."""
     need, privilege = _NEEDS.get(name, Need.BUCKET), _PRIVILEGES.get(name)
 
-    def checked(talk: Conversation, frame: Frame) -> Frame | Sequence[Frame] | None:
-        session = talk.session
-        if need is not Need.NOTHING and session.user is None:
+    def checked(connection: ServerConnection, frame: Frame) -> Frame | Sequence[Frame] | None:
+        state = connection.state
+        if need is not Need.NOTHING and state.user is None:
             raise Refusal(Status.EACCESS, "Authentication is needed first")
-        if need is Need.BUCKET and session.bucket is None:
+        if need is Need.BUCKET and state.bucket is None:
             raise Refusal(Status.NO_BUCKET, "No bucket is selected")
-        if privilege is not None and (session.user is None or privilege not in session.user.privileges):
+        if privilege is not None and (state.user is None or privilege not in state.user.privileges):
             # The words of servers.
             what = "DCP_OPEN" if privilege is Privilege.DCP else name.upper()
             words = f"Authorization failure: can't execute {what} operation without the {privilege.value} privilege"
             raise Refusal(Status.EACCESS, words)
-        return handler(talk, frame)
+        return handler(connection, frame)
 
     return checked

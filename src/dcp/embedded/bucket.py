@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dcp.embedded.manifest import Change, Manifest
+from dcp.embedded.manifest import BucketManifest, ManifestStep
 from dcp.embedded.release import NEWEST_RELEASE, Release
-from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket
+from dcp.embedded.store import AnyItem, StoredItem, SystemItem, VbucketStore
 from dcp.embedded.tombstone import tombstone
 from dcp.errors import LocalProtocolError
 from dcp.position import FailoverLog
@@ -21,7 +21,7 @@ from dcp.wire.document import vbucket_of
 from dcp.wire.memcached import VbucketState
 
 if TYPE_CHECKING:
-    from dcp.embedded.conversation import Conversation
+    from dcp.embedded.connection import ServerConnection
 
 NOBODY = -1
 # The clock of a CAS counts nanoseconds, whose lowest bits count changes instead.
@@ -29,11 +29,11 @@ _LOGICAL = 0xFFFF
 
 
 @dataclass(eq=False)
-class Node:
+class ServerNode:
     """A server of the cluster: which vbuckets it holds, and whether it is there."""
 
     number: int
-    vbuckets: dict[int, Vbucket] = field(default_factory=dict)
+    vbuckets: dict[int, VbucketStore] = field(default_factory=dict)
     alive: bool = True
     # Whether its disks keep up.
     persists: bool = True
@@ -42,13 +42,13 @@ class Node:
     port: int = 0
     tls_port: int = 0
     # The DCP connections to it, by the names that they were opened with.
-    consumers: dict[str, Conversation] = field(default_factory=dict)
+    consumers: dict[str, ServerConnection] = field(default_factory=dict)
 
-    def vbucket(self, number: int) -> Vbucket | None:
+    def vbucket(self, number: int) -> VbucketStore | None:
         return self.vbuckets.get(number)
 
 
-class Bucket:
+class BucketStore:
     """All vbuckets of a bucket, on all nodes, with their replicas.
 
     lag: how many writes of a vbucket its replicas are behind.
@@ -72,14 +72,14 @@ class Bucket:
         self.release = release
         self.random = random.Random(seed)
         self.uuid = f"{self.random.getrandbits(128):032x}"
-        self.manifest = Manifest()
+        self.manifest = BucketManifest()
         self.replicas = replicas
         self.lag = 0
         self.epoch, self.revision = 1, 1
-        self.nodes = [Node(number) for number in range(nodes)]
+        self.nodes = [ServerNode(number) for number in range(nodes)]
         # For each vbucket the node with the active copy, then those with replicas; NOBODY where there is none.
         self.owners: list[list[int]] = []
-        self.record: list[tuple[int, int, Item]] | None = [] if record else None
+        self.record: list[tuple[int, int, StoredItem]] | None = [] if record else None
         self._clock = clock
         self._history = history
         self._last_cas = 0
@@ -97,27 +97,27 @@ class Bucket:
     def vbucket_of(self, key: bytes) -> int:
         return vbucket_of(key, len(self.owners))
 
-    def active(self, number: int) -> Vbucket:
+    def active(self, number: int) -> VbucketStore:
         """The copy that takes writes."""
         owner = self.owners[number][0]
         if owner == NOBODY or not self.nodes[owner].alive:
             raise LocalProtocolError(f"vbucket {number}: no node that is there has an active copy")
         return self.nodes[owner].vbuckets[number]
 
-    def _home(self, key: bytes, number: int | None) -> Vbucket:
+    def _home(self, key: bytes, number: int | None) -> VbucketStore:
         return self.active(self.vbucket_of(key) if number is None else number)
 
-    def actives(self) -> Iterator[Vbucket]:
+    def actives(self) -> Iterator[VbucketStore]:
         for number, owners in enumerate(self.owners):
             if owners[0] != NOBODY:
                 yield self.nodes[owners[0]].vbuckets[number]
 
-    def orphans(self) -> Iterator[Vbucket]:
+    def orphans(self) -> Iterator[VbucketStore]:
         """The copies of vbuckets without owner, on nodes that may come back."""
         for node in self.nodes:
             yield from (copy for number, copy in node.vbuckets.items() if self.owners[number][0] == NOBODY)
 
-    def get(self, key: bytes, collection_id: int = 0, number: int | None = None) -> Item | None:
+    def get(self, key: bytes, collection_id: int = 0, number: int | None = None) -> StoredItem | None:
         """The document, unless it is deleted, or expired whether or not somebody has noticed.
 
         number: the vbucket, for those who do not leave it to the key.
@@ -142,7 +142,7 @@ class Bucket:
         expiry: int = 0,
         datatype: int = 0,
         number: int | None = None,
-    ) -> Item:
+    ) -> StoredItem:
         """Write a document; says what was written."""
         vbucket = self._home(key, number)
         old = vbucket.get(collection_id, key)
@@ -150,7 +150,7 @@ class Bucket:
         if collection.max_ttl:
             latest = self.now + collection.max_ttl
             expiry = min(expiry, latest) if expiry else latest
-        item = Item(
+        item = StoredItem(
             "mutation",
             vbucket.high_seqno + 1,
             key,
@@ -168,7 +168,7 @@ class Bucket:
 
     def remove(
         self, key: bytes, collection_id: int = 0, *, event: str = "deletion", number: int | None = None
-    ) -> Item | None:
+    ) -> StoredItem | None:
         """Delete a document, or let it expire; None if there is none. System xattrs stay with the tombstone."""
         vbucket = self._home(key, number)
         old = vbucket.get(collection_id, key)
@@ -187,10 +187,10 @@ class Bucket:
         self.put(vbucket, item)
         return item
 
-    def put(self, vbucket: Vbucket, item: AnyItem) -> None:
+    def put(self, vbucket: VbucketStore, item: AnyItem) -> None:
         """Add an item to the active copy of a vbucket, and to its replicas as far as they keep up."""
         vbucket.put(item)
-        if self.record is not None and isinstance(item, Item):
+        if self.record is not None and isinstance(item, StoredItem):
             self.record.append((vbucket.number, vbucket.log.newest.vbuuid, item))
         for owner in self.owners[vbucket.number][1:]:
             if owner == NOBODY or not self.nodes[owner].alive:
@@ -199,7 +199,7 @@ class Bucket:
             behind.append(item)
             self._catch_up(owner, vbucket.number, self.lag)
 
-    def load(self, vbucket: int, items: list[Item]) -> None:
+    def load(self, vbucket: int, items: list[StoredItem]) -> None:
         """Many items at once."""
         if self.record is not None:
             vbuuid = self.active(vbucket).log.newest.vbuuid
@@ -223,7 +223,7 @@ class Bucket:
             for number, (owner, *_) in enumerate(self.owners)
             if owner != NOBODY and self.nodes[owner].alive
             for item in self.active(number)
-            if isinstance(item, Item) and item.alive and 0 < item.expiry <= now
+            if isinstance(item, StoredItem) and item.alive and 0 < item.expiry <= now
         ]
         for item in due:
             self.remove(item.key, item.collection_id, event="expiration")
@@ -244,7 +244,7 @@ class Bucket:
             for copy in node.vbuckets.values():
                 copy.leave_memory()
 
-    def set_persistence(self, node: Node, at_once: bool) -> None:
+    def set_persistence(self, node: ServerNode, at_once: bool) -> None:
         """Whether a node writes to its disks."""
         node.persists = at_once
         for copy in node.vbuckets.values():
@@ -265,7 +265,7 @@ class Bucket:
 
     # Changes of collections.
 
-    def change_manifest(self, manifest: Manifest, changes: list[Change]) -> None:
+    def change_manifest(self, manifest: BucketManifest, changes: list[ManifestStep]) -> None:
         """Every vbucket takes every step."""
         self.manifest = manifest
         for orphan in self.orphans():
@@ -292,7 +292,7 @@ class Bucket:
         """A uuid for a history."""
         return self.random.getrandbits(47) | 1 << 47
 
-    def install(self, number: int, owner: int, copy: Vbucket | None) -> None:
+    def install(self, number: int, owner: int, copy: VbucketStore | None) -> None:
         """Another copy of a vbucket, or none, instead of that on a node, whose streams end."""
         old = self.nodes[owner].vbuckets.pop(number, None)
         if old is not None:
@@ -309,8 +309,8 @@ class Bucket:
             vbucket.put(_system_item(change, vbucket.high_seqno + 1))
         self.install(number, owner, vbucket)
 
-    def _new(self, number: int, state: VbucketState, log: FailoverLog) -> Vbucket:
-        vbucket = Vbucket(number, state, log)
+    def _new(self, number: int, state: VbucketState, log: FailoverLog) -> VbucketStore:
+        vbucket = VbucketStore(number, state, log)
         vbucket.history = [] if self._history else None
         return vbucket
 
@@ -322,7 +322,7 @@ class Bucket:
         self.owners.append(owners)
 
 
-def _system_item(change: Change, seqno: int) -> SystemItem:
+def _system_item(change: ManifestStep, seqno: int) -> SystemItem:
     key = change.name.encode()
     return SystemItem(
         seqno, int(change.event), key, change.manifest_uid, change.scope_id, change.collection_id, change.max_ttl

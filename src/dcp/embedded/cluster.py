@@ -11,16 +11,16 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from dcp.embedded import arguments
-from dcp.embedded.bucket import Bucket, Node
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.bucket import BucketStore, ServerNode
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.document import body_of, check_document
 from dcp.embedded.faults import Faults
 from dcp.embedded.handlers import HANDLERS_OF
 from dcp.embedded.load import documents, padded
 from dcp.embedded.operations import Operations
 from dcp.embedded.release import Release
-from dcp.embedded.server import Server, Traffic
-from dcp.embedded.store import Item
+from dcp.embedded.server import ClusterServer, Traffic
+from dcp.embedded.store import StoredItem
 from dcp.embedded.tls import Tls
 from dcp.embedded.users import User
 from dcp.errors import LocalProtocolError
@@ -32,7 +32,7 @@ from dcp.wire.mechanisms import PLAIN
 _BEFORE_DCP = "3.0"
 
 
-class Truth(NamedTuple):
+class StoredDocument(NamedTuple):
     """A document that is there."""
 
     value: bytes
@@ -44,7 +44,7 @@ class Truth(NamedTuple):
     vbucket: int
 
 
-class Version(NamedTuple):
+class DocumentVersion(NamedTuple):
     """A version of a document that a consumer may have seen, whether or not it was lost since."""
 
     event: str
@@ -59,7 +59,7 @@ class Version(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class ClusterCredentials:
     """Who may do what. The password is in no text."""
 
     username: str
@@ -122,7 +122,7 @@ class Cluster(Operations):
         self._closed = False
         self._dialect = dialect_of(dialect).name
         self._lock = threading.RLock()
-        self._bucket = Bucket(
+        self._bucket = BucketStore(
             bucket,
             nodes=nodes,
             vbuckets=vbuckets,
@@ -133,14 +133,14 @@ class Cluster(Operations):
             history=history,
             record=record,
         )
-        self.credentials = Credentials(username, password or secrets.token_urlsafe(12))
+        self.credentials = ClusterCredentials(username, password or secrets.token_urlsafe(12))
         me = User(username, self.credentials.password)
         self._users = {user.name: user for user in (me, *users)}
         self._tls = Tls(host, certificate, key, client_ca) if tls else None
         self._faults = Faults(seed)
         handlers = HANDLERS_OF[self._dialect]
         self._handlers = handlers | {"stream_request": self._faults.on_request(handlers["stream_request"])}
-        self._server = Server(self._lock, self._converse, self._faults)
+        self._server = ClusterServer(self._lock, self._converse, self._faults)
         self._host = host
         # Those that nodes are to have; others take what is free.
         self._ports = {number: port + number for number in range(nodes)} if port else {}
@@ -202,7 +202,7 @@ class Cluster(Operations):
         user, password = (quote(text, safe="") for text in (self.credentials.username, self.credentials.password))
         return f"{scheme}://{user}:{password}@{','.join(addresses)}/{quote(self._bucket.name)}"
 
-    def _open(self, node: Node) -> None:
+    def _open(self, node: ServerNode) -> None:
         """Let clients in: at the node's old address if it had one."""
         first = self._ports.get(node.number, 0)
         node.host, node.port = self._host, self._server.listen(node, self._host, node.port or first)
@@ -210,8 +210,8 @@ class Cluster(Operations):
             second = first and first + len(self._ports)
             node.tls_port = self._server.listen(node, self._host, node.tls_port or second, self._tls.context)
 
-    def _converse(self, node: Node) -> Conversation:
-        return Conversation(
+    def _converse(self, node: ServerNode) -> ServerConnection:
+        return ServerConnection(
             self._bucket,
             node,
             self._handlers,
@@ -288,7 +288,7 @@ class Cluster(Operations):
         with self._changing():
             documents(self._bucket, count, value or padded(value_size, seed), prefix, self._collection(collection))
 
-    def truth(self, collection: str = "_default._default") -> dict[bytes, Truth]:
+    def truth(self, collection: str = "_default._default") -> dict[bytes, StoredDocument]:
         """What a correct consumer must end up with: the documents of a collection, by their keys."""
         with self._lock:
             wanted = self._collection(collection)
@@ -296,16 +296,16 @@ class Cluster(Operations):
                 item.key: _truth(item, vbucket.number)
                 for vbucket in self._bucket.actives()
                 for item in vbucket
-                if isinstance(item, Item) and item.alive and item.collection_id == wanted
+                if isinstance(item, StoredItem) and item.alive and item.collection_id == wanted
             }
 
-    def history(self, collection: str = "_default._default") -> dict[bytes, list[Version]]:
+    def history(self, collection: str = "_default._default") -> dict[bytes, list[DocumentVersion]]:
         """Every version that any consumer may have seen, by key, in the order of writing."""
         with self._lock:
             if self._bucket.record is None:
                 raise LocalProtocolError("history: it is only known of a Cluster(record=True)")
             wanted = self._collection(collection)
-            found: dict[bytes, list[Version]] = {}
+            found: dict[bytes, list[DocumentVersion]] = {}
             for vbucket, vbuuid, item in self._bucket.record:
                 if item.collection_id == wanted:
                     found.setdefault(item.key, []).append(_version(item, vbucket, vbuuid))
@@ -363,7 +363,7 @@ class Cluster(Operations):
 class _Change:
     """The lock, and word to the conversations when it is let go."""
 
-    def __init__(self, lock: threading.RLock, server: Server) -> None:
+    def __init__(self, lock: threading.RLock, server: ClusterServer) -> None:
         self._lock, self._server = lock, server
 
     def __enter__(self) -> None:
@@ -374,13 +374,13 @@ class _Change:
         self._server.wake()
 
 
-def _truth(item: Item, vbucket: int) -> Truth:
-    return Truth(body_of(item), item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry, vbucket)
+def _truth(item: StoredItem, vbucket: int) -> StoredDocument:
+    return StoredDocument(body_of(item), item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry, vbucket)
 
 
-def _version(item: Item, vbucket: int, vbuuid: int) -> Version:
+def _version(item: StoredItem, vbucket: int, vbuuid: int) -> DocumentVersion:
     numbers = item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry
-    return Version(item.event, item.value, *numbers, vbucket, vbuuid)
+    return DocumentVersion(item.event, item.value, *numbers, vbucket, vbuuid)
 
 
 def _key(key: str | bytes) -> bytes:

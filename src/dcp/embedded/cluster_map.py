@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dcp.embedded.bucket import NOBODY, Bucket, Node
+from dcp.embedded.bucket import NOBODY, BucketStore, ServerNode
 from dcp.embedded.release import ReleaseNumber
 
 # Clients put the name in its place under which they reached the node.
@@ -30,22 +30,22 @@ _CAPABILITIES: dict[str, ReleaseNumber] = {
 }
 
 
-def revision(bucket: Bucket) -> tuple[int, int]:
+def revision(bucket: BucketStore) -> tuple[int, int]:
     """Of two maps, the one with the greater pair is newer."""
     return bucket.epoch, bucket.revision
 
 
-def has_global_map(bucket: Bucket) -> bool:
+def has_global_map(bucket: BucketStore) -> bool:
     """Whether there is a map for those who have selected no bucket."""
     return bucket.release.number >= _GLOBAL_MAPS
 
 
-def global_map(bucket: Bucket, node: Node) -> dict[str, Any]:
+def global_map(bucket: BucketStore, node: ServerNode) -> dict[str, Any]:
     """The nodes alone."""
     return {**_revision(bucket), "nodesExt": [_services(one, node) for one in _nodes(bucket)]}
 
 
-def bucket_map(bucket: Bucket, node: Node) -> dict[str, Any]:
+def bucket_map(bucket: BucketStore, node: ServerNode) -> dict[str, Any]:
     """The nodes, and the owners of all vbuckets, as `node` tells it."""
     release, nodes = bucket.release.number, _nodes(bucket)
     manifest = {"collectionsManifestUid": f"{bucket.manifest.uid:x}"} if release >= _MANIFESTS else {}
@@ -71,25 +71,25 @@ def bucket_map(bucket: Bucket, node: Node) -> dict[str, Any]:
     }
 
 
-def _revision(bucket: Bucket) -> dict[str, int]:
+def _revision(bucket: BucketStore) -> dict[str, int]:
     epoch = {"revEpoch": bucket.epoch} if bucket.release.number >= _EPOCHS else {}
     return {"rev": bucket.revision, **epoch}
 
 
-def _nodes(bucket: Bucket) -> list[Node]:
+def _nodes(bucket: BucketStore) -> list[ServerNode]:
     return [node for node in bucket.nodes if node.alive]
 
 
-def _this(one: Node, node: Node) -> dict[str, bool]:
+def _this(one: ServerNode, node: ServerNode) -> dict[str, bool]:
     return {"thisNode": True} if one is node else {}
 
 
-def _services(one: Node, node: Node) -> dict[str, Any]:
+def _services(one: ServerNode, node: ServerNode) -> dict[str, Any]:
     secure = {"kvSSL": one.tls_port} if one.tls_port else {}
     return {"services": {"kv": one.port, **secure}} | _this(one, node)
 
 
-def _owners(bucket: Bucket, nodes: list[Node]) -> list[list[int]]:
+def _owners(bucket: BucketStore, nodes: list[ServerNode]) -> list[list[int]]:
     """By their places in the list of nodes; each vbucket has as many as the bucket has copies."""
     places = {node.number: place for place, node in enumerate(nodes)}
     width = bucket.replicas + 1

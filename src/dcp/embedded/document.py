@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dcp.embedded.compression import inflate, inflate_received
-from dcp.embedded.store import Item
+from dcp.embedded.store import StoredItem
 from dcp.errors import LocalProtocolError, RemoteProtocolError
 from dcp.wire.document import Datatype, split_xattrs
 
@@ -35,7 +35,7 @@ def check_document(key: bytes, value: bytes, flags: int, expiry: int, datatype: 
         raise LocalProtocolError(f"value: not what its datatype {datatype} says: {error}") from None
 
 
-def body_of(item: Item) -> bytes:
+def body_of(item: StoredItem) -> bytes:
     """The value as a consumer sees it: inflated, and without attributes."""
     value = inflate(item.value) if item.datatype & Datatype.SNAPPY and item.value else item.value
     return split_xattrs(value)[1] if item.datatype & Datatype.XATTR else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dcp.embedded.access import guarded
 from dcp.embedded.commands import bootstrap, collections, config, counters, reads, sasl, seqnos, stat, writes
 from dcp.embedded.commands import dcp as producer
-from dcp.embedded.conversation import Handler
+from dcp.embedded.connection import Handler
 from dcp.embedded.legacy import tap, upr
 from dcp.wire.frame import UNKNOWN
 

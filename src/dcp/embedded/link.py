@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.faults import Faults
 from dcp.embedded.faults.fault import FOR_EVER
 from dcp.embedded.tls import TlsSocket
@@ -15,12 +15,12 @@ _PIECE = 256 << 10
 _MOST_PARTS = 64
 
 
-class Link:
+class ServerLink:
     """Moves bytes between a socket that never blocks and a conversation."""
 
-    def __init__(self, sock: socket.socket | TlsSocket, talk: Conversation, faults: Faults) -> None:
+    def __init__(self, sock: socket.socket | TlsSocket, connection: ServerConnection, faults: Faults) -> None:
         self.socket = sock
-        self.talk = talk
+        self.connection = connection
         self._faults = faults
         # A fault lets it send nothing before this time.
         self._rests_until = 0.0
@@ -40,7 +40,7 @@ class Link:
             return 0 if self._rests_until == FOR_EVER else selectors.EVENT_READ
         if not self._waiting:
             return selectors.EVENT_READ
-        return selectors.EVENT_WRITE | (0 if self.talk.crowded else selectors.EVENT_READ)
+        return selectors.EVENT_WRITE | (0 if self.connection.crowded else selectors.EVENT_READ)
 
     @property
     def pending(self) -> int:
@@ -49,7 +49,7 @@ class Link:
 
     def due(self) -> float | None:
         """When there is something to do although nothing has come."""
-        due = self.talk.due()
+        due = self.connection.due()
         if not 0 < self._rests_until < FOR_EVER:
             return due
         return self._rests_until if due is None else min(due, self._rests_until)
@@ -66,7 +66,7 @@ class Link:
         if data and self._faults.on:
             data = self._faults.received(self, data)
         if data:
-            self.talk.receive(data, now)
+            self.connection.receive(data, now)
         else:
             self.gone = True
 
@@ -78,12 +78,12 @@ class Link:
             if self._rests_until:
                 return False
         if not self._waiting:
-            parts = self.talk.send(now)
+            parts = self.connection.send(now)
             if parts and self._faults.on:
                 parts = self._faults.sending(self, parts) or [b""]
             self._waiting = [memoryview(part).cast("B") for part in parts]
         if not self._waiting:
-            self.gone = self.gone or self.talk.closing
+            self.gone = self.gone or self.connection.closing
             return False
         room = self._faults.room(self, now) if self._faults.on else None
         if self.gone:
@@ -112,7 +112,7 @@ class Link:
     def close(self) -> None:
         self.gone = True
         self.socket.close()
-        self.talk.closed()
+        self.connection.closed()
 
 
 def _first(parts: list[memoryview], count: int) -> list[memoryview]:

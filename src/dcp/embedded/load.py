@@ -9,8 +9,8 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dcp.embedded.bucket import Bucket
-from dcp.embedded.store import Item
+from dcp.embedded.bucket import BucketStore
+from dcp.embedded.store import StoredItem
 from dcp.errors import LocalProtocolError
 from dcp.wire.document import Datatype
 
@@ -21,7 +21,7 @@ _STEP = 7
 _PERIOD = 4096
 
 
-def documents(bucket: Bucket, count: int, value: Callable[[int], bytes], prefix: str, collection_id: int) -> None:
+def documents(bucket: BucketStore, count: int, value: Callable[[int], bytes], prefix: str, collection_id: int) -> None:
     """Write JSON documents whose keys are numbered."""
     if count < 0:
         raise LocalProtocolError(f"load: expected a count of at least 0, found {count}")
@@ -35,7 +35,7 @@ def documents(bucket: Bucket, count: int, value: Callable[[int], bytes], prefix:
             for n in numbers:
                 seqno += 1
                 document = head % n, value(n), 1, first + n, 0, 0, 0, datatype, collection_id
-                items.append(make(Item, (name, seqno, *document)))
+                items.append(make(StoredItem, (name, seqno, *document)))
             if items:
                 bucket.load(vbucket, items)
 

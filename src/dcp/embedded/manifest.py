@@ -28,7 +28,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ManifestStep:
     """One step from a manifest to the next, as every vbucket takes it: a system event."""
 
     event: SystemEvent
@@ -40,22 +40,24 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BucketManifest:
     """A state of all scopes and collections. Every change makes a new one, with the next uid."""
 
     uid: int = 0
     scopes: tuple[Scope, ...] = (Scope(0, DEFAULT, (Collection(0, DEFAULT),)),)
     next_id: int = _FIRST_ID
 
-    def create_scope(self, name: str) -> tuple[Manifest, list[Change]]:
+    def create_scope(self, name: str) -> tuple[BucketManifest, list[ManifestStep]]:
         _check_name(name)
         if any(scope.name == name for scope in self.scopes):
             raise LocalProtocolError(f"scope {name!r}: there is one already")
         scope = Scope(self.next_id, name)
         changed = replace(self, uid=self.uid + 1, scopes=(*self.scopes, scope), next_id=self.next_id + 1)
-        return changed, [Change(SystemEvent.SCOPE_CREATE, changed.uid, name, scope.id)]
+        return changed, [ManifestStep(SystemEvent.SCOPE_CREATE, changed.uid, name, scope.id)]
 
-    def create_collection(self, scope: str, name: str, max_ttl: int | None = None) -> tuple[Manifest, list[Change]]:
+    def create_collection(
+        self, scope: str, name: str, max_ttl: int | None = None
+    ) -> tuple[BucketManifest, list[ManifestStep]]:
         _check_name(name)
         owner = self.scope(scope)
         if any(collection.name == name for collection in owner.collections):
@@ -63,16 +65,18 @@ class Manifest:
         collection = Collection(self.next_id, name, max_ttl)
         grown = replace(owner, collections=(*owner.collections, collection))
         changed = replace(self._with(grown), uid=self.uid + 1, next_id=self.next_id + 1)
-        return changed, [Change(SystemEvent.COLLECTION_BEGIN, changed.uid, name, owner.id, collection.id, max_ttl)]
+        return changed, [
+            ManifestStep(SystemEvent.COLLECTION_BEGIN, changed.uid, name, owner.id, collection.id, max_ttl)
+        ]
 
-    def drop_collection(self, scope: str, name: str) -> tuple[Manifest, list[Change]]:
+    def drop_collection(self, scope: str, name: str) -> tuple[BucketManifest, list[ManifestStep]]:
         owner = self.scope(scope)
         dropped = self.collection(scope, name)
         shrunk = replace(owner, collections=tuple(c for c in owner.collections if c.id != dropped.id))
         changed = replace(self._with(shrunk), uid=self.uid + 1)
-        return changed, [Change(SystemEvent.COLLECTION_END, changed.uid, name, owner.id, dropped.id)]
+        return changed, [ManifestStep(SystemEvent.COLLECTION_END, changed.uid, name, owner.id, dropped.id)]
 
-    def drop_scope(self, name: str) -> tuple[Manifest, list[Change]]:
+    def drop_scope(self, name: str) -> tuple[BucketManifest, list[ManifestStep]]:
         """The collections of a scope go first, and only the last of the events has the new uid."""
         dropped = self.scope(name)
         if dropped.id == 0:
@@ -80,10 +84,10 @@ class Manifest:
         scopes = tuple(scope for scope in self.scopes if scope.id != dropped.id)
         changed = replace(self, uid=self.uid + 1, scopes=scopes)
         ends = [
-            Change(SystemEvent.COLLECTION_END, self.uid, collection.name, dropped.id, collection.id)
+            ManifestStep(SystemEvent.COLLECTION_END, self.uid, collection.name, dropped.id, collection.id)
             for collection in dropped.collections
         ]
-        return changed, [*ends, Change(SystemEvent.SCOPE_DROP, changed.uid, name, dropped.id)]
+        return changed, [*ends, ManifestStep(SystemEvent.SCOPE_DROP, changed.uid, name, dropped.id)]
 
     def scope(self, name: str) -> Scope:
         for scope in self.scopes:
@@ -103,14 +107,14 @@ class Manifest:
         """Every collection there is, by its id."""
         return {collection.id: collection for scope in self.scopes for collection in scope.collections}
 
-    def steps(self) -> list[Change]:
+    def steps(self) -> list[ManifestStep]:
         """How it comes about from nothing, in the order of servers: every scope before its collections."""
-        made: list[Change] = []
+        made: list[ManifestStep] = []
         for scope in self.scopes:
             if scope.id:
-                made.append(Change(SystemEvent.SCOPE_CREATE, self.uid, scope.name, scope.id))
+                made.append(ManifestStep(SystemEvent.SCOPE_CREATE, self.uid, scope.name, scope.id))
             made += [
-                Change(SystemEvent.COLLECTION_BEGIN, self.uid, c.name, scope.id, c.id, c.max_ttl)
+                ManifestStep(SystemEvent.COLLECTION_BEGIN, self.uid, c.name, scope.id, c.id, c.max_ttl)
                 for c in scope.collections
                 if c.id
             ]
@@ -120,7 +124,7 @@ class Manifest:
         """As servers answer it: ids are hexadecimal text."""
         return {"uid": f"{self.uid:x}", "scopes": [_scope_json(scope) for scope in self.scopes]}
 
-    def _with(self, scope: Scope) -> Manifest:
+    def _with(self, scope: Scope) -> BucketManifest:
         return replace(self, scopes=tuple(scope if old.id == scope.id else old for old in self.scopes))
 
 

@@ -6,17 +6,17 @@ import threading
 from contextlib import AbstractContextManager
 
 from dcp.embedded import topology
-from dcp.embedded.bucket import Bucket, Node
-from dcp.embedded.faults import Faults, Handle
+from dcp.embedded.bucket import BucketStore, ServerNode
+from dcp.embedded.faults import FaultHandle, Faults
 from dcp.embedded.faults.fault import Fault
-from dcp.embedded.server import Server
+from dcp.embedded.server import ClusterServer
 
 
 class Operations:
     """The part of a cluster that its administrator sees."""
 
-    _bucket: Bucket
-    _server: Server
+    _bucket: BucketStore
+    _server: ClusterServer
     _faults: Faults
     _lock: threading.RLock
 
@@ -98,11 +98,11 @@ class Operations:
 
     # Faults.
 
-    def fault(self, name: str, **options: object) -> Handle:
+    def fault(self, name: str, **options: object) -> FaultHandle:
         """Let something go wrong until the handle is cleared: `dcp.embedded.faults.FAULTS` has the names."""
         with self._changing():
             fault = self._faults.add(name, options, len(self._bucket.nodes), len(self._bucket.owners))
-        return Handle(name, fault, lambda: self._clear(fault))
+        return FaultHandle(name, fault, lambda: self._clear(fault))
 
     def _clear(self, fault: Fault) -> None:
         """Also when the cluster is closed: a block may end after it."""
@@ -115,5 +115,5 @@ class Operations:
     def _changing(self) -> AbstractContextManager[None]:
         raise NotImplementedError
 
-    def _open(self, node: Node) -> None:
+    def _open(self, node: ServerNode) -> None:
         raise NotImplementedError

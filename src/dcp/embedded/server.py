@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dcp.embedded.bucket import Node
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.bucket import ServerNode
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.faults import Faults
-from dcp.embedded.link import Link
+from dcp.embedded.link import ServerLink
 from dcp.embedded.tls import TlsSocket
 from dcp.errors import LocalProtocolError
 
@@ -41,22 +41,24 @@ class _Door:
     """A listening socket of a node."""
 
     socket: socket.socket
-    node: Node
+    node: ServerNode
     tls: ssl.SSLContext | None
 
 
-class Server:
+class ClusterServer:
     """Listens for the nodes, and lets their conversations go on.
 
     lock: held whenever a conversation is touched; who holds it may change the cluster.
     """
 
-    def __init__(self, lock: threading.RLock, converse: Callable[[Node], Conversation], faults: Faults) -> None:
+    def __init__(
+        self, lock: threading.RLock, converse: Callable[[ServerNode], ServerConnection], faults: Faults
+    ) -> None:
         self._lock = lock
         self._converse = converse
         self._faults = faults
         self._selector = selectors.DefaultSelector()
-        self._links: dict[socket.socket | TlsSocket, Link] = {}
+        self._links: dict[socket.socket | TlsSocket, ServerLink] = {}
         # What the links did that are gone, by node.
         self._past: defaultdict[int, Counter[str]] = defaultdict(Counter)
         # The ports of closed doors. Clients still knock there, and must not meet another program.
@@ -70,17 +72,17 @@ class Server:
         self._thread = threading.Thread(target=self._run, name="dcp-embedded", daemon=True)
 
     @property
-    def links(self) -> list[Link]:
+    def links(self) -> list[ServerLink]:
         return list(self._links.values())
 
-    def traffic(self, node: Node) -> Traffic:
+    def traffic(self, node: ServerNode) -> Traffic:
         """For whoever holds the lock."""
-        there = [link for link in self.links if link.talk.node is node]
+        there = [link for link in self.links if link.connection.node is node]
         done = sum(map(_work, there), self._past[node.number])
-        streams = sum(len(link.talk.sources) for link in there)
+        streams = sum(len(link.connection.sources) for link in there)
         return Traffic(len(there), streams, done["items"], done["sent"], done["received"])
 
-    def listen(self, node: Node, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
+    def listen(self, node: ServerNode, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
         """Open a door for clients of a node, with or without TLS; says which port it has."""
         try:
             door = self._kept.pop(port, None) or _bound(host, port)
@@ -122,7 +124,7 @@ class Server:
         self._selector.close()
         self._bell.close()
 
-    def close_door(self, node: Node, *, cut: bool) -> None:
+    def close_door(self, node: ServerNode, *, cut: bool) -> None:
         """Nobody new reaches a node; `cut` says whether who is connected is cut off. For whoever holds the lock."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Door) and key.data.node is node:
@@ -132,7 +134,7 @@ class Server:
                 with suppress(OSError):
                     self._kept[port] = _bound(host, port)
         for link in self.links:
-            if cut and link.talk.node is node:
+            if cut and link.connection.node is node:
                 link.gone = True
 
     # The thread.
@@ -159,9 +161,9 @@ class Server:
         now = time.monotonic()
         with self._lock:
             for link in self.links:
-                due = link.talk.due()
+                due = link.connection.due()
                 if due is not None and due <= now:
-                    link.talk.tick(now)
+                    link.connection.tick(now)
                 busy |= self._serve(link, now)
         if busy:
             self.wake()
@@ -182,16 +184,18 @@ class Server:
             except OSError:
                 # The client is gone, or the door closed meanwhile.
                 return
-            talk = self._converse(door.node)
+            connection = self._converse(door.node)
             try:
-                link = Link(sock if door.tls is None else TlsSocket(sock, door.tls, talk.admit), talk, self._faults)
+                link = ServerLink(
+                    sock if door.tls is None else TlsSocket(sock, door.tls, connection.admit), connection, self._faults
+                )
             except OSError:  # It is gone already.
                 sock.close()
                 return
             self._links[link.socket] = link
             self._watch(link)
 
-    def _serve(self, link: Link, now: float) -> bool:
+    def _serve(self, link: ServerLink, now: float) -> bool:
         """Let a link write; whether it has more to write at once."""
         more = not link.gone
         for _ in range(_TURNS):
@@ -204,7 +208,7 @@ class Server:
             self._watch(link)
         return more
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, link: ServerLink) -> None:
         """Let the selector look for what the link waits for, or forget the socket if that is nothing."""
         if not link.watched:
             self._selector.register(link.socket, link.events, link)
@@ -214,12 +218,12 @@ class Server:
             self._selector.unregister(link.socket)
         link.watched = link.events
 
-    def _drop(self, link: Link) -> None:
+    def _drop(self, link: ServerLink) -> None:
         self._links.pop(link.socket, None)
         if link.watched:
             self._selector.unregister(link.socket)
         with self._lock:
-            self._past[link.talk.node.number] += _work(link)
+            self._past[link.connection.node.number] += _work(link)
             link.close()
 
 
@@ -235,6 +239,6 @@ def _bound(host: str, port: int) -> socket.socket:
     return door
 
 
-def _work(link: Link) -> Counter[str]:
+def _work(link: ServerLink) -> Counter[str]:
     """What a link has done so far."""
-    return Counter(items=link.talk.out.items, sent=link.sent, received=link.received)
+    return Counter(items=link.connection.out.items, sent=link.sent, received=link.received)

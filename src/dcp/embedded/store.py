@@ -20,7 +20,7 @@ CHECKPOINT = 10_000
 Identity = tuple[object, ...]
 
 
-class Item(NamedTuple):
+class StoredItem(NamedTuple):
     """One version of a document, or its tombstone. `value` has the xattrs in front, as `datatype` says."""
 
     event: str
@@ -62,10 +62,10 @@ class SystemItem(NamedTuple):
         return "system", self.scope_id, self.collection_id
 
 
-AnyItem = Item | SystemItem
+AnyItem = StoredItem | SystemItem
 
 
-class Vbucket:
+class VbucketStore:
     """The items of a vbucket, its histories, and how far it is."""
 
     def __init__(self, number: int, state: VbucketState, log: FailoverLog) -> None:
@@ -91,7 +91,7 @@ class Vbucket:
         # By identity, but in the order of seqnos: what is written again moves to the end.
         self._items: dict[Identity, AnyItem] = {}
         # The last writes, and what each of them replaced.
-        self._journal: deque[tuple[Item, AnyItem | None]] = deque(maxlen=JOURNAL)
+        self._journal: deque[tuple[StoredItem, AnyItem | None]] = deque(maxlen=JOURNAL)
 
     def __len__(self) -> int:
         """How many items there are, tombstones among them."""
@@ -117,14 +117,14 @@ class Vbucket:
         if seqno - self.checkpoint_start >= CHECKPOINT or self._retains(replaced):
             self.checkpoint_start = seqno
             self.checkpoint += 1
-        if isinstance(item, Item):
+        if isinstance(item, StoredItem):
             self._journal.append((item, replaced))
             self.datatypes |= item.datatype
             self.highs[item.collection_id] = seqno
         else:
             # What the whole bucket agreed on is not for one node to lose.
             self._journal.clear()
-        self.mixed = self.mixed or not isinstance(item, Item) or item.collection_id != 0
+        self.mixed = self.mixed or not isinstance(item, StoredItem) or item.collection_id != 0
         if self.history is not None:
             self.history.append(item)
 
@@ -132,7 +132,7 @@ class Vbucket:
         """Whether both versions are kept: a checkpoint has each key once, so the newer one begins another."""
         return self.history is not None and replaced is not None and replaced.seqno >= self.checkpoint_start
 
-    def extend(self, items: Sequence[Item]) -> None:
+    def extend(self, items: Sequence[StoredItem]) -> None:
         """`put` for many items at once, which must be in order. They are on disk afterwards."""
         ours, datatypes = self._items, self.datatypes
         early = max(0, len(items) - JOURNAL)
@@ -163,10 +163,10 @@ class Vbucket:
         self.checkpoint_start = self.high_seqno + 1
         self.checkpoint += 1
 
-    def get(self, collection_id: int, key: bytes) -> Item | None:
+    def get(self, collection_id: int, key: bytes) -> StoredItem | None:
         """The latest version of a key, which may be a tombstone."""
         found = self._items.get((collection_id, key))
-        return found if isinstance(found, Item) else None
+        return found if isinstance(found, StoredItem) else None
 
     def high_seqno_of(self, collection_id: int) -> int | None:
         """That of the latest change of a collection; None if the vbucket has never heard of it."""
@@ -192,7 +192,7 @@ class Vbucket:
         gone = [
             (identity, item.seqno)
             for identity, item in self._items.items()
-            if isinstance(item, Item)
+            if isinstance(item, StoredItem)
             and not item.alive
             and item.seqno < self.high_seqno
             and (before is None or item.delete_time < before)
@@ -226,18 +226,18 @@ class Vbucket:
         self.checkpoint_start = min(self.checkpoint_start, self.high_seqno + 1)
 
     @property
-    def last_writes(self) -> list[Item]:
+    def last_writes(self) -> list[StoredItem]:
         """Those that can be taken back, the last one at the end."""
         return [item for item, _ in self._journal]
 
     @property
     def last_cas(self) -> int:
         """The version of the document that was written last."""
-        return next((item.cas for item in reversed(self) if isinstance(item, Item)), 0)
+        return next((item.cas for item in reversed(self) if isinstance(item, StoredItem)), 0)
 
-    def copy(self, state: VbucketState) -> Vbucket:
+    def copy(self, state: VbucketState) -> VbucketStore:
         """The same items in another place: what a replica that has everything holds."""
-        other = Vbucket(self.number, state, self.log)
+        other = VbucketStore(self.number, state, self.log)
         other._items, other._journal = dict(self._items), self._journal.copy()
         other.history = None if self.history is None else list(self.history)
         other.high_seqno, other.persisted_seqno = self.high_seqno, self.persisted_seqno

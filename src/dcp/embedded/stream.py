@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dcp.embedded.collection_filter import CollectionFilter
 from dcp.embedded.outbox import Outbox
 from dcp.embedded.release import NEWEST_RELEASE, Release
-from dcp.embedded.request import Accepted
-from dcp.embedded.selection import Selection
-from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket
+from dcp.embedded.store import AnyItem, StoredItem, SystemItem, VbucketStore
+from dcp.embedded.stream_request import GrantedStream
 from dcp.embedded.system_event import system_event
 from dcp.embedded.view import View
 from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd
@@ -36,10 +36,10 @@ class Rules:
     skip_deletes: bool = False
 
 
-class Stream:
+class ServerStream:
     """Sends the items of a vbucket that an accepted request is for."""
 
-    def __init__(self, vbucket: Vbucket, opaque: int, accepted: Accepted, rules: Rules) -> None:
+    def __init__(self, vbucket: VbucketStore, opaque: int, accepted: GrantedStream, rules: Rules) -> None:
         self.vbucket = vbucket
         self.opaque = opaque
         self.accepted = accepted
@@ -51,7 +51,7 @@ class Stream:
         self._rules = rules
         self._encoder = rules.view.encoder()
         self._state = vbucket.state
-        self._selection = Selection(accepted, events=rules.view.collections)
+        self._selection = CollectionFilter(accepted, events=rules.view.collections)
         self._rows: list[AnyItem] = []
         self._next = 0
         self._snapshot_end = accepted.start
@@ -193,7 +193,7 @@ class Stream:
         before = self._next
         left = self.rests_at - self.items_sent
         rows = self._rows[: before + left] if left > 0 else self._rows
-        if isinstance(item, Item):
+        if isinstance(item, StoredItem):
             self._next = out.rows(
                 self._encoder,
                 rows,
@@ -217,7 +217,7 @@ class Stream:
 
     def _open_out_of_order(self, out: Outbox) -> None:
         """System events first, then documents by key."""
-        self._rows.sort(key=lambda item: (isinstance(item, Item), item.key))
+        self._rows.sort(key=lambda item: (isinstance(item, StoredItem), item.key))
         self._out_of_order = True
         self._send("oso_snapshot", {"flags": int(OsoSnapshot.START)}, out)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from dcp.embedded.compression import inflate
-from dcp.embedded.store import Item
+from dcp.embedded.store import StoredItem
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 
 
-def tombstone(item: Item) -> dict[str, Any]:
+def tombstone(item: StoredItem) -> dict[str, Any]:
     """The value and datatype of the tombstone: its system attributes, whose names begin with _."""
     if not item.datatype & Datatype.XATTR:
         return {"value": b"", "datatype": 0}

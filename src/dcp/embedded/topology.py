@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dcp.embedded.bucket import NOBODY, Bucket, Node
-from dcp.embedded.store import Vbucket
+from dcp.embedded.bucket import NOBODY, BucketStore, ServerNode
+from dcp.embedded.store import VbucketStore
 from dcp.errors import LocalProtocolError
 from dcp.wire.memcached import VbucketState
 
 
-def failover(bucket: Bucket, number: int, lose: int | None = None) -> None:
+def failover(bucket: BucketStore, number: int, lose: int | None = None) -> None:
     """A node is gone, and replicas take its place. With it go its last `lose` writes; by default those that
     the replicas have not got yet."""
     node = _node(bucket, number)
@@ -30,14 +30,14 @@ def failover(bucket: Bucket, number: int, lose: int | None = None) -> None:
     bucket.new_map()
 
 
-def crash(bucket: Bucket, number: int) -> None:
+def crash(bucket: BucketStore, number: int) -> None:
     """A node is gone, and nobody takes its place."""
     node = present(bucket, number)
     node.alive = False
     _abandon(node)
 
 
-def recover(bucket: Bucket, number: int, lose: int = 0) -> None:
+def recover(bucket: BucketStore, number: int, lose: int = 0) -> None:
     """A node is back, without its last `lose` writes. What has no other owner is its again, with a new history."""
     node = _node(bucket, number)
     if node.alive:
@@ -55,7 +55,7 @@ def recover(bucket: Bucket, number: int, lose: int = 0) -> None:
     bucket.new_map()
 
 
-def promote(bucket: Bucket, vbucket: int, number: int) -> None:
+def promote(bucket: BucketStore, vbucket: int, number: int) -> None:
     """A replica takes the place of the active copy, which follows it from now on: what it had more is lost."""
     owners = _owners(bucket, vbucket)
     replicas = [owner for owner in owners[1:] if owner != NOBODY and bucket.nodes[owner].alive]
@@ -66,7 +66,7 @@ def promote(bucket: Bucket, vbucket: int, number: int) -> None:
     bucket.new_map()
 
 
-def move(bucket: Bucket, vbucket: int, number: int) -> None:
+def move(bucket: BucketStore, vbucket: int, number: int) -> None:
     """The active copy goes to another node, with all it has."""
     _owners(bucket, vbucket)
     present(bucket, number)
@@ -76,9 +76,9 @@ def move(bucket: Bucket, vbucket: int, number: int) -> None:
     bucket.new_map()
 
 
-def rebalance_in(bucket: Bucket) -> Node:
+def rebalance_in(bucket: BucketStore) -> ServerNode:
     """Another node, with its share of the vbuckets."""
-    node = Node(len(bucket.nodes))
+    node = ServerNode(len(bucket.nodes))
     there = _healthy(bucket)
     bucket.nodes.append(node)
     _spread(bucket, [*there, node.number])
@@ -86,7 +86,7 @@ def rebalance_in(bucket: Bucket) -> Node:
     return node
 
 
-def rebalance_out(bucket: Bucket, number: int) -> None:
+def rebalance_out(bucket: BucketStore, number: int) -> None:
     """A node hands everything over, and leaves."""
     node = present(bucket, number)
     there = [other for other in _healthy(bucket) if other != number]
@@ -102,7 +102,7 @@ def rebalance_out(bucket: Bucket, number: int) -> None:
 # What the steps are made of.
 
 
-def _inherit(bucket: Bucket, vbucket: int, node: Node, lost: int | None) -> None:
+def _inherit(bucket: BucketStore, vbucket: int, node: ServerNode, lost: int | None) -> None:
     """The first replica becomes the active copy. `lost` is None where it is to stay as it is."""
     owners, old = bucket.owners[vbucket], node.vbuckets[vbucket]
     heirs = [owner for owner in owners[1:] if owner != NOBODY and bucket.nodes[owner].alive]
@@ -119,7 +119,7 @@ def _inherit(bucket: Bucket, vbucket: int, node: Node, lost: int | None) -> None
     _activate(bucket, vbucket, old)
 
 
-def _activate(bucket: Bucket, vbucket: int, origin: Vbucket) -> None:
+def _activate(bucket: BucketStore, vbucket: int, origin: VbucketStore) -> None:
     """What `origin` has becomes the active copy of the owner, and its replicas follow."""
     active = origin.copy(VbucketState.ACTIVE)
     active.log = active.log.begin(bucket.new_branch(), active.high_seqno)
@@ -130,12 +130,12 @@ def _activate(bucket: Bucket, vbucket: int, origin: Vbucket) -> None:
             _replicate(bucket, vbucket, replica)
 
 
-def _replicate(bucket: Bucket, vbucket: int, number: int) -> None:
+def _replicate(bucket: BucketStore, vbucket: int, number: int) -> None:
     owner = bucket.nodes[bucket.owners[vbucket][0]]
     bucket.install(vbucket, number, owner.vbuckets[vbucket].copy(VbucketState.REPLICA))
 
 
-def _rejoin(bucket: Bucket, vbucket: int, number: int) -> None:
+def _rejoin(bucket: BucketStore, vbucket: int, number: int) -> None:
     """A node that is back has a replica again if there is one to have."""
     owners = bucket.owners[vbucket]
     if number not in owners and NOBODY in owners:
@@ -146,7 +146,7 @@ def _rejoin(bucket: Bucket, vbucket: int, number: int) -> None:
         bucket.install(vbucket, number, None)
 
 
-def _take_over(bucket: Bucket, vbucket: int, number: int) -> None:
+def _take_over(bucket: BucketStore, vbucket: int, number: int) -> None:
     owners, old = bucket.owners[vbucket], bucket.active(vbucket)
     source = owners[0]
     if number in owners:
@@ -157,7 +157,7 @@ def _take_over(bucket: Bucket, vbucket: int, number: int) -> None:
     _activate(bucket, vbucket, old)
 
 
-def _spread(bucket: Bucket, there: list[int]) -> None:
+def _spread(bucket: BucketStore, there: list[int]) -> None:
     """Let every one of these nodes have its share, and nobody else anything; what can stay stays."""
     most = -(-len(bucket.owners) // len(there))
     held = Counter(dict.fromkeys(there, 0))
@@ -179,7 +179,7 @@ def _spread(bucket: Bucket, there: list[int]) -> None:
         _place_replicas(bucket, vbucket, there)
 
 
-def _place_replicas(bucket: Bucket, vbucket: int, there: list[int]) -> None:
+def _place_replicas(bucket: BucketStore, vbucket: int, there: list[int]) -> None:
     owner, *before = bucket.owners[vbucket]
     place = there.index(owner)
     wanted = (there[place + 1 :] + there[:place])[: bucket.replicas]
@@ -192,7 +192,7 @@ def _place_replicas(bucket: Bucket, vbucket: int, there: list[int]) -> None:
             _replicate(bucket, vbucket, number)
 
 
-def _abandon(node: Node) -> None:
+def _abandon(node: ServerNode) -> None:
     """Its streams end; what it holds stays on its disk."""
     for vbucket in node.vbuckets.values():
         vbucket.state = VbucketState.DEAD
@@ -204,7 +204,7 @@ def _swap(owners: list[int], number: int) -> None:
     owners[0], owners[place] = owners[place], owners[0]
 
 
-def _last_writes(bucket: Bucket, node: Node, count: int) -> Counter[int]:
+def _last_writes(bucket: BucketStore, node: ServerNode, count: int) -> Counter[int]:
     """How many of the last writes of a node are those of each vbucket."""
     if count < 0:
         raise LocalProtocolError(f"lose: expected at least 0 writes, found {count}")
@@ -217,7 +217,7 @@ def _last_writes(bucket: Bucket, node: Node, count: int) -> Counter[int]:
     return Counter(number for _, number in writes[len(writes) - count :])
 
 
-def _journal_start(copy: Vbucket) -> int:
+def _journal_start(copy: VbucketStore) -> int:
     """The version from which on every write can be taken back."""
     if not copy.last_writes:
         return copy.last_cas + 1
@@ -225,7 +225,7 @@ def _journal_start(copy: Vbucket) -> int:
     return first.cas if first.seqno > 1 else 0
 
 
-def _belongs(bucket: Bucket, node: Node, vbucket: int) -> bool:
+def _belongs(bucket: BucketStore, node: ServerNode, vbucket: int) -> bool:
     """Whether the active copy is that of the node, or would be if the node came back."""
     owner = bucket.owners[vbucket][0]
     return vbucket in node.vbuckets and owner in (node.number, NOBODY)
@@ -234,27 +234,27 @@ def _belongs(bucket: Bucket, node: Node, vbucket: int) -> bool:
 # What callers say.
 
 
-def _node(bucket: Bucket, number: int) -> Node:
+def _node(bucket: BucketStore, number: int) -> ServerNode:
     if not 0 <= number < len(bucket.nodes):
         raise LocalProtocolError(f"node: expected 0 to {len(bucket.nodes) - 1}, found {number!r}")
     return bucket.nodes[number]
 
 
-def present(bucket: Bucket, number: int) -> Node:
+def present(bucket: BucketStore, number: int) -> ServerNode:
     node = _node(bucket, number)
     if not node.alive:
         raise LocalProtocolError(f"node {number}: it is not there")
     return node
 
 
-def _owners(bucket: Bucket, vbucket: int) -> list[int]:
+def _owners(bucket: BucketStore, vbucket: int) -> list[int]:
     if not 0 <= vbucket < len(bucket.owners):
         raise LocalProtocolError(f"vbucket: expected 0 to {len(bucket.owners) - 1}, found {vbucket!r}")
     bucket.active(vbucket)
     return bucket.owners[vbucket]
 
 
-def _healthy(bucket: Bucket) -> list[int]:
+def _healthy(bucket: BucketStore) -> list[int]:
     """The nodes that are there, if no other has vbuckets still."""
     for node in bucket.nodes:
         if not node.alive and any(node.number in owners for owners in bucket.owners):

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from dcp.columns.rows import RowEncoder
 from dcp.embedded.compression import deflate, inflate
-from dcp.embedded.store import AnyItem, Item
+from dcp.embedded.store import AnyItem, StoredItem
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 
 _EXPIRED_AS_DELETED = (("expiration", "deletion"),)
@@ -39,9 +39,9 @@ class View:
         hidden |= 0 if self.snappy else int(Datatype.SNAPPY)
         if self.values and not self.compress and not datatypes & (hidden | Datatype.XATTR):
             return items
-        return [self._shown(item) if isinstance(item, Item) else item for item in items]
+        return [self._shown(item) if isinstance(item, StoredItem) else item for item in items]
 
-    def _shown(self, item: Item) -> Item:
+    def _shown(self, item: StoredItem) -> StoredItem:
         value, datatype = item.value, item.datatype
         compressed = bool(datatype & Datatype.SNAPPY)
         if compressed and value and self._looks_inside(item):
@@ -56,12 +56,12 @@ class View:
             datatype = item.datatype
         return item._replace(value=value, datatype=datatype)
 
-    def _looks_inside(self, item: Item) -> bool:
+    def _looks_inside(self, item: StoredItem) -> bool:
         """Whether something of a compressed value is not sent, or it cannot be sent compressed."""
         partial = not self.xattrs or not self.values or not (item.alive or self.deleted_user_xattrs)
         return not self.snappy or bool(partial and item.datatype & Datatype.XATTR)
 
-    def _cut(self, item: Item, value: bytes, datatype: int) -> tuple[bytes, int]:
+    def _cut(self, item: StoredItem, value: bytes, datatype: int) -> tuple[bytes, int]:
         """Without what this view leaves out."""
         pairs, body = split_xattrs(value) if datatype & Datatype.XATTR else ((), value)
         if not self.xattrs:
@@ -80,4 +80,4 @@ def _encoder(collections: bool, delete_times: bool, expirations: bool, defect: b
     left_out = [] if collections else ["collection_id"]
     left_out += [] if delete_times else ["delete_time"]
     aliases = () if expirations and delete_times else _EXPIRED_AS_DELETED
-    return RowEncoder("dcp", Item._fields, leave_out=left_out, sent_as=aliases, stream_id_defect=defect)
+    return RowEncoder("dcp", StoredItem._fields, leave_out=left_out, sent_as=aliases, stream_id_defect=defect)

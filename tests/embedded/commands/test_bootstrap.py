@@ -31,7 +31,7 @@ def test_every_hello_begins_anew() -> None:
     client = Client()
     assert client.hello(Feature.XERROR, Feature.JSON) == (Feature.XERROR, Feature.JSON)
     assert client.hello(Feature.XERROR) == (Feature.XERROR,)
-    assert client.talk.session.features == {Feature.XERROR}
+    assert client.connection.state.features == {Feature.XERROR}
 
 
 NEEDS = [
@@ -51,7 +51,7 @@ def test_a_feature_is_refused_without_those_it_needs(features: list[Feature], ne
     client.hello(Feature.XERROR)
     refused = client.one("hello", value=FEATURES.encode(features))
     assert (refused.status, needed.name in refused.value.decode()) == (Status.EINVAL, True)
-    assert client.talk.session.features == frozenset()
+    assert client.connection.state.features == frozenset()
     assert client.status("hello", value=FEATURES.encode([*features, needed])) is Status.SUCCESS
 
 

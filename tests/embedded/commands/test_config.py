@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dcp
-from dcp.embedded.bucket import NOBODY, Bucket
+from dcp.embedded.bucket import NOBODY, BucketStore
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
 from tests.embedded.talk import ALICE, USUAL, Client, bucket
@@ -14,7 +14,7 @@ NEWS, BRIEF = Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.CLUSTERMAP_CHANGE_
 STORE = {"flags": 0, "expiry": 0}
 
 
-def cluster(version: str = "8.0") -> Bucket:
+def cluster(version: str = "8.0") -> BucketStore:
     made = bucket(version, nodes=3, vbuckets=4, replicas=1)
     for node in made.nodes:
         node.host, node.port, node.tls_port = "127.0.0.1", 11210 + node.number, 0

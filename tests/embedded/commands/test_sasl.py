@@ -32,7 +32,7 @@ VECTORS = {
 
 def client(*users: User, version: str = "8.0") -> Client:
     made = Client(bucket(version), users=users or [ALICE])
-    made.talk.chance = lambda count: {len(NONCE): NONCE, len(SALT): SALT}[count]
+    made.connection.chance = lambda count: {len(NONCE): NONCE, len(SALT): SALT}[count]
     return made
 
 
@@ -50,10 +50,10 @@ def test_both_sides_prove_that_they_know_the_password(mechanism: str) -> None:
     made = client()
     challenge = say(made, "sasl_auth", mechanism, FIRST)
     assert (challenge.status, challenge.value) == (Status.AUTH_CONTINUE, CHALLENGE)
-    assert made.talk.session.user is None
+    assert made.connection.state.user is None
     done = say(made, "sasl_step", mechanism, final(proof))
     assert (done.status, done.value) == (Status.SUCCESS, b"v=" + signature.encode())
-    assert made.talk.session.user == ALICE
+    assert made.connection.state.user == ALICE
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_wrong_proof_is_refused_and_the_exchange_is_over(mechanism: str, text:
     say(made, "sasl_auth", "SCRAM-SHA1", FIRST)
     assert say(made, "sasl_step", mechanism, text).status == Status.AUTH_ERROR
     assert say(made, "sasl_step", "SCRAM-SHA1", final(VECTORS["SCRAM-SHA1"][0])).status == Status.AUTH_ERROR
-    assert made.talk.session.user is None
+    assert made.connection.state.user is None
 
 
 def test_a_proof_for_another_nonce_is_refused() -> None:
@@ -118,14 +118,14 @@ def test_a_wrong_password_is_refused(text: bytes) -> None:
     made = client()
     answer = say(made, "sasl_auth", "PLAIN", text)
     assert (answer.status, b"s3cret" in answer.value) == (Status.AUTH_ERROR, False)
-    assert made.talk.session.user is None
+    assert made.connection.state.user is None
 
 
 def test_who_fails_to_authenticate_again_is_nobody() -> None:
     made = client()
     assert say(made, "sasl_auth", "PLAIN", b"\0alice\0s3cret").status == Status.SUCCESS
     assert say(made, "sasl_auth", "PLAIN", b"\0alice\0wrong").status == Status.AUTH_ERROR
-    assert made.talk.session.user is None
+    assert made.connection.state.user is None
 
 
 @given(st.sampled_from(["PLAIN", *VECTORS]), st.binary(max_size=60), st.binary(max_size=60))
@@ -133,14 +133,14 @@ def test_nobody_gets_in_with_noise(mechanism: str, first: bytes, second: bytes) 
     made = client()
     for name, text in (("sasl_auth", first), ("sasl_auth", FIRST), ("sasl_step", second)):
         assert say(made, name, mechanism, text).status in (Status.AUTH_ERROR, Status.AUTH_CONTINUE)
-    assert made.talk.session.user is None
+    assert made.connection.state.user is None
 
 
 def test_no_password_is_in_a_text() -> None:
     assert "s3cret" not in repr(ALICE)
     made = client()
     say(made, "sasl_auth", "SCRAM-SHA1", FIRST)
-    assert "s3cret" not in repr(made.talk.session)
+    assert "s3cret" not in repr(made.connection.state)
 
 
 @pytest.mark.parametrize(

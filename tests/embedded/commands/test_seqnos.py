@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import dcp
-from dcp.embedded.bucket import Bucket
+from dcp.embedded.bucket import BucketStore
 from dcp.wire.document import split_collection
 from dcp.wire.memcached import Feature, Status, VbucketState
 from tests.embedded.talk import USUAL, Client, bucket
 
 
-def filled(version: str = "8.0") -> Bucket:
+def filled(version: str = "8.0") -> BucketStore:
     """Two nodes, four vbuckets with replicas; in vbucket 0 a collection is ahead of the default one."""
     of = bucket(version, nodes=2, replicas=1)
     for number, count in enumerate((3, 5, 0, 1)):
@@ -87,7 +87,7 @@ def test_an_older_branch_has_an_end() -> None:
 def test_replicas_can_be_observed_and_unknown_branches_cannot() -> None:
     client = Client(filled())
     client.hello()
-    log = client.talk.node.vbuckets[1].log
+    log = client.connection.node.vbuckets[1].log
     assert client.status("observe_seqno", vbucket=1, fields={"vbuuid": log.newest.vbuuid}) is Status.SUCCESS
     assert client.status("observe_seqno", vbucket=1, fields={"vbuuid": 1}) is Status.KEY_ENOENT
     assert client.status("observe_seqno", vbucket=4, fields={"vbuuid": 1}) is Status.NOT_MY_VBUCKET
@@ -108,13 +108,13 @@ def test_a_client_can_wait_until_a_seqno_is_on_disk() -> None:
 def test_nobody_waits_for_ever() -> None:
     client = Client(filled())
     assert client.all("seqno_persistence", fields={"seqno": 99}) == []
-    assert client.talk.due() == 30.0
+    assert client.connection.due() == 30.0
     client.now = 29.0
     assert client.heard() == []
     client.now = 30.0
     (answer,) = client.heard()
     assert answer.status == Status.ETMPFAIL
-    assert client.talk.due() is None
+    assert client.connection.due() is None
 
 
 def test_a_random_key_is_one_of_the_documents_that_are_there() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcp.embedded.bucket import Bucket
+from dcp.embedded.bucket import BucketStore
 from dcp.wire.memcached import Status
 from tests.embedded.talk import Client, bucket
 
@@ -16,7 +16,7 @@ def stats(client: Client, group: str) -> dict[str, str]:
     return {answer.key.decode(): answer.body() for answer in found}
 
 
-def filled() -> Bucket:
+def filled() -> BucketStore:
     of = bucket(vbuckets=3)
     for key in (b"a", b"b", b"c"):
         of.store(key, b"v", number=1)
@@ -108,7 +108,7 @@ def test_the_dcp_connections_of_a_node_and_their_streams() -> None:
     consumer.all("stream_request", vbucket=1, opaque=3, fields=STREAM)
     found = stats(tool, "dcp")
     sent = int(found.pop("eq_dcpq:mine:unacked_bytes"))
-    assert sent == consumer.talk.out.outstanding > 0
+    assert sent == consumer.connection.out.outstanding > 0
     assert found == {
         "eq_dcpq:mine:type": "producer",
         "eq_dcpq:mine:max_buffer_bytes": "1000",
@@ -120,7 +120,7 @@ def test_the_dcp_connections_of_a_node_and_their_streams() -> None:
         "ep_dcp_count": "1",
         "ep_dcp_producer_count": "1",
     }
-    consumer.talk.closed()
+    consumer.connection.closed()
     assert stats(tool, "dcp") == {"ep_dcp_count": "0", "ep_dcp_producer_count": "0"}
 
 
@@ -130,5 +130,5 @@ def test_a_name_belongs_to_the_newest_connection_of_a_node() -> None:
     for client, name in ((first, b"mine"), (elsewhere, b"mine"), (other, b"other"), (second, b"mine")):
         assert client.status("open", key=name, fields={"flags": 1}) is Status.SUCCESS
     assert [client.hung_up for client in (first, elsewhere, other, second)] == [True, False, False, False]
-    first.talk.closed()
-    assert of.nodes[0].consumers["mine"] is second.talk
+    first.connection.closed()
+    assert of.nodes[0].consumers["mine"] is second.connection

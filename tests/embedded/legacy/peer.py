@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 
 import dcp
-from dcp.embedded.bucket import Bucket
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.bucket import BucketStore
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.handlers import HANDLERS_OF
 from dcp.embedded.release import Release
-from dcp.embedded.store import Item
+from dcp.embedded.store import StoredItem
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
@@ -30,11 +30,11 @@ class Clock:
         return self.now
 
 
-def bucket(version: str = "3.1", vbuckets: int = 2, clock: Clock | None = None) -> Bucket:
-    return Bucket("default", vbuckets=vbuckets, release=Release.of(version), clock=clock or Clock(), seed=1)
+def bucket(version: str = "3.1", vbuckets: int = 2, clock: Clock | None = None) -> BucketStore:
+    return BucketStore("default", vbuckets=vbuckets, release=Release.of(version), clock=clock or Clock(), seed=1)
 
 
-def fill(bucket: Bucket, count: int, prefix: str = "key") -> None:
+def fill(bucket: BucketStore, count: int, prefix: str = "key") -> None:
     """Documents in all vbuckets, the last of which is deleted, and the one before it expired."""
     for n in range(count):
         bucket.store(b"%s-%d" % (prefix.encode(), n), b'{"n":%d}' % n, flags=0x01020304 + n, expiry=NOW + 1000 + n)
@@ -45,31 +45,31 @@ def fill(bucket: Bucket, count: int, prefix: str = "key") -> None:
 class Peer:
     """A connection to the only node of a bucket."""
 
-    def __init__(self, bucket: Bucket, dialect: str = "dcp") -> None:
+    def __init__(self, bucket: BucketStore, dialect: str = "dcp") -> None:
         self.bucket = bucket
-        self.talk = Conversation(bucket, bucket.nodes[0], HANDLERS_OF[dialect], dialect)
+        self.connection = ServerConnection(bucket, bucket.nodes[0], HANDLERS_OF[dialect], dialect)
         self.now = 0.0
 
     def say(self, *frames: Frame, dialect: str | None = None) -> None:
         for frame in frames:
-            self.talk.receive(encode(frame, dialect or self.talk.dialect), self.now)
+            self.connection.receive(encode(frame, dialect or self.connection.dialect), self.now)
 
     def listen(self) -> bytes:
         """Everything that the node says without being asked anything."""
         found = b""
-        while said := b"".join(bytes(part) for part in self.talk.send(self.now)):
+        while said := b"".join(bytes(part) for part in self.connection.send(self.now)):
             found += said
         return found
 
     def hear(self) -> list[Frame]:
-        return decode(self.listen(), self.talk.dialect)
+        return decode(self.listen(), self.connection.dialect)
 
     def wait(self, seconds: float) -> None:
         """Let time go by, as the thread of a server does."""
         end = self.now + seconds
-        while (due := self.talk.due()) is not None and due <= end:
+        while (due := self.connection.due()) is not None and due <= end:
             self.now = max(due, self.now)
-            self.talk.tick(self.now)
+            self.connection.tick(self.now)
         self.now = end
 
     # TAP.
@@ -122,10 +122,10 @@ def keys(frames: list[Frame]) -> list[bytes]:
     return [frame.key for frame in frames if frame.name in ("mutation", "deletion", "expiration")]
 
 
-def stored(bucket: Bucket, *vbuckets: int) -> list[Item]:
+def stored(bucket: BucketStore, *vbuckets: int) -> list[StoredItem]:
     """What there is, in the order of vbuckets and seqnos."""
     chosen = vbuckets or range(len(bucket.owners))
-    return [item for number in chosen for item in bucket.active(number) if isinstance(item, Item)]
+    return [item for number in chosen for item in bucket.active(number) if isinstance(item, StoredItem)]
 
 
 def rows(data: bytes, dialect: str, *columns: str) -> list[dict[str, Any]]:

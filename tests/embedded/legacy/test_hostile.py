@@ -46,11 +46,11 @@ def test_a_conversation_bears_everything(dialect: str, said: list[bytes], flags:
         flags &= ~int(TapConnectFlag.BACKFILL | TapConnectFlag.LIST_VBUCKETS | TapConnectFlag.CHECKPOINT)
         peer.connect(TapConnectFlag(flags), name=b"me")
     elif streams:
-        peer.talk.receive(encode(request(peer), dialect), 0.0)
+        peer.connection.receive(encode(request(peer), dialect), 0.0)
     for piece in said:
-        peer.talk.receive(piece, peer.now)
+        peer.connection.receive(piece, peer.now)
         peer.listen()
         peer.wait(7)
         fill(peer.bucket, 3)
     peer.listen()
-    peer.talk.closed()
+    peer.connection.closed()

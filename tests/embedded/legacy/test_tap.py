@@ -58,7 +58,7 @@ def open_dcp(peer: Peer) -> None:
 def test_servers_that_let_nobody_try_close_the_connection() -> None:
     peer = filled(version="5.0")
     peer.connect()
-    assert (peer.listen(), peer.talk.dialect, peer.talk.closing) == (b"", "dcp", True)
+    assert (peer.listen(), peer.connection.dialect, peer.connection.closing) == (b"", "dcp", True)
 
 
 @pytest.mark.parametrize("version", ["6.5", "7.2", "8.0"])
@@ -67,7 +67,7 @@ def test_newer_servers_do_not_know_the_command(version: str) -> None:
     peer.connect()
     (answer,) = peer.hear()
     assert (answer.status, answer.opaque) == (Status.UNKNOWN_COMMAND, 7)
-    assert (peer.talk.dialect, peer.talk.closing) == ("dcp", False)
+    assert (peer.connection.dialect, peer.connection.closing) == ("dcp", False)
 
 
 @pytest.mark.parametrize("version", ["3.0", "4.6"])
@@ -75,7 +75,7 @@ def test_older_servers_speak_it_where_they_speak_dcp(version: str) -> None:
     peer = filled(version=version)
     peer.connect(DUMP)
     assert len(keys(peer.hear())) == 10
-    assert peer.talk.closing
+    assert peer.connection.closing
     other = Peer(peer.bucket)
     open_dcp(other)
     assert other.hear()[0].status == Status.SUCCESS
@@ -93,8 +93,8 @@ MALFORMED = {
 @pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_connect_closes_the_connection(raw: bytes) -> None:
     peer = filled()
-    peer.talk.receive(raw, 0.0)
-    assert (peer.listen(), peer.talk.closing) == (b"", True)
+    peer.connection.receive(raw, 0.0)
+    assert (peer.listen(), peer.connection.closing) == (b"", True)
 
 
 def test_a_refused_connect_is_answered_before_the_connection_closes() -> None:
@@ -107,9 +107,9 @@ def test_a_refused_connect_is_answered_before_the_connection_closes() -> None:
     other.listen()
     other.connect()
     for peer in (unlisted, again, other):
-        (answer,) = decode(b"".join(bytes(part) for part in peer.talk.send(0.0)), "tap")
+        (answer,) = decode(b"".join(bytes(part) for part in peer.connection.send(0.0)), "tap")
         assert (answer.name, answer.status) == ("tap_connect", Status.NOT_SUPPORTED)
-        assert peer.talk.closing
+        assert peer.connection.closing
 
 
 def test_dcp_is_not_spoken_behind_a_connect() -> None:
@@ -127,7 +127,7 @@ def test_dcp_is_not_spoken_behind_a_connect() -> None:
 @pytest.mark.parametrize("extras", [b"", b"\0\0\0\0"])
 def test_without_flags_all_that_exists_comes_and_then_what_changes(extras: bytes) -> None:
     peer = filled()
-    peer.talk.receive(
+    peer.connection.receive(
         b"\x80\x40\0\0" + bytes([len(extras)]) + bytes(3) + len(extras).to_bytes(4, "big") + bytes(12) + extras, 0.0
     )
     frames = peer.hear()
@@ -139,7 +139,7 @@ def test_without_flags_all_that_exists_comes_and_then_what_changes(extras: bytes
     peer.bucket.remove(b"new")
     (frame,) = peer.hear()
     assert (frame.name, frame.key, frame.fields["rev_seqno"]) == ("deletion", b"new", 2)
-    assert not peer.talk.closing
+    assert not peer.connection.closing
 
 
 COLUMNS = ("event", "vbucket", "key", "value", "cas", "rev_seqno", "flags", "expiry")
@@ -228,13 +228,13 @@ def test_a_dump_ends_when_all_is_there(flags: TapConnectFlag) -> None:
     peer.connect(flags, vbuckets=(1,))
     frames = peer.follow()
     assert keys(frames) == [item.key for item in stored(peer.bucket, 1)]
-    assert peer.talk.closing
+    assert peer.connection.closing
 
 
 def test_a_dump_of_nothing_ends_at_once() -> None:
     peer = Peer(bucket())
     peer.connect(DUMP)
-    assert (peer.hear(), peer.talk.closing) == ([], True)
+    assert (peer.hear(), peer.connection.closing) == ([], True)
 
 
 @pytest.mark.parametrize(("listed", "found"), [((), (0, 1, 2)), ((2,), (2,)), ((1, 0, 1), (0, 1)), ((99, 1), (1,))])
@@ -269,7 +269,7 @@ def test_servers_that_know_tap_alone_send_what_is_specified() -> None:
     peer = Peer(filled().bucket, "tap")
     peer.connect(DUMP | ACK)
     assert codes(peer.follow())[-1] == (0, TapOpaque.CLOSE_TAP_STREAM)
-    assert peer.talk.closing
+    assert peer.connection.closing
     opened = [(0, TapOpaque.OPEN_CHECKPOINT), (1, TapOpaque.OPEN_CHECKPOINT)]
     for name, date in ((b"me", FUTURE), (b"you", 0)):
         registered = Peer(peer.bucket, "tap")
@@ -290,7 +290,7 @@ def test_a_vbucket_is_handed_over_when_all_of_it_is_there(flags: TapConnectFlag)
     assert names(frames)[-1] == "tap_vbucket_set"
     assert keys(frames) == [item.key for item in stored(peer.bucket, 1)]
     assert [peer.bucket.active(n).state for n in (0, 1)] == [VbucketState.ACTIVE, VbucketState.DEAD]
-    assert peer.talk.closing
+    assert peer.connection.closing
 
 
 def test_control_messages_take_two_numbers_and_changes_one() -> None:
@@ -315,9 +315,9 @@ def test_a_vbucket_is_kept_until_the_client_has_acknowledged_all() -> None:
         asked = [frame for frame in peer.hear() if asks(frame)]
         if any(frame.fields.get("state") == VbucketState.ACTIVE for frame in asked):
             break
-    assert (peer.bucket.active(1).state, peer.talk.closing) == (VbucketState.DEAD, False)
+    assert (peer.bucket.active(1).state, peer.connection.closing) == (VbucketState.DEAD, False)
     peer.acknowledge(asked[-1])
-    assert (peer.hear(), peer.talk.closing) == ([], True)
+    assert (peer.hear(), peer.connection.closing) == ([], True)
 
 
 # ------------------------------------------------------------------------------- acknowledgements
@@ -364,9 +364,9 @@ def test_a_client_that_acknowledges_nothing_any_more_is_gone_at_last() -> None:
         peer.acknowledge(frame)
     peer.listen()
     peer.wait(299)
-    assert not peer.talk.closing
+    assert not peer.connection.closing
     peer.wait(2)
-    assert peer.talk.closing
+    assert peer.connection.closing
 
 
 @pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.EBUSY])
@@ -386,7 +386,7 @@ def test_what_a_client_has_no_room_for_comes_again_later(status: Status) -> None
     assert [asks(frame) for frame in again] == [False, True]
     peer.acknowledge(again[1])
     assert codes(peer.follow()) == [(0, END)]
-    assert peer.talk.closing
+    assert peer.connection.closing
 
 
 def test_control_messages_come_again_too() -> None:
@@ -403,7 +403,7 @@ def test_any_other_refusal_closes_the_connection(status: Status) -> None:
     peer = filled()
     peer.connect(ACK)
     peer.acknowledge(peer.hear()[0], status)
-    assert (peer.hear(), peer.talk.closing) == ([], True)
+    assert (peer.hear(), peer.connection.closing) == ([], True)
 
 
 def test_a_client_that_did_not_promise_to_acknowledge_is_never_asked() -> None:
@@ -437,7 +437,7 @@ def test_acknowledgements_in_any_order_lose_nothing(acks: list[tuple[int, str, S
     }
     peer.bucket.store(b"new", b"")
     assert b"new" in keys(peer.follow())
-    assert not peer.talk.closing
+    assert not peer.connection.closing
 
 
 @given(st.data())
@@ -453,9 +453,9 @@ def test_it_does_not_matter_how_the_bytes_of_a_client_are_cut(data: st.DataObjec
         peer = filled()
         output = b""
         for piece in pieces:
-            peer.talk.receive(piece, 0.0)
+            peer.connection.receive(piece, 0.0)
         output += peer.listen()
-        outputs.append((output, peer.talk.closing))
+        outputs.append((output, peer.connection.closing))
     assert outputs[0] == outputs[1]
 
 
@@ -522,13 +522,13 @@ def test_a_registered_client_goes_on_from_what_it_has_acknowledged() -> None:
     fill(peer.bucket, 5, "later")
     later = peer.hear()
     peer.acknowledge(later[1])
-    peer.talk.closed()
+    peer.connection.closed()
     back = Peer(peer.bucket)
     back.connect(REGISTERED, name=b"me")
     frames = back.follow()
     assert codes(frames) == [(0, TapOpaque.ENABLE_AUTO_NACK)]
     assert keys(frames) == keys(later[2:])
-    back.talk.closed()
+    back.connection.closed()
     again = Peer(peer.bucket)
     again.connect(REGISTERED, name=b"me")
     assert keys(again.follow()) == []
@@ -542,7 +542,7 @@ def test_a_registered_client_gets_what_it_had_no_room_for() -> None:
     later = peer.hear()
     peer.acknowledge(later[1], Status.ETMPFAIL)
     peer.acknowledge(later[3], Status.ETMPFAIL)
-    peer.talk.closed()
+    peer.connection.closed()
     back = Peer(peer.bucket)
     back.connect(REGISTERED, name=b"me")
     first = back.hear()
@@ -553,7 +553,7 @@ def test_a_registered_client_gets_what_it_had_no_room_for() -> None:
     back.acknowledge(rest[-1])
     back.wait(6)
     assert keys(back.follow()) == [rest[1].key]
-    back.talk.closed()
+    back.connection.closed()
     again = Peer(peer.bucket)
     again.connect(REGISTERED, name=b"me")
     assert keys(again.follow()) == []
@@ -566,7 +566,7 @@ def test_a_registered_client_gets_the_rest_of_its_backfill() -> None:
         peer.acknowledge(frame)
     first = peer.hear()
     peer.acknowledge(first[3])
-    peer.talk.closed()
+    peer.connection.closed()
     back = Peer(peer.bucket)
     back.connect(REGISTERED, name=b"me")
     frames = back.follow()
@@ -579,7 +579,7 @@ def test_a_client_is_forgotten_when_it_is_deregistered(sender: str) -> None:
     peer = filled(6, vbuckets=1)
     peer.connect(REGISTERED, name=b"me")
     peer.follow()
-    peer.talk.closed()
+    peer.connection.closed()
     other = Peer(peer.bucket, sender)
     other.say(Frame("deregister_tap_client", Magic.REQUEST, 5, key=b"me"), dialect="tap")
     (answer,) = decode(other.listen(), "tap")
@@ -595,7 +595,7 @@ def test_a_client_that_is_not_registered_begins_anew() -> None:
         client = Peer(peer.bucket)
         client.connect(ACK, name=b"me")
         assert len(keys(client.follow())) == 6
-        client.talk.closed()
+        client.connection.closed()
 
 
 def test_the_second_client_with_a_name_replaces_the_first() -> None:
@@ -604,9 +604,9 @@ def test_the_second_client_with_a_name_replaces_the_first() -> None:
     peer.follow()
     second = Peer(peer.bucket)
     second.connect(REGISTERED, name=b"me")
-    assert peer.talk.closing
+    assert peer.connection.closing
     assert keys(second.follow()) == []
-    peer.talk.closed()
+    peer.connection.closed()
     assert clients.clients_of(peer.bucket.nodes[0]).connected.keys() == {b"me"}
 
 
@@ -617,7 +617,7 @@ def test_only_so_many_clients_are_remembered(monkeypatch: pytest.MonkeyPatch) ->
     other = Peer(peer.bucket)
     other.connect(REGISTERED, name=b"two")
     assert decode(other.listen(), "tap")[0].status == Status.NOT_SUPPORTED
-    assert other.talk.closing
+    assert other.connection.closing
 
 
 def change_filter(peer: Peer, name: bytes, *vbuckets: int) -> Status:
@@ -653,7 +653,7 @@ def test_a_vbucket_that_comes_back_begins_anew() -> None:
     assert keys(frames) == [item.key for item in stored(peer.bucket, 0)]
     change_filter(peer, b"me", 1)
     peer.follow()
-    peer.talk.closed()
+    peer.connection.closed()
     back = Peer(peer.bucket)
     back.connect(REGISTERED, name=b"me")
     assert [code for code in codes(back.follow()) if code[1] == BEGIN] == [(0, BEGIN)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.embedded.store import Vbucket
+from dcp.embedded.store import VbucketStore
 from dcp.position import FailoverLog
 from dcp.wire.dcp import ENDLESS, StreamFlag
 from dcp.wire.frame import Frame, decode, encode
@@ -41,7 +41,7 @@ def request(
     group: bytes = b"",
 ) -> Frame:
     numbers = {"start_seqno": start, "end_seqno": end, "vbuuid": vbuuid, "high_seqno": high}
-    fields = numbers if peer.talk.dialect == "upr1" else {"flags": flags} | numbers
+    fields = numbers if peer.connection.dialect == "upr1" else {"flags": flags} | numbers
     return Frame("stream_request", Magic.REQUEST, opaque, vbucket=vbucket, fields=fields, key=group)
 
 
@@ -58,7 +58,7 @@ def outcome(frame: Frame) -> str:
     return accepted.get(Status(frame.status), Status(frame.status).name)
 
 
-def newest(vbucket: Vbucket) -> int:
+def newest(vbucket: VbucketStore) -> int:
     return vbucket.log.newest.vbuuid
 
 
@@ -146,7 +146,7 @@ def test_it_does_not_matter_how_the_bytes_of_a_client_are_cut(draft: str, cuts: 
         peer = filled(draft)
         asked = [request(peer, 0), request(peer, 1, opaque=12), request(peer, 5, opaque=13)]
         for piece in chunks(b"".join(encode(frame, draft) for frame in asked), cut):
-            peer.talk.receive(piece, 0.0)
+            peer.connection.receive(piece, 0.0)
         outputs.append(peer.listen())
     assert outputs[0] == outputs[1]
 
@@ -248,7 +248,7 @@ def test_a_vbucket_is_handed_over_in_the_second_draft() -> None:
 def test_what_cannot_be_read_is_refused_and_does_no_harm(draft: str) -> None:
     peer = filled(draft)
     whole = encode(request(peer), draft)
-    peer.talk.receive(whole[:4] + b"\x08" + whole[5:8] + (8).to_bytes(4, "big") + whole[12:32], 0.0)
+    peer.connection.receive(whole[:4] + b"\x08" + whole[5:8] + (8).to_bytes(4, "big") + whole[12:32], 0.0)
     (answer,) = decode(peer.listen(), "dcp")
     assert (answer.opaque, answer.status) == (11, Status.EINVAL)
     assert outcome(ask(peer)[0]) == "stream_ok"
@@ -259,4 +259,4 @@ def test_tap_is_not_spoken_there(draft: str) -> None:
     peer = filled(draft)
     peer.connect()
     assert decode(peer.listen(), "tap")[0].status == Status.UNKNOWN_COMMAND
-    assert peer.talk.dialect == draft
+    assert peer.connection.dialect == draft

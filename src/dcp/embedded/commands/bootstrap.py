@@ -5,7 +5,7 @@ from __future__ import annotations
 from dcp.embedded.commands.config import follow_map
 from dcp.embedded.commands.error_map import error_map
 from dcp.embedded.commands.features import granted
-from dcp.embedded.conversation import Conversation, Handler, Hangup, Refusal, answer
+from dcp.embedded.connection import Handler, Hangup, Refusal, ServerConnection, answer
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame
@@ -14,50 +14,50 @@ from dcp.wire.memcached import FEATURES, Status
 _NO_BUCKET = b"@no bucket@"
 
 
-def hello(talk: Conversation, frame: Frame) -> Frame:
-    talk.session.features = frozenset()
-    features = granted(FEATURES.decode(frame.value, {}), talk.bucket.release.number)
-    talk.session.features = frozenset(features)
-    follow_map(talk)
+def hello(connection: ServerConnection, frame: Frame) -> Frame:
+    connection.state.features = frozenset()
+    features = granted(FEATURES.decode(frame.value, {}), connection.bucket.release.number)
+    connection.state.features = frozenset(features)
+    follow_map(connection)
     return answer(frame, value=FEATURES.encode(features))
 
 
-def select_bucket(talk: Conversation, frame: Frame) -> Frame:
-    if talk.session.opened:
+def select_bucket(connection: ServerConnection, frame: Frame) -> Frame:
+    if connection.state.opened:
         raise Refusal(Status.NOT_SUPPORTED, "A DCP connection keeps its bucket")
     if frame.key == _NO_BUCKET:
-        talk.session.bucket = None
-    elif frame.key == talk.bucket.name.encode():
-        talk.session.bucket = talk.bucket.name
+        connection.state.bucket = None
+    elif frame.key == connection.bucket.name.encode():
+        connection.state.bucket = connection.bucket.name
     else:
         raise Refusal(Status.KEY_ENOENT)
     return answer(frame)
 
 
-def get_error_map(talk: Conversation, frame: Frame) -> Frame:
+def get_error_map(connection: ServerConnection, frame: Frame) -> Frame:
     version = int(frame.fields["version"])
     if version < 1:
         raise Refusal(Status.KEY_ENOENT)
     return answer(frame, value=JSON.encode(error_map(version)), datatype=Datatype.JSON)
 
 
-def version(talk: Conversation, frame: Frame) -> Frame:
-    major, minor = talk.bucket.release.number
+def version(connection: ServerConnection, frame: Frame) -> Frame:
+    major, minor = connection.bucket.release.number
     # Servers before 4.0 give no build.
     build = "-0000-enterprise" if major >= 4 else ""
     return answer(frame, value=f"{major}.{minor}.0{build}".encode())
 
 
-def noop(talk: Conversation, frame: Frame) -> Frame:
+def noop(connection: ServerConnection, frame: Frame) -> Frame:
     return answer(frame)
 
 
-def quit_(talk: Conversation, frame: Frame) -> Frame:
-    talk.closing = True
+def quit_(connection: ServerConnection, frame: Frame) -> Frame:
+    connection.closing = True
     return answer(frame)
 
 
-def quitq(talk: Conversation, frame: Frame) -> None:
+def quitq(connection: ServerConnection, frame: Frame) -> None:
     raise Hangup
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.manifest import DEFAULT, Manifest, Scope
+from dcp.embedded.connection import Handler, Refusal, ServerConnection, answer
+from dcp.embedded.manifest import DEFAULT, BucketManifest, Scope
 from dcp.embedded.release import ReleaseNumber
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
@@ -13,44 +13,44 @@ from dcp.wire.memcached import Feature, Status
 _PATH_IN_VALUE: ReleaseNumber = (7, 0)
 
 
-def get_manifest(talk: Conversation, frame: Frame) -> Frame:
+def get_manifest(connection: ServerConnection, frame: Frame) -> Frame:
     if frame.vbucket or frame.cas:
         raise Refusal(Status.EINVAL)
-    return answer(frame, value=JSON.encode(talk.bucket.manifest.to_json()), datatype=Datatype.JSON)
+    return answer(frame, value=JSON.encode(connection.bucket.manifest.to_json()), datatype=Datatype.JSON)
 
 
-def get_collection_id(talk: Conversation, frame: Frame) -> Frame:
-    scope_name, separator, name = _path(talk, frame).partition(".")
+def get_collection_id(connection: ServerConnection, frame: Frame) -> Frame:
+    scope_name, separator, name = _path(connection, frame).partition(".")
     if not separator or "." in name:
         raise Refusal(Status.EINVAL, "Expected scope.collection")
-    manifest = talk.bucket.manifest
+    manifest = connection.bucket.manifest
     for collection in _scope(manifest, scope_name).collections:
         if collection.name == (name or DEFAULT):
             return answer(frame, fields={"manifest_uid": manifest.uid, "collection_id": collection.id})
     raise unknown(Status.UNKNOWN_COLLECTION, manifest)
 
 
-def get_scope_id(talk: Conversation, frame: Frame) -> Frame:
-    manifest = talk.bucket.manifest
-    scope = _scope(manifest, _path(talk, frame).partition(".")[0])
+def get_scope_id(connection: ServerConnection, frame: Frame) -> Frame:
+    manifest = connection.bucket.manifest
+    scope = _scope(manifest, _path(connection, frame).partition(".")[0])
     return answer(frame, fields={"manifest_uid": manifest.uid, "scope_id": scope.id})
 
 
-def unknown(status: Status, manifest: Manifest) -> Refusal:
+def unknown(status: Status, manifest: BucketManifest) -> Refusal:
     """There is no such scope or collection, but who asks may have another manifest."""
     return Refusal(status, value=JSON.encode({"manifest_uid": f"{manifest.uid:x}"}), datatype=int(Datatype.JSON))
 
 
-def _path(talk: Conversation, frame: Frame) -> str:
-    if not talk.has(Feature.COLLECTIONS):
+def _path(connection: ServerConnection, frame: Frame) -> str:
+    if not connection.has(Feature.COLLECTIONS):
         raise Refusal(Status.NOT_SUPPORTED, "Collections were not agreed on")
-    in_value = talk.bucket.release.number >= _PATH_IN_VALUE
+    in_value = connection.bucket.release.number >= _PATH_IN_VALUE
     if frame.vbucket or frame.cas or (frame.key and frame.value) or (frame.value and not in_value):
         raise Refusal(Status.EINVAL)
     return (frame.key or frame.value).decode(errors="replace")
 
 
-def _scope(manifest: Manifest, name: str) -> Scope:
+def _scope(manifest: BucketManifest, name: str) -> Scope:
     for scope in manifest.scopes:
         if scope.name == (name or DEFAULT):
             return scope

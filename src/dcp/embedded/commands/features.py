@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dcp.embedded.conversation import Refusal
+from dcp.embedded.connection import Refusal
 from dcp.embedded.release import ReleaseNumber
 from dcp.wire.memcached import Feature, Status
 

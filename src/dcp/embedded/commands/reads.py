@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dcp.embedded.commands.place import find, place_of, shown_value
-from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.store import Item
+from dcp.embedded.commands.documents import document_ref, find, shown_value
+from dcp.embedded.connection import Handler, Refusal, ServerConnection, answer
+from dcp.embedded.store import StoredItem
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Status
 
@@ -14,26 +14,26 @@ from dcp.wire.memcached import Status
 _META_WITH_DATATYPE = 2
 
 
-def get(talk: Conversation, frame: Frame) -> Frame:
-    return shown(talk, frame, present(find(talk, place_of(talk, frame))))
+def get(connection: ServerConnection, frame: Frame) -> Frame:
+    return shown(connection, frame, present(find(connection, document_ref(connection, frame))))
 
 
-def getk(talk: Conversation, frame: Frame) -> Frame:
-    item = find(talk, place_of(talk, frame))
+def getk(connection: ServerConnection, frame: Frame) -> Frame:
+    item = find(connection, document_ref(connection, frame))
     if item is None:
         return answer(frame, Status.KEY_ENOENT, key=frame.key)
-    return shown(talk, frame, item, frame.key)
+    return shown(connection, frame, item, frame.key)
 
 
-def getkq(talk: Conversation, frame: Frame) -> Frame | None:
-    found = getk(talk, frame)
+def getkq(connection: ServerConnection, frame: Frame) -> Frame | None:
+    found = getk(connection, frame)
     return None if found.status else found
 
 
-def get_meta(talk: Conversation, frame: Frame) -> Frame:
-    place = place_of(talk, frame)
-    find(talk, place)  # What has expired becomes a tombstone.
-    item = present(place.vbucket.get(place.collection_id, place.key))
+def get_meta(connection: ServerConnection, frame: Frame) -> Frame:
+    ref = document_ref(connection, frame)
+    find(connection, ref)  # What has expired becomes a tombstone.
+    item = present(ref.vbucket.get(ref.collection_id, ref.key))
     fields: dict[str, int | bytes] = {
         "deleted": int(not item.alive),
         "flags": item.flags,
@@ -45,21 +45,21 @@ def get_meta(talk: Conversation, frame: Frame) -> Frame:
     return answer(frame, fields=fields, cas=item.cas)
 
 
-def shown(talk: Conversation, frame: Frame, item: Item, key: bytes = b"") -> Frame:
-    value, datatype = shown_value(talk, item)
+def shown(connection: ServerConnection, frame: Frame, item: StoredItem, key: bytes = b"") -> Frame:
+    value, datatype = shown_value(connection, item)
     return answer(frame, fields={"flags": item.flags}, key=key, value=value, datatype=datatype, cas=item.cas)
 
 
-def present(item: Item | None) -> Item:
+def present(item: StoredItem | None) -> StoredItem:
     if item is None:
         raise Refusal(Status.KEY_ENOENT)
     return item
 
 
 def unless_missing(handler: Handler) -> Handler:
-    def quiet(talk: Conversation, frame: Frame) -> Frame | Sequence[Frame] | None:
+    def quiet(connection: ServerConnection, frame: Frame) -> Frame | Sequence[Frame] | None:
         try:
-            return handler(talk, frame)
+            return handler(connection, frame)
         except Refusal as refusal:
             if refusal.status is Status.KEY_ENOENT:
                 return None

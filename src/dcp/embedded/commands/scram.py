@@ -24,12 +24,12 @@ _FIRST = re.compile(r"n,,(n=([^,]+),r=([^,]+))", re.DOTALL)
 _FINAL = re.compile(r"(c=biws,r=([^,]+)),p=([^,]+)", re.DOTALL)
 
 
-class Failed(Exception):
+class ScramFailure(Exception):
     """The client is not who it says, or does not speak SCRAM."""
 
 
 @dataclass
-class Exchange:
+class ScramExchange:
     """The two steps. password_of: None for a name that nobody has. chance: random bytes."""
 
     mechanism: str
@@ -41,12 +41,12 @@ class Exchange:
         """The answer to the client's first message."""
         found = _FIRST.fullmatch(_text(message))
         if found is None:
-            raise Failed
+            raise ScramFailure
         bare, name, nonce = found.groups()
         self.user = name.replace("=2C", ",").replace("=3D", "=")
         password = self.password_of(self.user)
         if password is None:
-            raise Failed
+            raise ScramFailure
         self._nonce = nonce + self.chance(_NONCE_BYTES).hex()
         salt, self._stored_key, self._server_key, rounds = self._secrets(password)
         challenge = f"r={self._nonce},s={b64encode(salt).decode()},i={rounds}"
@@ -57,13 +57,13 @@ class Exchange:
         """The server's own proof, if that of the client's second message holds."""
         found = _FINAL.fullmatch(_text(message))
         if found is None or found[2] != self._nonce:
-            raise Failed
+            raise ScramFailure
         said = f"{self._said},{found[1]}".encode()
         signature = self._hmac(self._stored_key, said)
         proof = _base64(found[3])
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=False))
         if len(proof) != len(signature) or not hmac.compare_digest(self._hash(client_key), self._stored_key):
-            raise Failed
+            raise ScramFailure
         return b"v=" + b64encode(self._hmac(self._server_key, said))
 
     def _secrets(self, password: str) -> tuple[bytes, bytes, bytes, int]:
@@ -72,7 +72,7 @@ class Exchange:
                 password, salt=self.chance(_SALT_BYTES)
             )
         except ScramException:  # A password that the standard does not allow.
-            raise Failed from None
+            raise ScramFailure from None
         return made
 
     def _hash(self, data: bytes) -> bytes:
@@ -86,11 +86,11 @@ def _text(message: bytes) -> str:
     try:
         return message.decode()
     except UnicodeDecodeError:
-        raise Failed from None
+        raise ScramFailure from None
 
 
 def _base64(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise Failed from None
+        raise ScramFailure from None

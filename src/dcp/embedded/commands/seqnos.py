@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dcp.embedded.commands.collections import unknown
-from dcp.embedded.commands.place import shown_key, shown_value
-from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
+from dcp.embedded.commands.documents import shown_key, shown_value
+from dcp.embedded.connection import Handler, Refusal, ServerConnection, answer
 from dcp.embedded.release import ReleaseNumber
-from dcp.embedded.store import Item, Vbucket
+from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import SEQNOS, Feature, Status, VbucketState
 
@@ -21,11 +21,11 @@ _PATIENCE = 30.0
 _MOST_WAITS = 1024
 
 
-def get_all_vb_seqnos(talk: Conversation, frame: Frame) -> Frame:
+def get_all_vb_seqnos(connection: ServerConnection, frame: Frame) -> Frame:
     state = VbucketState(_known_state(frame))
-    collection = _collection(talk, frame)
+    collection = _collection(connection, frame)
     rows = []
-    for vbucket in _in_state(talk, state):
+    for vbucket in _in_state(connection, state):
         seqno = vbucket.high_seqno if collection is None else vbucket.high_seqno_of(collection)
         if seqno is not None:
             rows.append((vbucket.number, seqno))
@@ -39,30 +39,30 @@ def _known_state(frame: Frame) -> int:
     return state
 
 
-def _collection(talk: Conversation, frame: Frame) -> int | None:
+def _collection(connection: ServerConnection, frame: Frame) -> int | None:
     """The collection that is asked about; None for all that there is."""
-    by_collection = talk.bucket.release.number >= _BY_COLLECTION
+    by_collection = connection.bucket.release.number >= _BY_COLLECTION
     if "collection_id" not in frame.fields:
-        return 0 if by_collection and not talk.has(Feature.COLLECTIONS) else None
-    if not by_collection or not talk.has(Feature.COLLECTIONS):
+        return 0 if by_collection and not connection.has(Feature.COLLECTIONS) else None
+    if not by_collection or not connection.has(Feature.COLLECTIONS):
         raise Refusal(Status.EINVAL)
     asked = int(frame.fields["collection_id"])
-    if asked not in talk.bucket.manifest.collections():
-        raise unknown(Status.UNKNOWN_COLLECTION, talk.bucket.manifest)
+    if asked not in connection.bucket.manifest.collections():
+        raise unknown(Status.UNKNOWN_COLLECTION, connection.bucket.manifest)
     return asked
 
 
-def _in_state(talk: Conversation, state: VbucketState) -> Iterator[Vbucket]:
-    for _, vbucket in sorted(talk.node.vbuckets.items()):
+def _in_state(connection: ServerConnection, state: VbucketState) -> Iterator[VbucketStore]:
+    for _, vbucket in sorted(connection.node.vbuckets.items()):
         alive = vbucket.state is not VbucketState.DEAD
         if alive if state is VbucketState.ALIVE else vbucket.state is state:
             yield vbucket
 
 
-def observe_seqno(talk: Conversation, frame: Frame) -> Frame:
-    if talk.bucket.release.number < _OBSERVED:
+def observe_seqno(connection: ServerConnection, frame: Frame) -> Frame:
+    if connection.bucket.release.number < _OBSERVED:
         raise Refusal(Status.UNKNOWN_COMMAND)
-    vbucket = living_vbucket(talk, frame.vbucket)
+    vbucket = living_vbucket(connection, frame.vbucket)
     asked = int(frame.fields["vbuuid"])
     end = vbucket.log.end_of(asked, vbucket.high_seqno)
     if end is None:
@@ -82,9 +82,9 @@ def observe_seqno(talk: Conversation, frame: Frame) -> Frame:
     )
 
 
-def living_vbucket(talk: Conversation, number: int) -> Vbucket:
+def living_vbucket(connection: ServerConnection, number: int) -> VbucketStore:
     """A copy of any kind, unless it is dead."""
-    vbucket = talk.node.vbucket(number)
+    vbucket = connection.node.vbucket(number)
     if vbucket is None or vbucket.state is VbucketState.DEAD:
         raise Refusal(Status.NOT_MY_VBUCKET)
     return vbucket
@@ -94,7 +94,7 @@ def living_vbucket(talk: Conversation, number: int) -> Vbucket:
 class _Wait:
     """A client waits until a seqno is on disk, or until it has waited for long enough."""
 
-    vbucket: Vbucket
+    vbucket: VbucketStore
     request: Frame
     until: float
 
@@ -112,38 +112,38 @@ class _Wait:
     def tick(self, now: float) -> None:
         """What is to be said is said before the next sending."""
 
-    def look(self, talk: Conversation) -> None:
-        if self.reached or talk.now >= self.until:
-            del talk.news[self.name]
-            talk.timers.remove(self)
-            talk.say(answer(self.request, Status.SUCCESS if self.reached else Status.ETMPFAIL))
+    def look(self, connection: ServerConnection) -> None:
+        if self.reached or connection.now >= self.until:
+            del connection.news[self.name]
+            connection.timers.remove(self)
+            connection.say(answer(self.request, Status.SUCCESS if self.reached else Status.ETMPFAIL))
 
 
-def seqno_persistence(talk: Conversation, frame: Frame) -> Frame | None:
-    wait = _Wait(living_vbucket(talk, frame.vbucket), frame, talk.now + _PATIENCE)
+def seqno_persistence(connection: ServerConnection, frame: Frame) -> Frame | None:
+    wait = _Wait(living_vbucket(connection, frame.vbucket), frame, connection.now + _PATIENCE)
     if wait.reached:
         return answer(frame)
-    if len(talk.news) >= _MOST_WAITS:
+    if len(connection.news) >= _MOST_WAITS:
         raise Refusal(Status.ETMPFAIL)
-    talk.news[wait.name] = wait.look
-    talk.timers.append(wait)
+    connection.news[wait.name] = wait.look
+    connection.timers.append(wait)
     return None
 
 
-def get_random_key(talk: Conversation, frame: Frame) -> Frame:
+def get_random_key(connection: ServerConnection, frame: Frame) -> Frame:
     collection = int(frame.fields.get("collection_id", 0))
-    if collection not in talk.bucket.manifest.collections():
-        raise unknown(Status.UNKNOWN_COLLECTION, talk.bucket.manifest)
-    vbuckets = list(_in_state(talk, VbucketState.ACTIVE))
+    if collection not in connection.bucket.manifest.collections():
+        raise unknown(Status.UNKNOWN_COLLECTION, connection.bucket.manifest)
+    vbuckets = list(_in_state(connection, VbucketState.ACTIVE))
     random.shuffle(vbuckets)
     for vbucket in vbuckets:
         documents = [
-            item for item in vbucket if isinstance(item, Item) and item.alive and item.collection_id == collection
+            item for item in vbucket if isinstance(item, StoredItem) and item.alive and item.collection_id == collection
         ]
         if documents:
             item = random.choice(documents)
-            value, datatype = shown_value(talk, item)
-            key = shown_key(talk, item)
+            value, datatype = shown_value(connection, item)
+            key = shown_key(connection, item)
             return answer(frame, fields={"flags": item.flags}, key=key, value=value, datatype=datatype, cas=item.cas)
     raise Refusal(Status.KEY_ENOENT)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dcp.embedded.commands.place import Place, body_of, find, is_json, place_of, received_value
+from dcp.embedded.commands.documents import DocumentRef, body_of, document_ref, find, is_json, received_value
 from dcp.embedded.commands.reads import present, shown, unless_missing
-from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.store import Item
+from dcp.embedded.connection import Handler, Refusal, ServerConnection, answer
+from dcp.embedded.store import StoredItem
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 from dcp.wire.frame import Frame
 from dcp.wire.framing import RequestInfo
@@ -19,92 +19,92 @@ _LARGEST_DOCUMENT = 20 << 20
 _LEVELS_OF_DURABILITY = (b"\x01", b"\x02", b"\x03")
 _KNOWN_INFOS = frozenset(map(int, RequestInfo))
 
-Condition = Callable[["Item | None"], object]
+Condition = Callable[["StoredItem | None"], object]
 
 
-def set_(talk: Conversation, frame: Frame) -> Frame:
-    return _store(talk, frame, lambda old: None)
+def set_(connection: ServerConnection, frame: Frame) -> Frame:
+    return _store(connection, frame, lambda old: None)
 
 
-def add(talk: Conversation, frame: Frame) -> Frame:
+def add(connection: ServerConnection, frame: Frame) -> Frame:
     if frame.cas:
         raise Refusal(Status.EINVAL, "A document that is not there has no CAS")
-    return _store(talk, frame, _absent)
+    return _store(connection, frame, _absent)
 
 
-def replace(talk: Conversation, frame: Frame) -> Frame:
-    return _store(talk, frame, present)
+def replace(connection: ServerConnection, frame: Frame) -> Frame:
+    return _store(connection, frame, present)
 
 
-def _absent(old: Item | None) -> None:
+def _absent(old: StoredItem | None) -> None:
     if old is not None:
         raise Refusal(Status.KEY_EEXISTS)
 
 
-def _store(talk: Conversation, frame: Frame, check: Condition) -> Frame:
-    place = place_of(talk, frame)
-    body = received_value(talk, frame)
-    old = find(talk, place)
+def _store(connection: ServerConnection, frame: Frame, check: Condition) -> Frame:
+    ref = document_ref(connection, frame)
+    body = received_value(connection, frame)
+    old = find(connection, ref)
     check(old)
-    expiry = absolute(talk, int(frame.fields["expiry"]))
+    expiry = absolute(connection, int(frame.fields["expiry"]))
     if old is not None and any(info.id == RequestInfo.PRESERVE_TTL for info in frame.frame_info):
         expiry = old.expiry
     # What came compressed is kept so, but for the attributes that have to go with it.
     compressed = frame.value if frame.datatype & Datatype.SNAPPY else None
-    return written(talk, frame, place, old, body, int(frame.fields["flags"]), expiry, compressed)
+    return written(connection, frame, ref, old, body, int(frame.fields["flags"]), expiry, compressed)
 
 
-def append(talk: Conversation, frame: Frame) -> Frame:
-    return _join(talk, frame, lambda old, new: old + new)
+def append(connection: ServerConnection, frame: Frame) -> Frame:
+    return _join(connection, frame, lambda old, new: old + new)
 
 
-def prepend(talk: Conversation, frame: Frame) -> Frame:
-    return _join(talk, frame, lambda old, new: new + old)
+def prepend(connection: ServerConnection, frame: Frame) -> Frame:
+    return _join(connection, frame, lambda old, new: new + old)
 
 
-def _join(talk: Conversation, frame: Frame, joined: Callable[[bytes, bytes], bytes]) -> Frame:
-    place = place_of(talk, frame)
-    more = received_value(talk, frame)
-    old = find(talk, place)
+def _join(connection: ServerConnection, frame: Frame, joined: Callable[[bytes, bytes], bytes]) -> Frame:
+    ref = document_ref(connection, frame)
+    more = received_value(connection, frame)
+    old = find(connection, ref)
     if old is None:
         raise Refusal(Status.NOT_STORED)
-    return written(talk, frame, place, old, joined(body_of(old), more), old.flags, old.expiry)
+    return written(connection, frame, ref, old, joined(body_of(old), more), old.flags, old.expiry)
 
 
-def get_and_touch(talk: Conversation, frame: Frame) -> Frame:
-    return shown(talk, frame, _touched(talk, frame))
+def get_and_touch(connection: ServerConnection, frame: Frame) -> Frame:
+    return shown(connection, frame, _touched(connection, frame))
 
 
-def touch(talk: Conversation, frame: Frame) -> Frame:
-    return answer(frame, cas=_touched(talk, frame).cas)
+def touch(connection: ServerConnection, frame: Frame) -> Frame:
+    return answer(frame, cas=_touched(connection, frame).cas)
 
 
-def _touched(talk: Conversation, frame: Frame) -> Item:
-    place = place_of(talk, frame)
-    old = present(find(talk, place))
-    expiry = absolute(talk, int(frame.fields["expiry"]))
+def _touched(connection: ServerConnection, frame: Frame) -> StoredItem:
+    ref = document_ref(connection, frame)
+    old = present(find(connection, ref))
+    expiry = absolute(connection, int(frame.fields["expiry"]))
     if old.expiry == expiry:
         return old
-    return _put(talk, place, old.value, old.flags, expiry, old.datatype)
+    return _put(connection, ref, old.value, old.flags, expiry, old.datatype)
 
 
-def delete(talk: Conversation, frame: Frame) -> Frame:
-    place = place_of(talk, frame)
+def delete(connection: ServerConnection, frame: Frame) -> Frame:
+    ref = document_ref(connection, frame)
     _check_infos(frame)
-    old = present(find(talk, place))
+    old = present(find(connection, ref))
     _check_cas(frame, old)
-    gone = talk.bucket.remove(place.key, place.collection_id, number=place.vbucket.number)
-    return _stored(talk, frame, place, present(gone))
+    gone = connection.bucket.remove(ref.key, ref.collection_id, number=ref.vbucket.number)
+    return _stored(connection, frame, ref, present(gone))
 
 
 # What all writes share.
 
 
 def written(
-    talk: Conversation,
+    connection: ServerConnection,
     frame: Frame,
-    place: Place,
-    old: Item | None,
+    ref: DocumentRef,
+    old: StoredItem | None,
     body: bytes,
     flags: int,
     expiry: int,
@@ -123,41 +123,47 @@ def written(
         value, datatype = compressed, datatype | Datatype.SNAPPY
     else:
         value = body
-    item = _put(talk, place, value, flags, expiry, datatype)
-    return _stored(talk, frame, place, item, {} if number is None else {"number": number})
+    item = _put(connection, ref, value, flags, expiry, datatype)
+    return _stored(connection, frame, ref, item, {} if number is None else {"number": number})
 
 
-def _put(talk: Conversation, place: Place, value: bytes, flags: int, expiry: int, datatype: int) -> Item:
-    return talk.bucket.store(
-        place.key,
+def _put(
+    connection: ServerConnection, ref: DocumentRef, value: bytes, flags: int, expiry: int, datatype: int
+) -> StoredItem:
+    return connection.bucket.store(
+        ref.key,
         value,
-        collection_id=place.collection_id,
+        collection_id=ref.collection_id,
         flags=flags,
         expiry=expiry,
         datatype=datatype,
-        number=place.vbucket.number,
+        number=ref.vbucket.number,
     )
 
 
-def _with_xattrs_of(old: Item, body: bytes) -> bytes:
+def _with_xattrs_of(old: StoredItem, body: bytes) -> bytes:
     inflated = old._replace(value=body_of(old)) if old.datatype & Datatype.SNAPPY else old
     return join_xattrs(split_xattrs(inflated.value)[0], body)
 
 
 def _stored(
-    talk: Conversation, frame: Frame, place: Place, item: Item, fields: dict[str, int | bytes] | None = None
+    connection: ServerConnection,
+    frame: Frame,
+    ref: DocumentRef,
+    item: StoredItem,
+    fields: dict[str, int | bytes] | None = None,
 ) -> Frame:
     token: dict[str, int | bytes] = {}
-    if talk.has(Feature.MUTATION_SEQNO):
-        token = {"vbuuid": place.vbucket.log.newest.vbuuid, "seqno": item.seqno}
+    if connection.has(Feature.MUTATION_SEQNO):
+        token = {"vbuuid": ref.vbucket.log.newest.vbuuid, "seqno": item.seqno}
     return answer(frame, fields={**token, **(fields or {})}, cas=item.cas)
 
 
-def absolute(talk: Conversation, expiry: int) -> int:
-    return talk.bucket.now + expiry if 0 < expiry <= _LONGEST_RELATIVE_EXPIRY else expiry
+def absolute(connection: ServerConnection, expiry: int) -> int:
+    return connection.bucket.now + expiry if 0 < expiry <= _LONGEST_RELATIVE_EXPIRY else expiry
 
 
-def _check_cas(frame: Frame, old: Item | None) -> None:
+def _check_cas(frame: Frame, old: StoredItem | None) -> None:
     if frame.cas and present(old).cas != frame.cas:
         raise Refusal(Status.KEY_EEXISTS)
 
@@ -172,8 +178,8 @@ def _check_infos(frame: Frame) -> None:
 
 
 def unless_done(handler: Handler) -> Handler:
-    def quiet(talk: Conversation, frame: Frame) -> None:
-        handler(talk, frame)
+    def quiet(connection: ServerConnection, frame: Frame) -> None:
+        handler(connection, frame)
 
     return quiet
 

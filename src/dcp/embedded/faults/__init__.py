@@ -17,12 +17,12 @@ from dcp.embedded.faults.fault import Fault, Parts, make, options_of
 from dcp.embedded.faults.frames import FRAMES
 from dcp.embedded.faults.streams import STREAMS
 from dcp.embedded.faults.wires import WIRES
-from dcp.embedded.stream import Stream
+from dcp.embedded.stream import ServerStream
 from dcp.errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from dcp.embedded.conversation import Conversation, Handler, Source
-    from dcp.embedded.link import Link
+    from dcp.embedded.connection import FrameSource, Handler, ServerConnection
+    from dcp.embedded.link import ServerLink
     from dcp.wire.frame import Frame
 
 FAULTS: Mapping[str, type[Fault]] = WIRES | STREAMS | FRAMES
@@ -62,49 +62,53 @@ class Faults:
         self.on += (fault,)
         return fault
 
-    def remove(self, fault: Fault, links: list[Link]) -> None:
+    def remove(self, fault: Fault, links: list[ServerLink]) -> None:
         if fault in self.on:
             self.on = tuple(other for other in self.on if other is not fault)
             fault.cleared(links)
 
     # Where they act. Whoever calls asks first whether any is on, if it is in a hurry.
 
-    def rest(self, link: Link, now: float) -> float:
+    def rest(self, link: ServerLink, now: float) -> float:
         return max((fault.rest(link, now) for fault in self._here(link)), default=0.0)
 
-    def room(self, link: Link, now: float) -> int | None:
+    def room(self, link: ServerLink, now: float) -> int | None:
         return min((room for fault in self._here(link) if (room := fault.room(link, now)) is not None), default=None)
 
-    def received(self, link: Link, data: bytes) -> bytes:
+    def received(self, link: ServerLink, data: bytes) -> bytes:
         for fault in self._here(link):
             data = fault.received(link, data)
         return data
 
-    def sending(self, link: Link, parts: Parts) -> Parts:
+    def sending(self, link: ServerLink, parts: Parts) -> Parts:
         for fault in self._here(link):
             parts = fault.sending(link, parts)
         return parts
 
-    def writes(self, talk: Conversation, source: Source) -> bool:
-        if not self.on or not isinstance(source, Stream):
+    def writes(self, connection: ServerConnection, source: FrameSource) -> bool:
+        if not self.on or not isinstance(source, ServerStream):
             return True
-        node, vbucket = talk.node.number, source.vbucket.number
-        return all(fault.writes(talk, source) for fault in self.on if fault.concerns(node, vbucket))
+        node, vbucket = connection.node.number, source.vbucket.number
+        return all(fault.writes(connection, source) for fault in self.on if fault.concerns(node, vbucket))
 
     def on_request(self, handler: Handler) -> Handler:
         """The handler of stream requests, and what faults make of it."""
 
-        def handle(talk: Conversation, frame: Frame) -> object:
+        def handle(connection: ServerConnection, frame: Frame) -> object:
             for fault in self.on:
-                refused = fault.requested(talk, frame) if fault.concerns(talk.node.number, frame.vbucket) else None
+                refused = (
+                    fault.requested(connection, frame)
+                    if fault.concerns(connection.node.number, frame.vbucket)
+                    else None
+                )
                 if refused is not None:
                     return refused
-            return handler(talk, frame)
+            return handler(connection, frame)
 
         return handle  # type: ignore[return-value]
 
-    def _here(self, link: Link) -> list[Fault]:
-        return [fault for fault in self.on if fault.concerns(link.talk.node.number)]
+    def _here(self, link: ServerLink) -> list[Fault]:
+        return [fault for fault in self.on if fault.concerns(link.connection.node.number)]
 
 
 def _check(what: str, highest: int, count: int) -> None:
@@ -112,7 +116,7 @@ def _check(what: str, highest: int, count: int) -> None:
         raise LocalProtocolError(f"{what}: expected 0 to {count - 1}, found {highest}: it would never act")
 
 
-class Handle:
+class FaultHandle:
     """A fault that is on until it is cleared, or its `with` block ends. The hits are counted."""
 
     def __init__(self, name: str, fault: Fault, clear: Callable[[], None]) -> None:
@@ -129,7 +133,7 @@ class Handle:
         """Let everything be right again, as far as it can be."""
         self._clear()
 
-    def __enter__(self) -> Handle:
+    def __enter__(self) -> FaultHandle:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from dcp.errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from dcp.embedded.conversation import Conversation
-    from dcp.embedded.link import Link
-    from dcp.embedded.stream import Stream
+    from dcp.embedded.connection import ServerConnection
+    from dcp.embedded.link import ServerLink
+    from dcp.embedded.stream import ServerStream
     from dcp.wire.frame import Frame
 
 Parts = list[bytes | memoryview]
@@ -108,31 +108,31 @@ class Fault:
 
     # Hooks.
 
-    def rest(self, link: Link, now: float) -> float:
+    def rest(self, link: ServerLink, now: float) -> float:
         """Asked before every write: until when there is to be none. FOR_EVER lets the link receive nothing either."""
         return 0.0
 
-    def room(self, link: Link, now: float) -> int | None:
+    def room(self, link: ServerLink, now: float) -> int | None:
         """How many bytes the link may send at once; None for any number."""
         return None
 
-    def received(self, link: Link, data: bytes) -> bytes:
+    def received(self, link: ServerLink, data: bytes) -> bytes:
         """What the node gets to see of what the client sent."""
         return data
 
-    def sending(self, link: Link, parts: Parts) -> Parts:
+    def sending(self, link: ServerLink, parts: Parts) -> Parts:
         """What the client gets to see of what the node sends: whole frames."""
         return parts
 
-    def requested(self, talk: Conversation, frame: Frame) -> Frame | None:
+    def requested(self, connection: ServerConnection, frame: Frame) -> Frame | None:
         """An answer to a stream request, instead of the right one."""
         return None
 
-    def writes(self, talk: Conversation, stream: Stream) -> bool:
+    def writes(self, connection: ServerConnection, stream: ServerStream) -> bool:
         """Whether a stream may write now."""
         return True
 
-    def cleared(self, links: Sequence[Link]) -> None:
+    def cleared(self, links: Sequence[ServerLink]) -> None:
         """The fault is over."""
 
     # What hooks need.

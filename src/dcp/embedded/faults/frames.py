@@ -14,7 +14,7 @@ from dcp.wire.framing import stream_id
 from dcp.wire.layout import Kind
 
 if TYPE_CHECKING:
-    from dcp.embedded.link import Link
+    from dcp.embedded.link import ServerLink
 
 _MARKER, _NOOP = "snapshot_marker", "dcp_noop"
 # Those whose stream id may be sent without counting it.
@@ -22,7 +22,7 @@ _UNCOUNTED = frozenset(message.name for message in DCP.messages if any(form.stre
 
 
 @dataclass
-class Snapshot:
+class SnapshotProgress:
     """Where a stream is in its snapshot, as its consumer sees it."""
 
     marker: bytes = b""
@@ -34,15 +34,15 @@ class Snapshot:
 class FrameFault(Fault):
     """What a fault does to one frame is in `altered`."""
 
-    _snapshots: WeakKeyDictionary[Link, dict[int, Snapshot]] = field(
+    _snapshots: WeakKeyDictionary[ServerLink, dict[int, SnapshotProgress]] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
     )
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         """What is sent instead of a frame of a node's own accord."""
         raise NotImplementedError
 
-    def sending(self, link: Link, parts: Parts) -> Parts:
+    def sending(self, link: ServerLink, parts: Parts) -> Parts:
         sent: Parts = []
         try:
             for _, raw in split(b"".join(parts)):
@@ -52,29 +52,29 @@ class FrameFault(Fault):
             return parts
         return sent
 
-    def _sent(self, link: Link, raw: bytes) -> list[bytes]:
-        frame = read_frame(raw, dialect_of(link.talk.dialect))
+    def _sent(self, link: ServerLink, raw: bytes) -> list[bytes]:
+        frame = read_frame(raw, dialect_of(link.connection.dialect))
         if frame.kind is not Kind.REQUEST:
             return [raw]
-        snapshot = self._snapshots.setdefault(link, {}).setdefault(frame.opaque, Snapshot())
+        snapshot = self._snapshots.setdefault(link, {}).setdefault(frame.opaque, SnapshotProgress())
         if frame.name == _MARKER:
             snapshot.marker, snapshot.end, snapshot.items = raw, int(frame.fields["snapshot_end"]), 0
         sent = self.altered(link, raw, frame, snapshot) if self._concerns(link, frame) else [raw]
         snapshot.items += "seqno" in frame.fields
         if not sent and frame.name != _NOOP:
             # The client cannot acknowledge what it never gets.
-            link.talk.out.acknowledge(len(raw))
+            link.connection.out.acknowledge(len(raw))
         return sent
 
-    def _concerns(self, link: Link, frame: Frame) -> bool:
-        return self.concerns(link.talk.node.number, frame.vbucket)
+    def _concerns(self, link: ServerLink, frame: Frame) -> bool:
+        return self.concerns(link.connection.node.number, frame.vbucket)
 
 
 @dataclass(eq=False)
-class NoNoops(FrameFault):
+class NoNoopsFault(FrameFault):
     """The node never asks whether the client is still there."""
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if frame.name != _NOOP:
             return [raw]
         self.hits += 1
@@ -82,36 +82,36 @@ class NoNoops(FrameFault):
 
 
 @dataclass(eq=False)
-class BareMarker(FrameFault):
+class BareMarkerFault(FrameFault):
     """A snapshot is announced, and the connection breaks before its first item."""
 
     times: int | None = option(positive, "how many connections, at least 1", 1)
-    _broken: WeakSet[Link] = field(default_factory=WeakSet, init=False, repr=False)
+    _broken: WeakSet[ServerLink] = field(default_factory=WeakSet, init=False, repr=False)
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if link in self._broken:
             return []
         if frame.name == _MARKER:
             self.hits += 1
             self._broken.add(link)
-            link.talk.closing = True
+            link.connection.closing = True
         return [raw]
 
     def concerns(self, node: int, vbucket: int | None = None) -> bool:
         return bool(self._broken) or super().concerns(node, vbucket)
 
-    def _concerns(self, link: Link, frame: Frame) -> bool:
-        return link in self._broken or super().concerns(link.talk.node.number, frame.vbucket)
+    def _concerns(self, link: ServerLink, frame: Frame) -> bool:
+        return link in self._broken or super().concerns(link.connection.node.number, frame.vbucket)
 
 
 @dataclass(eq=False)
-class Gap(FrameFault):
+class GapFault(FrameFault):
     """Items are missing in the middle of every snapshot."""
 
     items: int = option(positive, "how many in a row, at least 1", 1)
     after: int = option(number, "how many of a snapshot are sent before", 1)
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if "seqno" not in frame.fields or not self.after <= snapshot.items < self.after + self.items:
             return [raw]
         self.hits += 1
@@ -119,10 +119,10 @@ class Gap(FrameFault):
 
 
 @dataclass(eq=False)
-class MissingTail(FrameFault):
+class MissingTailFault(FrameFault):
     """A snapshot lacks what should complete it: the next one begins, or the stream ends, before."""
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if frame.fields.get("seqno") != snapshot.end:
             return [raw]
         self.hits += 1
@@ -130,12 +130,12 @@ class MissingTail(FrameFault):
 
 
 @dataclass(eq=False)
-class RepeatMarker(FrameFault):
+class RepeatMarkerFault(FrameFault):
     """A snapshot is announced again in its middle, with the same range, as change streams do."""
 
     after: int = option(number, "how many of its items are sent before", 1)
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if "seqno" not in frame.fields or snapshot.items != self.after or not snapshot.marker:
             return [raw]
         self.hits += 1
@@ -143,12 +143,12 @@ class RepeatMarker(FrameFault):
 
 
 @dataclass(eq=False)
-class StreamIds(FrameFault):
+class StreamIdsFault(FrameFault):
     """Deletions and expirations have their stream id in the other form: counted in the header, or not."""
 
     counted: bool = option(switch, "whether the header counts it", False)
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         number = frame.stream_id
         if number is None or frame.name not in _UNCOUNTED:
             return [raw]
@@ -158,10 +158,10 @@ class StreamIds(FrameFault):
 
 
 FRAMES: dict[str, type[Fault]] = {
-    "no_noops": NoNoops,
-    "bare_marker": BareMarker,
-    "gap": Gap,
-    "missing_tail": MissingTail,
-    "repeat_marker": RepeatMarker,
-    "stream_ids": StreamIds,
+    "no_noops": NoNoopsFault,
+    "bare_marker": BareMarkerFault,
+    "gap": GapFault,
+    "missing_tail": MissingTailFault,
+    "repeat_marker": RepeatMarkerFault,
+    "stream_ids": StreamIdsFault,
 }

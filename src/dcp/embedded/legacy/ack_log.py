@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import NamedTuple
 
-from dcp.embedded.store import Item
+from dcp.embedded.store import StoredItem
 
 OPAQUE, VBUCKET_SET = "tap_opaque", "tap_vbucket_set"
 CHECKPOINT_START, CHECKPOINT_END = "tap_checkpoint_start", "tap_checkpoint_end"
@@ -22,7 +22,7 @@ class Sent(NamedTuple):
     name: str
     vbucket: int
     number: int = 0
-    item: Item | None = None
+    item: StoredItem | None = None
 
 
 class AckLog:

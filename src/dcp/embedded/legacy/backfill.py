@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dcp.embedded.bucket import Node
-from dcp.embedded.store import Item, Vbucket
+from dcp.embedded.bucket import ServerNode
+from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.embedded.view import View
 
 # Plain values without attributes: nothing newer was there.
@@ -21,7 +21,7 @@ class Run:
     """Items of a vbucket that are being sent, in order, and which of them is next."""
 
     vbucket: int
-    items: list[Item]
+    items: list[StoredItem]
     next: int = 0
 
     @property
@@ -29,11 +29,11 @@ class Run:
         return self.next == len(self.items)
 
 
-def items_of(vbucket: Vbucket, after: int, until: int) -> list[Item]:
+def items_of(vbucket: VbucketStore, after: int, until: int) -> list[StoredItem]:
     """The documents above one seqno and up to another, as they are sent."""
     rows = vbucket.since(after)
-    found = [item for item in rows if isinstance(item, Item) and not item.collection_id and item.seqno <= until]
-    return [item for item in _VIEW.show([*found], vbucket.datatypes) if isinstance(item, Item)]
+    found = [item for item in rows if isinstance(item, StoredItem) and not item.collection_id and item.seqno <= until]
+    return [item for item in _VIEW.show([*found], vbucket.datatypes) if isinstance(item, StoredItem)]
 
 
 class Position(NamedTuple):
@@ -52,7 +52,7 @@ class Cursor:
     checkpoint: int = 0
     run: Run = field(default_factory=lambda: Run(0, []))
 
-    def advance(self, vbucket: Vbucket, until: int) -> None:
+    def advance(self, vbucket: VbucketStore, until: int) -> None:
         """Read the changes up to a seqno."""
         self.run = Run(vbucket.number, items_of(vbucket, self.seqno, until))
         self.seqno = until
@@ -61,7 +61,7 @@ class Cursor:
 class Backfill:
     """What exists in some vbuckets, one after the other: only what has changed since a date, in Unix seconds."""
 
-    def __init__(self, node: Node, date: int) -> None:
+    def __init__(self, node: ServerNode, date: int) -> None:
         self._node = node
         self._oldest = date * _NANOSECONDS >> _LOGICAL_BITS
         self._waiting: deque[tuple[int, int]] = deque()

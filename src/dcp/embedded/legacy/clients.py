@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dcp.embedded.bucket import Node
+from dcp.embedded.bucket import ServerNode
 from dcp.embedded.legacy.backfill import Position
 
 if TYPE_CHECKING:
-    from dcp.embedded.legacy.tap_stream import TapStream
+    from dcp.embedded.legacy.tap_stream import ServerTapStream
 
 # A node remembers so many clients that are gone at most.
 MOST_REGISTERED = 1000
@@ -21,21 +21,21 @@ MOST_REGISTERED = 1000
 class Clients:
     """By their names."""
 
-    connected: dict[bytes, TapStream] = field(default_factory=dict)
+    connected: dict[bytes, ServerTapStream] = field(default_factory=dict)
     registered: dict[bytes, Mapping[int, Position]] = field(default_factory=dict)
 
     def may_register(self, name: bytes) -> bool:
         return name in self.registered or len(self.registered) < MOST_REGISTERED
 
-    def enter(self, name: bytes, stream: TapStream, registers: bool) -> Mapping[int, Position]:
+    def enter(self, name: bytes, stream: ServerTapStream, registers: bool) -> Mapping[int, Position]:
         """A client connects, and whoever has its name must go; how far it was, if it is registered."""
         if (other := self.connected.get(name)) is not None:
             self.leave(name, other)
-            other.talk.closing = True
+            other.connection.closing = True
         self.connected[name] = stream
         return self.registered.setdefault(name, {}) if registers else {}
 
-    def leave(self, name: bytes, stream: TapStream) -> None:
+    def leave(self, name: bytes, stream: ServerTapStream) -> None:
         """A connection is gone."""
         if self.connected.get(name) is stream:
             del self.connected[name]
@@ -43,8 +43,8 @@ class Clients:
                 self.registered[name] = stream.positions()
 
 
-_CLIENTS: WeakKeyDictionary[Node, Clients] = WeakKeyDictionary()
+_CLIENTS: WeakKeyDictionary[ServerNode, Clients] = WeakKeyDictionary()
 
 
-def clients_of(node: Node) -> Clients:
+def clients_of(node: ServerNode) -> Clients:
     return _CLIENTS.setdefault(node, Clients())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dcp.columns.rows import RowEncoder
-from dcp.embedded.bucket import Node
+from dcp.embedded.bucket import ServerNode
 from dcp.embedded.legacy.ack_log import CHECKPOINT_END, CHECKPOINT_START, OPAQUE, VBUCKET_SET, Sent
-from dcp.embedded.store import Item
+from dcp.embedded.store import StoredItem
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from dcp.wire.tap import TapConnectFlag, TapFlag
@@ -41,14 +41,14 @@ ENCODER = RowEncoder(DIALECT, Row._fields)
 class Messages:
     """may_leave_out: values are left out for a client that would like that."""
 
-    def __init__(self, node: Node, flags: TapConnectFlag, may_leave_out: bool) -> None:
+    def __init__(self, node: ServerNode, flags: TapConnectFlag, may_leave_out: bool) -> None:
         self._node = node
         self._in_order = TapConnectFlag.FIX_FLAG_BYTEORDER in flags
         self._keys_only = may_leave_out and TapConnectFlag.KEYS_ONLY in flags
         self._mutation_flags = TapFlag.NETWORK_BYTE_ORDER if self._in_order else TapFlag(0)
         self._mutation_flags |= TapFlag.NO_VALUE if self._keys_only else TapFlag(0)
 
-    def row(self, item: Item, asks: bool = False) -> Row:
+    def row(self, item: StoredItem, asks: bool = False) -> Row:
         """asks: for an acknowledgement."""
         tap_flags, flags = int(asks and TapFlag.ACK), item.flags
         if item.alive:
@@ -74,6 +74,6 @@ class Messages:
             return {"state": sent.number}
         fields = {"flags": 0, "expiry": 0, "checkpoint": sent.number}
         if sent.name == CHECKPOINT_START:
-            items = (item for item in self._node.vbucket(sent.vbucket) or () if isinstance(item, Item))
+            items = (item for item in self._node.vbucket(sent.vbucket) or () if isinstance(item, StoredItem))
             fields["rev_seqno"] = max((item.rev_seqno for item in items if not item.alive), default=0)
         return fields

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterable, Mapping
 
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.legacy.ack_log import CHECKPOINT_END, CHECKPOINT_START, INTERVAL, OPAQUE, VBUCKET_SET, AckLog, Sent
 from dcp.embedded.legacy.backfill import Backfill, Cursor, Position, Run
 from dcp.embedded.legacy.tap_messages import ENCODER, Messages
 from dcp.embedded.outbox import Outbox
-from dcp.embedded.store import Vbucket
+from dcp.embedded.store import VbucketStore
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status, VbucketState
@@ -26,22 +26,22 @@ GRACE = 300.0
 _SLICE = 256
 
 
-class TapStream:
+class ServerTapStream:
     """One connection's messages.
 
     date: what changed before is not sent. as_specified: every wish is granted and every message sent that the
     specification has, also where servers since 3.0 do not.
     """
 
-    def __init__(self, talk: Conversation, flags: TapConnectFlag, date: int, as_specified: bool) -> None:
-        self.talk = talk
+    def __init__(self, connection: ServerConnection, flags: TapConnectFlag, date: int, as_specified: bool) -> None:
+        self.connection = connection
         self.flags = flags
         self.ended = False
-        self._future = date > talk.bucket.now
+        self._future = date > connection.bucket.now
         self._as_specified = as_specified
-        self._messages = Messages(talk.node, flags, may_leave_out=as_specified)
+        self._messages = Messages(connection.node, flags, may_leave_out=as_specified)
         self._log = AckLog(TapConnectFlag.SUPPORT_ACK in flags)
-        self._backfill = Backfill(talk.node, date)
+        self._backfill = Backfill(connection.node, date)
         self._controls: deque[Sent] = deque()
         self._again: deque[Sent] = deque()
         self._handovers: deque[int] = deque()
@@ -50,7 +50,7 @@ class TapStream:
         # The highest seqno that was sent of each vbucket.
         self._reached: dict[int, int] = {}
         self._resume_at: float | None = None
-        self._last_heard = self._last_said = talk.now
+        self._last_heard = self._last_said = connection.now
         if self._log.wanted:
             self._controls.append(Sent(OPAQUE, 0, TapOpaque.ENABLE_AUTO_NACK))
         if TapConnectFlag.CHECKPOINT in flags:
@@ -68,14 +68,14 @@ class TapStream:
             self._controls.extend(Sent(VBUCKET_SET, number, VbucketState.PENDING) for number in numbers)
             self._handovers.extend(numbers)
         for number in numbers:
-            vbucket = self.talk.node.vbuckets[number]
+            vbucket = self.connection.node.vbuckets[number]
             if TapConnectFlag.DUMP in self.flags:
                 if vbucket.state is VbucketState.ACTIVE and len(vbucket):
                     self._fill(vbucket, 0)
             else:
                 self._follow(vbucket, checkpoints.get(number), (positions or {}).get(number))
 
-    def _follow(self, vbucket: Vbucket, checkpoint: int | None, position: Position | None) -> None:
+    def _follow(self, vbucket: VbucketStore, checkpoint: int | None, position: Position | None) -> None:
         """Stream what changes; before that what exists, unless the client has it.
 
         What is still in memory comes again behind what exists, as it does from all servers.
@@ -95,7 +95,7 @@ class TapStream:
         else:
             self._open_checkpoints([vbucket.number])
 
-    def _fill(self, vbucket: Vbucket, after: int) -> None:
+    def _fill(self, vbucket: VbucketStore, after: int) -> None:
         self._backfill.add(vbucket.number, after)
         self._controls.append(Sent(OPAQUE, vbucket.number, TapOpaque.INITIAL_VBUCKET_STREAM))
 
@@ -126,8 +126,8 @@ class TapStream:
             for number, reached in self._reached.items()
         }
 
-    def _streamed(self, number: int) -> Vbucket | None:
-        vbucket = self.talk.node.vbucket(number)
+    def _streamed(self, number: int) -> VbucketStore | None:
+        vbucket = self.connection.node.vbucket(number)
         return None if vbucket is None or vbucket.state is VbucketState.DEAD else vbucket
 
     # What is sent, and in which order.
@@ -138,7 +138,7 @@ class TapStream:
         while out.open and not self.ended and self._resume_at is None and self._log.room > 0 and self._step(out):
             pass
         if out.written != before:
-            self._last_said = self.talk.now
+            self._last_said = self.connection.now
 
     def _step(self, out: Outbox) -> bool:
         """Send something, or find that something is done; False if there is nothing to do but wait."""
@@ -197,17 +197,17 @@ class TapStream:
                 sent = True
         return sent
 
-    def _checkpoint_of(self, vbucket: Vbucket) -> int:
+    def _checkpoint_of(self, vbucket: VbucketStore) -> int:
         """The checkpoint that a client should know of: none, if it did not ask for them."""
         return vbucket.checkpoint if TapConnectFlag.CHECKPOINT in self.flags else 0
 
-    def _end_of_checkpoint(self, cursor: Cursor, vbucket: Vbucket) -> int:
+    def _end_of_checkpoint(self, cursor: Cursor, vbucket: VbucketStore) -> int:
         """Up to where changes belong to the checkpoint that was announced."""
         if cursor.checkpoint == self._checkpoint_of(vbucket):
             return vbucket.high_seqno
         return min(vbucket.checkpoint_start - 1, vbucket.high_seqno) if cursor.checkpoint else cursor.seqno
 
-    def _send_checkpoint(self, cursor: Cursor, vbucket: Vbucket, out: Outbox) -> bool:
+    def _send_checkpoint(self, cursor: Cursor, vbucket: VbucketStore, out: Outbox) -> bool:
         """The end of the checkpoint that was announced, or the start of the present one."""
         if not cursor.checkpoint:
             cursor.checkpoint = vbucket.checkpoint
@@ -231,7 +231,7 @@ class TapStream:
             return True
         if self._as_specified:
             self._send(Sent(OPAQUE, 0, TapOpaque.CLOSE_TAP_STREAM), out)
-        self.ended = self.talk.closing = True
+        self.ended = self.connection.closing = True
         return False
 
     # How a message looks.
@@ -275,17 +275,17 @@ class TapStream:
 
     def answered(self, frame: Frame) -> None:
         """An acknowledgement, of this message and of all before it; or a refusal of this one."""
-        self._last_heard = self.talk.now
+        self._last_heard = self.connection.now
         sent = self._log.settle(frame.opaque)
         if frame.status in (Status.EBUSY, Status.ETMPFAIL):
-            self._resume_at = self.talk.now + BACK_OFF if self._resume_at is None else self._resume_at
+            self._resume_at = self.connection.now + BACK_OFF if self._resume_at is None else self._resume_at
             if sent is not None and (sent.item is None or sent.vbucket in self._vbuckets):
                 (self._controls if sent.item is None else self._again).append(sent)
         elif frame.status:
-            self.talk.closing = True
+            self.connection.closing = True
 
     def due(self) -> float | None:
-        if self.talk.closing:
+        if self.connection.closing:
             return None
         if self._log.room <= 0:
             return self._last_heard + GRACE
@@ -296,10 +296,10 @@ class TapStream:
         if self._resume_at is not None and now >= self._resume_at:
             self._resume_at = None
         if self._log.room <= 0:
-            self.talk.closing = self.talk.closing or now >= self._last_heard + GRACE
+            self.connection.closing = self.connection.closing or now >= self._last_heard + GRACE
         elif now >= self._last_said + NOOP_INTERVAL:
             self._last_said = now
-            self.talk.say(Frame("noop", Magic.REQUEST))
+            self.connection.say(Frame("noop", Magic.REQUEST))
 
 
 def _concerns(sent: Sent, vbuckets: Container[int]) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dcp.columns.rows import RowEncoder
-from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
+from dcp.embedded.connection import Handler, Refusal, ServerConnection, answer
 from dcp.embedded.legacy.backfill import Run, items_of
 from dcp.embedded.outbox import Outbox
 from dcp.embedded.rollback import Resume, rollback_point
-from dcp.embedded.store import Item, Vbucket
+from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import StreamFlag
 from dcp.wire.frame import Frame, encode
@@ -76,17 +76,17 @@ _DRAFTS = {
         ),
     )
 }
-_ENCODERS = {dialect: RowEncoder(dialect, Item._fields) for dialect in _DRAFTS}
+_ENCODERS = {dialect: RowEncoder(dialect, StoredItem._fields) for dialect in _DRAFTS}
 
 
-class UprStream:
+class ServerUprStream:
     """Sends a vbucket's items above one seqno, until a snapshot has reached another one.
 
     hands_over: the consumer's copy becomes the active one at the end, and ours is dead.
     """
 
     def __init__(
-        self, draft: Draft, vbucket: Vbucket, opaque: int, start: int, end: int, *, hands_over: bool = False
+        self, draft: Draft, vbucket: VbucketStore, opaque: int, start: int, end: int, *, hands_over: bool = False
     ) -> None:
         self.draft = draft
         self.vbucket = vbucket
@@ -150,43 +150,43 @@ class UprStream:
         out.frame(encode(frame, self.draft.dialect))
 
 
-def stream_request(talk: Conversation, frame: Frame) -> Frame:
+def stream_request(connection: ServerConnection, frame: Frame) -> Frame:
     """The key, a group's name, means nothing to us."""
-    draft, numbers = _DRAFTS[talk.dialect], frame.fields
-    vbucket = talk.node.vbucket(frame.vbucket)
+    draft, numbers = _DRAFTS[connection.dialect], frame.fields
+    vbucket = connection.node.vbucket(frame.vbucket)
     if vbucket is None or vbucket.state not in _STREAMED:
         return draft.answers(frame, Status.NOT_MY_VBUCKET, 0)
     start, end, vbuuid, high = (int(numbers[name]) for name in ("start_seqno", "end_seqno", "vbuuid", "high_seqno"))
     if draft.strict:
-        _check(talk, vbucket, start, end, vbuuid)
+        _check(connection, vbucket, start, end, vbuuid)
     # The history begins where the consumer says, and it has all up to its start.
     resume = Resume(start, vbuuid, min(high, start), start)
     point = rollback_point(resume, vbucket.log, vbucket.high_seqno, vbucket.purge_seqno)
     if point is not None:
         return draft.answers(frame, Status.ROLLBACK, point)
     hands_over = draft.strict and bool(int(numbers["flags"]) & StreamFlag.TAKE_OVER)
-    for other in _streams_of(talk, frame.vbucket):
-        talk.sources.remove(other)
-    talk.sources.append(UprStream(draft, vbucket, frame.opaque, start, end, hands_over=hands_over))
+    for other in _streams_of(connection, frame.vbucket):
+        connection.sources.remove(other)
+    connection.sources.append(ServerUprStream(draft, vbucket, frame.opaque, start, end, hands_over=hands_over))
     return draft.answers(frame, Status.SUCCESS, 0)
 
 
-def _check(talk: Conversation, vbucket: Vbucket, start: int, end: int, vbuuid: int) -> None:
+def _check(connection: ServerConnection, vbucket: VbucketStore, start: int, end: int, vbuuid: int) -> None:
     if start > end:
         raise Refusal(Status.ERANGE)
-    if _streams_of(talk, vbucket.number):
+    if _streams_of(connection, vbucket.number):
         raise Refusal(Status.KEY_EEXISTS)
     if (start or vbuuid) and vbucket.log.end_of(vbuuid, vbucket.high_seqno) is None:
         raise Refusal(Status.KEY_ENOENT)
 
 
-def _streams_of(talk: Conversation, vbucket: int) -> list[UprStream]:
-    streams = [source for source in talk.sources if isinstance(source, UprStream)]
+def _streams_of(connection: ServerConnection, vbucket: int) -> list[ServerUprStream]:
+    streams = [source for source in connection.sources if isinstance(source, ServerUprStream)]
     return [stream for stream in streams if stream.vbucket.number == vbucket and not stream.ended]
 
 
-def failover_log(talk: Conversation, frame: Frame) -> Frame:
-    draft, vbucket = _DRAFTS[talk.dialect], talk.node.vbucket(frame.vbucket)
+def failover_log(connection: ServerConnection, frame: Frame) -> Frame:
+    draft, vbucket = _DRAFTS[connection.dialect], connection.node.vbucket(frame.vbucket)
     if vbucket is None:
         return draft.answers(frame, Status.NOT_MY_VBUCKET, 0)
     value = FAILOVER_LOG.encode(vbucket.log)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import dcp
 from dcp import Frame, decode, encode
 from dcp.embedded.compression import deflate
-from dcp.embedded.connection import IDLE_TIMEOUT
-from dcp.embedded.store import Item
+from dcp.embedded.dcp_connection import IDLE_TIMEOUT
+from dcp.embedded.store import StoredItem
 from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
 from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.layout import Magic
@@ -27,7 +27,7 @@ def opened(version: str, flags: int, features: frozenset[Feature] = ALL) -> int:
     """The status that an open request gets."""
     made = bucket(version)
     consumer = Consumer(made, features=features)
-    consumer.talk.session.opened = False
+    consumer.connection.state.opened = False
     return consumer.ask("open", fields={"flags": flags}, key=b"again").status
 
 
@@ -56,17 +56,17 @@ def test_skipping_deletes_needs_collections() -> None:
 def test_a_connection_closes_an_older_one_of_its_name() -> None:
     made = bucket()
     first, other, second = Consumer(made, name=b"a"), Consumer(made, name=b"b"), Consumer(made, name=b"a")
-    assert (first.talk.closing, other.talk.closing, second.talk.closing) == (True, False, False)
-    first.talk.closed()
+    assert (first.connection.closing, other.connection.closing, second.connection.closing) == (True, False, False)
+    first.connection.closed()
     third = Consumer(made, name=b"a")
-    assert (second.talk.closing, third.talk.closing) == (True, False)
+    assert (second.connection.closing, third.connection.closing) == (True, False)
 
 
 @pytest.mark.parametrize("version", ["3.1", "6.0"])
 def test_old_servers_hang_up_on_a_second_open(version: str) -> None:
     consumer = Consumer(bucket(version), features=())
     consumer.tell(Frame("open", Magic.REQUEST, 1, fields={"flags": 1}, key=b"again"))
-    assert (consumer.hear(), consumer.talk.closing) == ([], True)
+    assert (consumer.hear(), consumer.connection.closing) == ([], True)
 
 
 # Controls.
@@ -147,7 +147,7 @@ def test_a_closed_stream_ends_with_words_only_for_who_wants_them(told: bool) -> 
     consumer.tell(Frame("close_stream", Magic.REQUEST, 3))
     answer, *rest = consumer.hear()
     assert (answer.status, named(rest)) == (Status.SUCCESS, [("end", StreamEnd.CLOSED)] if told else [])
-    vbucket.put(Item("mutation", 6, b"later"))
+    vbucket.put(StoredItem("mutation", 6, b"later"))
     assert consumer.hear() == []
     assert consumer.close().status == Status.KEY_ENOENT
 
@@ -166,7 +166,7 @@ def test_many_streams_have_their_turns() -> None:
     made = bucket(vbuckets=3)
     for vbucket in made.actives():
         for n in range(1, 400):
-            vbucket.put(Item("mutation", n, b"k%d" % n, bytes(1000)))
+            vbucket.put(StoredItem("mutation", n, b"k%d" % n, bytes(1000)))
     consumer = Consumer(made, controls={"connection_buffer_size": "100000"})
     for number in range(3):
         consumer.tell_stream(vbucket=number, opaque=number)
@@ -193,10 +193,10 @@ def answer_noop(consumer: Consumer, opaque: int) -> None:
 
 def wait(consumer: Consumer) -> None:
     """Until the next thing is due."""
-    due = consumer.talk.due()
+    due = consumer.connection.due()
     assert due is not None
     consumer.now = due
-    consumer.talk.tick(due)
+    consumer.connection.tick(due)
 
 
 def test_noops_come_in_their_interval_as_long_as_they_are_answered() -> None:
@@ -207,7 +207,7 @@ def test_noops_come_in_their_interval_as_long_as_they_are_answered() -> None:
         times.append(consumer.now)
         answer_noop(consumer, noop_opaque(consumer))
     assert [later - earlier for earlier, later in pairwise([100.0, *times])] == [2.5] * 4
-    consumer.talk.tick(consumer.now + 2.4)
+    consumer.connection.tick(consumer.now + 2.4)
     assert consumer.hear() == []
 
 
@@ -215,7 +215,7 @@ def test_a_wrong_answer_to_a_noop_closes() -> None:
     consumer = Consumer(bucket())
     wait(consumer)
     answer_noop(consumer, noop_opaque(consumer) + 1)
-    assert consumer.talk.closing
+    assert consumer.connection.closing
 
 
 def test_noops_pass_a_full_window() -> None:
@@ -232,16 +232,16 @@ def test_who_is_silent_for_too_long_is_disconnected_and_anything_said_counts() -
     first = noop_opaque(consumer)
     consumer.now = IDLE_TIMEOUT - 1
     answer_noop(consumer, first)
-    consumer.talk.tick(consumer.now)
-    assert not consumer.talk.closing
+    consumer.connection.tick(consumer.now)
+    assert not consumer.connection.closing
     assert noop_opaque(consumer) != first
-    assert consumer.talk.due() == 2 * IDLE_TIMEOUT - 1
+    assert consumer.connection.due() == 2 * IDLE_TIMEOUT - 1
     wait(consumer)
-    assert consumer.talk.closing
+    assert consumer.connection.closing
 
 
 def test_without_noops_silence_is_no_fault() -> None:
-    assert Consumer(bucket(), controls={"enable_noop": "false"}).talk.due() is None
+    assert Consumer(bucket(), controls={"enable_noop": "false"}).connection.due() is None
 
 
 @pytest.mark.parametrize(
@@ -257,13 +257,13 @@ def test_without_noops_silence_is_no_fault() -> None:
 def test_what_only_a_producer_may_say_disconnects(name: str, fields: dict[str, int], key: bytes) -> None:
     consumer = Consumer(bucket())
     consumer.tell(Frame(name, Magic.REQUEST, 1, fields=fields, key=key))
-    assert (consumer.hear(), consumer.talk.closing) == ([], True)
+    assert (consumer.hear(), consumer.connection.closing) == ([], True)
 
 
 def test_a_flush_is_not_supported() -> None:
     consumer = Consumer(bucket())
     assert consumer.ask("stream_flush").status == Status.NOT_SUPPORTED
-    assert not consumer.talk.closing
+    assert not consumer.connection.closing
 
 
 # Flow control.
@@ -273,7 +273,7 @@ def test_a_flush_is_not_supported() -> None:
 def test_no_window_is_exceeded_by_more_than_a_message(window: int, sizes: list[int], data: st.DataObject) -> None:
     made, vbucket = filled(0)
     for n, size in enumerate(sizes, 1):
-        vbucket.put(Item("mutation", n, b"k%d" % n, bytes(size)))
+        vbucket.put(StoredItem("mutation", n, b"k%d" % n, bytes(size)))
     consumer = Consumer(made, controls={"connection_buffer_size": str(window)})
     outstanding, heard = 0, []
     frames = consumer.stream(0, len(sizes))
@@ -295,8 +295,8 @@ def test_no_window_is_exceeded_by_more_than_a_message(window: int, sizes: list[i
 
 def test_a_document_larger_than_window_and_buffer_is_sent_whole() -> None:
     made, vbucket = filled(0)
-    vbucket.put(Item("mutation", 1, b"large", bytes(1 << 20)))
-    vbucket.put(Item("mutation", 2, b"small"))
+    vbucket.put(StoredItem("mutation", 1, b"large", bytes(1 << 20)))
+    vbucket.put(StoredItem("mutation", 2, b"small"))
     consumer = Consumer(made, controls={"connection_buffer_size": "100"})
     assert [len(frame.value) for frame in consumer.stream()] == [0, 1 << 20]
     consumer.acknowledge(1 << 21)
@@ -307,11 +307,11 @@ def test_switching_the_window_off_forgets_what_is_outstanding() -> None:
     made, vbucket = filled(3)
     consumer = Consumer(made, controls={"connection_buffer_size": "1"})
     assert named(consumer.stream()) == [("marker", 0, 3, 5)]
-    assert consumer.talk.out.stalled
+    assert consumer.connection.out.stalled
     consumer.tell(Frame("control", Magic.REQUEST, 1, key=b"connection_buffer_size", value=b"0"))
     assert named(consumer.hear()[1:]) == [("mutation", n) for n in (1, 2, 3)]
     consumer.control("connection_buffer_size", "1")
-    vbucket.put(Item("mutation", 4, b"k"))
+    vbucket.put(StoredItem("mutation", 4, b"k"))
     assert named(consumer.hear()) == [("marker", 4, 4, 1)]
 
 
@@ -331,9 +331,9 @@ REQUESTS = [
 def test_however_the_bytes_arrive_the_answers_are_the_same(cuts: list[int]) -> None:
     data = b"".join(encode(frame) for frame in REQUESTS) + b"\x80\x50" + bytes(22)
     whole, pieces = Consumer(filled()[0]), Consumer(filled()[0])
-    whole.talk.receive(data, 0)
+    whole.connection.receive(data, 0)
     for begin, end in pairwise([0, *(min(cut, len(data)) for cut in cuts), len(data)]):
-        pieces.talk.receive(data[begin:end], 0)
+        pieces.connection.receive(data[begin:end], 0)
         pieces.hear()
     whole.hear()
     for answers in (True, False):
@@ -345,8 +345,8 @@ def test_however_the_bytes_arrive_the_answers_are_the_same(cuts: list[int]) -> N
 @pytest.mark.parametrize("version", ["3.1", "6.0", "6.6", "7.0", "8.0"])
 def test_a_frame_that_is_none_closes(version: str) -> None:
     consumer = Consumer(bucket(version), features=())
-    consumer.talk.receive(b"\x80\x53" + bytes(6) + b"\xff\xff\xff\xff" + bytes(12), 0)
-    assert (consumer.hear(), consumer.talk.closing) == ([], True)
+    consumer.connection.receive(b"\x80\x53" + bytes(6) + b"\xff\xff\xff\xff" + bytes(12), 0)
+    assert (consumer.hear(), consumer.connection.closing) == ([], True)
 
 
 # What is sent is what is stored, as the connection may see it.
@@ -363,7 +363,7 @@ DOCUMENTS = st.tuples(
 FLAGS = st.sampled_from([0x01, 0x05, 0x25, 0x21, 0x125, 0x09, 0x0D])
 
 
-def stored(seqno: int, document: Document) -> Item:
+def stored(seqno: int, document: Document) -> StoredItem:
     key, event, body, xattrs, compressed = document
     body = body if event == "mutation" else b""
     datatype = Datatype(1 if body[:1] in (b"{", b'"') and body else 0)
@@ -372,7 +372,7 @@ def stored(seqno: int, document: Document) -> Item:
     if compressed and value:
         value, datatype = deflate(value), datatype | Datatype.SNAPPY
     gone = event != "mutation"
-    return Item(event, seqno, key, value, seqno, 1000 + seqno, 3, 0, 77 if gone else 0, int(datatype))
+    return StoredItem(event, seqno, key, value, seqno, 1000 + seqno, 3, 0, 77 if gone else 0, int(datatype))
 
 
 def seen(seqno: int, document: Document, flags: int, expirations: bool) -> Any:
@@ -428,7 +428,7 @@ def test_values_are_compressed_where_that_saves_15_percent(repeated: int, worthw
     value = bytes(range(170)) + bytes(range(repeated))
     assert (len(deflate(value)) <= 0.85 * len(value)) is worthwhile
     assert len(deflate(value)) < len(value)
-    vbucket.put(Item("mutation", 1, b"k", value))
+    vbucket.put(StoredItem("mutation", 1, b"k", value))
     [_, frame] = Consumer(made, controls={"force_value_compression": "true"}).stream()
     assert (frame.datatype, frame.value) == ((2, deflate(value)) if worthwhile else (0, value))
 

@@ -7,8 +7,8 @@ from typing import NamedTuple, NoReturn
 
 from dcp.embedded.commands.collections import unknown
 from dcp.embedded.compression import inflate, inflate_received
-from dcp.embedded.conversation import Conversation, Refusal
-from dcp.embedded.store import Item, Vbucket
+from dcp.embedded.connection import Refusal, ServerConnection
+from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.errors import RemoteProtocolError
 from dcp.wire.document import Datatype, join_collection, split_collection, split_xattrs
 from dcp.wire.frame import Frame
@@ -17,24 +17,24 @@ from dcp.wire.memcached import MAX_FRAME, Feature, Status, VbucketState
 _LONGEST_KEY, _LONGEST_KEY_ELSEWHERE = 250, 246
 
 
-class Place(NamedTuple):
-    vbucket: Vbucket
+class DocumentRef(NamedTuple):
+    vbucket: VbucketStore
     collection_id: int
     key: bytes
 
 
-def place_of(talk: Conversation, frame: Frame) -> Place:
+def document_ref(connection: ServerConnection, frame: Frame) -> DocumentRef:
     """Where the document of a request is, on the node that holds it."""
-    collection_id, key = _split(talk, frame)
-    vbucket = active_vbucket(talk, frame.vbucket)
-    if collection_id not in talk.bucket.manifest.collections():
-        raise unknown(Status.UNKNOWN_COLLECTION, talk.bucket.manifest)
-    return Place(vbucket, collection_id, key)
+    collection_id, key = _split(connection, frame)
+    vbucket = active_vbucket(connection, frame.vbucket)
+    if collection_id not in connection.bucket.manifest.collections():
+        raise unknown(Status.UNKNOWN_COLLECTION, connection.bucket.manifest)
+    return DocumentRef(vbucket, collection_id, key)
 
 
-def _split(talk: Conversation, frame: Frame) -> tuple[int, bytes]:
+def _split(connection: ServerConnection, frame: Frame) -> tuple[int, bytes]:
     collection_id, key = 0, frame.key
-    if talk.has(Feature.COLLECTIONS):
+    if connection.has(Feature.COLLECTIONS):
         try:
             collection_id, key = split_collection(frame.key)
         except RemoteProtocolError as error:
@@ -45,46 +45,50 @@ def _split(talk: Conversation, frame: Frame) -> tuple[int, bytes]:
     return collection_id, key
 
 
-def active_vbucket(talk: Conversation, number: int) -> Vbucket:
+def active_vbucket(connection: ServerConnection, number: int) -> VbucketStore:
     """The copy that takes reads and writes, if this node has it."""
-    vbucket = talk.node.vbucket(number)
-    if vbucket is None or vbucket.state is not VbucketState.ACTIVE or talk.bucket.owners[number][0] != talk.node.number:
+    vbucket = connection.node.vbucket(number)
+    if (
+        vbucket is None
+        or vbucket.state is not VbucketState.ACTIVE
+        or connection.bucket.owners[number][0] != connection.node.number
+    ):
         raise Refusal(Status.NOT_MY_VBUCKET)
     return vbucket
 
 
-def find(talk: Conversation, place: Place) -> Item | None:
+def find(connection: ServerConnection, ref: DocumentRef) -> StoredItem | None:
     """The document that is there now."""
-    return talk.bucket.get(place.key, place.collection_id, place.vbucket.number)
+    return connection.bucket.get(ref.key, ref.collection_id, ref.vbucket.number)
 
 
-def shown_key(talk: Conversation, item: Item) -> bytes:
-    return join_collection(item.collection_id, item.key) if talk.has(Feature.COLLECTIONS) else item.key
+def shown_key(connection: ServerConnection, item: StoredItem) -> bytes:
+    return join_collection(item.collection_id, item.key) if connection.has(Feature.COLLECTIONS) else item.key
 
 
-def body_of(item: Item) -> bytes:
+def body_of(item: StoredItem) -> bytes:
     """The document without its attributes, as it was before anybody compressed it."""
     value = inflate(item.value) if item.datatype & Datatype.SNAPPY else item.value
     return split_xattrs(value)[1] if item.datatype & Datatype.XATTR else value
 
 
-def shown_value(talk: Conversation, item: Item) -> tuple[bytes, int]:
+def shown_value(connection: ServerConnection, item: StoredItem) -> tuple[bytes, int]:
     """The body and its datatype, in a form that the client agreed on."""
-    tells = talk.has(Feature.JSON) or talk.bucket.release.json_unasked
+    tells = connection.has(Feature.JSON) or connection.bucket.release.json_unasked
     json_bit = item.datatype & Datatype.JSON if tells else 0
     compressed = item.datatype & Datatype.SNAPPY and not item.datatype & Datatype.XATTR
-    if compressed and talk.has(Feature.SNAPPY):
+    if compressed and connection.has(Feature.SNAPPY):
         return item.value, json_bit | Datatype.SNAPPY
     return body_of(item), json_bit
 
 
-def received_value(talk: Conversation, frame: Frame) -> bytes:
+def received_value(connection: ServerConnection, frame: Frame) -> bytes:
     """The bytes that a client wants to store, inflated."""
     if not frame.datatype & Datatype.SNAPPY:
         if frame.datatype not in (0, Datatype.JSON):
             _refuse_datatype()
         return frame.value
-    if not talk.has(Feature.SNAPPY) or frame.datatype not in (Datatype.SNAPPY, Datatype.SNAPPY | Datatype.JSON):
+    if not connection.has(Feature.SNAPPY) or frame.datatype not in (Datatype.SNAPPY, Datatype.SNAPPY | Datatype.JSON):
         _refuse_datatype()
     value = inflate_received(frame.value, MAX_FRAME)
     if value is None:

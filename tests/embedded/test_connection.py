@@ -22,9 +22,9 @@ def test_answers_wait_for_those_before_them_to_be_taken() -> None:
     client = Client()
     client.one("set", key=b"k", fields=STORE, value=bytes(1 << 20))
     wanted = 50
-    client.talk.receive(asked("get", key=b"k") * wanted, 0.0)
+    client.connection.receive(asked("get", key=b"k") * wanted, 0.0)
     found, most = 0, 0
-    while sent := b"".join(map(bytes, client.talk.send(0.0))):
+    while sent := b"".join(map(bytes, client.connection.send(0.0))):
         found += len(dcp.decode(sent))
         most = max(most, len(sent))
     assert found == wanted
@@ -34,14 +34,14 @@ def test_answers_wait_for_those_before_them_to_be_taken() -> None:
 def test_what_comes_while_answers_wait_is_answered_after_them() -> None:
     client = Client()
     client.one("set", key=b"k", fields=STORE, value=bytes(5 << 20))
-    client.talk.receive(asked("get", key=b"k") * 2, 0.0)
-    assert client.talk.crowded
-    client.talk.receive(asked("version"), 0.0)
+    client.connection.receive(asked("get", key=b"k") * 2, 0.0)
+    assert client.connection.crowded
+    client.connection.receive(asked("version"), 0.0)
     names = []
-    while sent := b"".join(map(bytes, client.talk.send(0.0))):
+    while sent := b"".join(map(bytes, client.connection.send(0.0))):
         names += [frame.name for frame in dcp.decode(sent)]
     assert names == ["get", "get", "version"]
-    assert not client.talk.crowded
+    assert not client.connection.crowded
 
 
 @given(st.binary(max_size=200))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dcp.embedded.manifest import Manifest
+from dcp.embedded.manifest import BucketManifest
 from dcp.embedded.release import NEWEST_RELEASE, Release
 from dcp.embedded.rollback import Resume, Rules, rollback_point
-from dcp.embedded.store import Vbucket
+from dcp.embedded.store import VbucketStore
 from dcp.wire.dcp import StreamFlag
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import Status, VbucketState
@@ -25,7 +25,7 @@ class Agreed:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StreamRequest:
     """A stream request. `filter` is None where its value is none that servers take."""
 
     flags: StreamFlag
@@ -39,7 +39,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class GrantedStream:
     """The stream that will be sent: items above `start`, of these collections (None for all), up to `end`."""
 
     start: int
@@ -54,7 +54,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedStream:
     """A status; with ROLLBACK the seqno to go back to."""
 
     status: Status
@@ -62,49 +62,49 @@ class Refused:
 
 
 def decide(
-    request: Request,
+    request: StreamRequest,
     connection: Agreed,
-    vbucket: Vbucket | None,
-    manifest: Manifest,
+    vbucket: VbucketStore | None,
+    manifest: BucketManifest,
     *,
     streaming: bool = False,
     release: Release = NEWEST_RELEASE,
-) -> Accepted | Refused:
+) -> GrantedStream | RefusedStream:
     """`streaming`: whether the connection has a live stream of this vbucket and stream id."""
     if request.flags & ~int(release.stream_flags):
-        return Refused(Status.EINVAL)
+        return RefusedStream(Status.EINVAL)
     if StreamFlag.TAKE_OVER in request.flags:
         # The cluster moves its vbuckets itself.
-        return Refused(Status.NOT_SUPPORTED)
+        return RefusedStream(Status.NOT_SUPPORTED)
     if vbucket is None or not _streams(vbucket, request.flags):
-        return Refused(Status.NOT_MY_VBUCKET)
+        return RefusedStream(Status.NOT_MY_VBUCKET)
     start, first, last, vbuuid = _window(request, vbucket)
     if (connection.xattrs or connection.collections) and not connection.noop:
-        return Refused(Status.NOT_SUPPORTED)
+        return RefusedStream(Status.NOT_SUPPORTED)
     if start > request.end or not first <= start <= last:
-        return Refused(Status.ERANGE)
+        return RefusedStream(Status.ERANGE)
     chosen = _collections(request, connection, manifest, release)
-    if isinstance(chosen, Refused):
+    if isinstance(chosen, RefusedStream):
         return chosen
     if streaming:
-        return Refused(Status.KEY_EEXISTS)
+        return RefusedStream(Status.KEY_EEXISTS)
     high = _high(vbucket, chosen)
     point = _rollback(
         request, vbucket, (start, vbuuid, first, last), high if chosen is not None else None, release.rollback
     )
     if point is not None:
-        return Refused(Status.ROLLBACK, point)
+        return RefusedStream(Status.ROLLBACK, point)
     end = request.end
     if StreamFlag.TO_LATEST in request.flags:
         end = high
     elif StreamFlag.DISK_ONLY in request.flags:
         end = vbucket.persisted_seqno
     if start > end or start > vbucket.high_seqno:
-        return Refused(Status.ERANGE)
+        return RefusedStream(Status.ERANGE)
     if start == first and last > vbucket.high_seqno:
         last = first
     assert request.filter is not None
-    return Accepted(
+    return GrantedStream(
         start,
         end,
         first,
@@ -117,13 +117,13 @@ def decide(
     )
 
 
-def _streams(vbucket: Vbucket, flags: StreamFlag) -> bool:
+def _streams(vbucket: VbucketStore, flags: StreamFlag) -> bool:
     if StreamFlag.ACTIVE_VB_ONLY in flags:
         return vbucket.state is VbucketState.ACTIVE
     return vbucket.state in (VbucketState.ACTIVE, VbucketState.REPLICA)
 
 
-def _window(request: Request, vbucket: Vbucket) -> tuple[int, int, int, int]:
+def _window(request: StreamRequest, vbucket: VbucketStore) -> tuple[int, int, int, int]:
     """Where to start, inside which snapshot, and of which history."""
     if StreamFlag.FROM_LATEST in request.flags:
         high = vbucket.high_seqno
@@ -132,35 +132,35 @@ def _window(request: Request, vbucket: Vbucket) -> tuple[int, int, int, int]:
 
 
 def _collections(
-    request: Request, connection: Agreed, manifest: Manifest, release: Release
-) -> frozenset[int] | Refused | None:
+    request: StreamRequest, connection: Agreed, manifest: BucketManifest, release: Release
+) -> frozenset[int] | RefusedStream | None:
     """The ids that the request is for; None for all."""
     wanted = request.filter
     if wanted is None or (request.has_value and not connection.collections):
-        return Refused(Status.EINVAL)
+        return RefusedStream(Status.EINVAL)
     chosen: frozenset[int] | None = None if connection.collections else frozenset({0})
     there = manifest.collections()
     if not connection.collections and 0 not in there:
-        return Refused(Status.EINVAL)
+        return RefusedStream(Status.EINVAL)
     if wanted.collections is not None:
         chosen = frozenset(wanted.collections)
         if not chosen <= there.keys():
-            return Refused(Status.UNKNOWN_COLLECTION)
+            return RefusedStream(Status.UNKNOWN_COLLECTION)
     if wanted.scope is not None:
         scopes = [scope for scope in manifest.scopes if scope.id == wanted.scope]
         if not scopes:
-            return Refused(Status.UNKNOWN_SCOPE)
+            return RefusedStream(Status.UNKNOWN_SCOPE)
         chosen = frozenset(collection.id for collection in scopes[0].collections)
     if release.checks_manifest_uid and (wanted.uid or 0) > manifest.uid:
-        return Refused(Status.COLLECTIONS_MANIFEST_IS_AHEAD)
+        return RefusedStream(Status.COLLECTIONS_MANIFEST_IS_AHEAD)
     if connection.stream_ids != (wanted.sid is not None) or wanted.sid == 0:
-        return Refused(Status.DCP_STREAM_ID_INVALID)
+        return RefusedStream(Status.DCP_STREAM_ID_INVALID)
     if connection.sync_writes and wanted.collections is not None:
-        return Refused(Status.NOT_SUPPORTED)
+        return RefusedStream(Status.NOT_SUPPORTED)
     return chosen
 
 
-def _high(vbucket: Vbucket, collections: frozenset[int] | None) -> int:
+def _high(vbucket: VbucketStore, collections: frozenset[int] | None) -> int:
     """The highest seqno of these collections."""
     if collections is None or (not vbucket.mixed and 0 in collections):
         return vbucket.high_seqno
@@ -168,7 +168,11 @@ def _high(vbucket: Vbucket, collections: frozenset[int] | None) -> int:
 
 
 def _rollback(
-    request: Request, vbucket: Vbucket, window: tuple[int, int, int, int], filtered_high: int | None, rules: Rules
+    request: StreamRequest,
+    vbucket: VbucketStore,
+    window: tuple[int, int, int, int],
+    filtered_high: int | None,
+    rules: Rules,
 ) -> int | None:
     assert request.filter is not None
     resume = Resume(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dcp.embedded.request import Accepted
-from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket
+from dcp.embedded.store import AnyItem, StoredItem, SystemItem, VbucketStore
+from dcp.embedded.stream_request import GrantedStream
 from dcp.wire.dcp import SystemEvent
 
 
-class Selection:
+class CollectionFilter:
     """The collections of a stream; the items of the stream themselves change which those are.
 
     events: whether changes of the manifest are among what is sent.
     """
 
-    def __init__(self, accepted: Accepted, *, events: bool) -> None:
+    def __init__(self, accepted: GrantedStream, *, events: bool) -> None:
         self._events = events
         self._scope = accepted.scope
         self._scope_dropped = False
@@ -30,14 +30,14 @@ class Selection:
     def is_one_collection(self) -> bool:
         return self._scope is None and self._collections is not None and len(self._collections) == 1
 
-    def of(self, items: list[AnyItem], vbucket: Vbucket) -> list[AnyItem]:
+    def of(self, items: list[AnyItem], vbucket: VbucketStore) -> list[AnyItem]:
         """Those of the items that are sent."""
         chosen = self._collections
         if chosen is None or (0 in chosen and not vbucket.mixed):
             return items
         found: list[AnyItem] = []
         for item in items:
-            if isinstance(item, Item):
+            if isinstance(item, StoredItem):
                 if item.collection_id in chosen:
                     found.append(item)
             elif self._concerns(item, chosen) and self._events:
