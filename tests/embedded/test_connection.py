@@ -35,13 +35,13 @@ def test_what_comes_while_answers_wait_is_answered_after_them() -> None:
     client = Client()
     client.one("set", key=b"k", fields=STORE, value=bytes(5 << 20))
     client.connection.receive(asked("get", key=b"k") * 2, 0.0)
-    assert client.connection.crowded
+    assert client.connection.backlogged
     client.connection.receive(asked("version"), 0.0)
     names = []
     while sent := b"".join(map(bytes, client.connection.send(0.0))):
         names += [frame.name for frame in dcp.decode(sent)]
     assert names == ["get", "get", "version"]
-    assert not client.connection.crowded
+    assert not client.connection.backlogged
 
 
 @given(st.binary(max_size=200))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp import Frame, decode, encode
-from dcp.embedded.compression import deflate
 from dcp.embedded.dcp_connection import IDLE_TIMEOUT
+from dcp.embedded.document import deflate
 from dcp.embedded.store import StoredItem
 from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
 from dcp.wire.document import Datatype, join_xattrs
@@ -401,7 +401,7 @@ def test_decoded_what_was_sent_is_what_was_stored(
     for seqno, document in enumerate(documents, 1):
         vbucket.put(stored(seqno, document))
     if disk:
-        vbucket.leave_memory()
+        vbucket.evict_checkpoint()
     controls = {"enable_stream_id": "true"} if sids else {}
     controls |= {"enable_expiry_opcode": "true"} if expirations else {}
     controls |= {"force_value_compression": "true"} if force and snappy else {}

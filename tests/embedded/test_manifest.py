@@ -59,9 +59,9 @@ def test_what_is_not_there_or_there_already_is_refused_with_what_there_is() -> N
         LocalProtocolError, match="collection 'x': expected one of scope inventory, which has hotel, cart"
     ):
         built().drop_collection("inventory", "x")
-    with pytest.raises(LocalProtocolError, match="there is one already"):
+    with pytest.raises(LocalProtocolError, match="it exists already"):
         built().create_collection("inventory", "hotel")
-    with pytest.raises(LocalProtocolError, match="there is one already"):
+    with pytest.raises(LocalProtocolError, match="it exists already"):
         built().create_scope("inventory")
     with pytest.raises(LocalProtocolError, match="the default scope cannot be dropped"):
         built().drop_scope("_default")

@@ -46,7 +46,7 @@ def test_what_is_read_is_the_latest_version_of_each_key_in_order(changes: list[t
 @given(CHANGES, st.integers(0, 40))
 def test_writes_that_are_taken_back_have_never_been(changes: list[tuple[bytes, str]], count: int) -> None:
     vb, items = filled(changes)
-    vb.take_back(count)
+    vb.undo_writes(count)
     kept = items[: max(0, len(items) - count)]
     expected, _ = filled(changes[: len(kept)])
     assert vb.since(0) == expected.since(0) == latest(kept, 0, 1000)
@@ -66,11 +66,11 @@ def test_the_last_of_many_items_can_be_taken_back() -> None:
     vb = vbucket()
     vb.extend(items)
     assert vb.last_writes == items[10:]
-    vb.take_back(JOURNAL)
+    vb.undo_writes(JOURNAL)
     assert vb.since(0) == items[:10]
 
 
-@pytest.mark.parametrize("change", [lambda vb: vb.drop(0), lambda vb: vb.purge()])
+@pytest.mark.parametrize("change", [lambda vb: vb.drop_collection(0), lambda vb: vb.purge()])
 def test_what_a_drop_or_a_purge_has_forgotten_does_not_come_back(change: Callable[[VbucketStore], object]) -> None:
     vb, _ = filled([(b"a", "deletion"), (b"b", "mutation")])
     change(vb)

@@ -76,7 +76,7 @@ def test_a_resume_inside_a_snapshot_begins_where_that_began() -> None:
 
 def test_what_left_memory_comes_from_disk_and_the_rest_from_memory() -> None:
     made, vbucket = filled(2)
-    vbucket.leave_memory()
+    vbucket.evict_checkpoint()
     consumer = Consumer(made)
     assert named(consumer.stream())[0] == ("marker", 0, 2, DISK)
     put(vbucket, b"a")
@@ -85,7 +85,7 @@ def test_what_left_memory_comes_from_disk_and_the_rest_from_memory() -> None:
 
 def test_a_checkpoint_that_the_disk_has_shown_is_not_announced_again() -> None:
     made, vbucket = filled(2)
-    vbucket.leave_memory()
+    vbucket.evict_checkpoint()
     put(vbucket, b"a")
     put(vbucket, b"b")
     consumer = Consumer(made)
@@ -103,16 +103,16 @@ def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool) -> None:
     put(vbucket, b"last")
     vbucket.purge()
     if disk:
-        vbucket.leave_memory()
+        vbucket.evict_checkpoint()
     assert named(consumer.hear()) == [("end", StreamEnd.ROLLBACK)]
 
 
 def test_writes_that_are_taken_back_end_the_streams_that_had_them() -> None:
     made, vbucket = filled(3)
     consumer = Consumer(made, controls={"connection_buffer_size": "100"})
-    vbucket.take_back(1)
+    vbucket.undo_writes(1)
     consumer.stream()
-    vbucket.take_back(1)
+    vbucket.undo_writes(1)
     consumer.acknowledge(1000)
     assert named(consumer.hear()) == [("end", StreamEnd.ROLLBACK)]
 
@@ -131,7 +131,7 @@ def test_a_change_of_state_ends_the_stream(state: VbucketState) -> None:
 def test_deletions_can_be_left_out_of_the_first_backfill_only() -> None:
     made, vbucket = filled(2)
     put(vbucket, b"key1", event="deletion")
-    vbucket.leave_memory()
+    vbucket.evict_checkpoint()
     consumer = Consumer(bucket_of(made, "8.5"), flags=OpenFlag.PRODUCER | OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL)
     assert named(consumer.stream()) == [("marker", 0, 3, DISK), ("mutation", 2), ("seqno_advanced", 3)]
     put(vbucket, b"key2", event="deletion")
@@ -151,7 +151,7 @@ def test_a_marker_of_version_2_2_says_up_to_where_tombstones_were_purged() -> No
     put(vbucket, b"key1", event="deletion")
     put(vbucket, b"last")
     vbucket.purge()
-    vbucket.leave_memory()
+    vbucket.evict_checkpoint()
     marker = Consumer(made, controls={"max_marker_version": "2.2"}).stream()[0]
     assert (marker.fields["version"], marker.fields["purge_seqno"]) == (2, 3)
     assert (marker.fields["snapshot_end"], marker.fields["flags"]) == (4, DISK)
@@ -175,7 +175,7 @@ def test_a_change_stream_has_every_version_in_one_snapshot() -> None:
     vbucket = made.active(0)
     for _ in range(3):
         put(vbucket, b"same")
-    vbucket.leave_memory()
+    vbucket.evict_checkpoint()
     consumer = Consumer(made, controls={"change_streams": "true"})
     versions = [("mutation", n) for n in (1, 2, 3)]
     assert named(consumer.stream()) == [("marker", 0, 3, HISTORY), *versions]
@@ -254,7 +254,7 @@ def out_of_order(control: str, last: int) -> list[Any]:
     made, vbucket, _, a, b = with_collections()
     for key, collection in ((b"z", a), (b"y", a), (b"x", last or b)):
         put(vbucket, key, collection)
-    vbucket.leave_memory()
+    vbucket.evict_checkpoint()
     consumer = Consumer(made, controls={"enable_out_of_order_snapshots": control})
     return named(consumer.stream(chosen={"collections": ids(a)}))
 
@@ -272,7 +272,7 @@ def test_a_snapshot_out_of_order_can_say_how_far_it_reaches() -> None:
 def test_after_a_snapshot_out_of_order_come_ordinary_ones() -> None:
     made, vbucket, _, a, _ = with_collections()
     put(vbucket, b"x", a)
-    vbucket.leave_memory()
+    vbucket.evict_checkpoint()
     consumer = Consumer(made, controls={"enable_out_of_order_snapshots": "true"})
     consumer.stream(chosen={"collections": ids(a)})
     put(vbucket, b"w", a)
@@ -338,7 +338,7 @@ def test_whenever_it_listens_a_consumer_ends_with_what_there_is(
         if step[0] == "hear":
             frames += consumer.hear()
         elif step[0] == "disk":
-            vbucket.leave_memory()
+            vbucket.evict_checkpoint()
         else:
             put(vbucket, step[1], numbers[step[2]], step[0])
     wanted = wanted or (set(numbers) if collections else {0})

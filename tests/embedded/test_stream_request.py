@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from dcp.embedded.manifest import BucketManifest
+from dcp.embedded.negotiated import Negotiated
 from dcp.embedded.release import Release
 from dcp.embedded.store import StoredItem, VbucketStore
-from dcp.embedded.stream_request import Agreed, GrantedStream, RefusedStream, StreamRequest, decide
+from dcp.embedded.stream_request import GrantedStream, RefusedStream, StreamRequest, decide
 from dcp.errors import LocalProtocolError
 from dcp.position import FailoverLog
 from dcp.wire.dcp import ENDLESS, StreamFlag
@@ -18,8 +19,8 @@ from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.memcached import Status, VbucketState
 
 UUID = 0xDD7A
-PLAIN = Agreed()
-COLLECTIONS = Agreed(collections=True, noop=True)
+PLAIN = Negotiated()
+COLLECTIONS = Negotiated(collections=True, noop=True)
 
 
 def vbucket(high: int = 12, collection_id: int = 0) -> VbucketStore:
@@ -58,7 +59,7 @@ def test_checks_come_in_the_order_of_servers() -> None:
     """Everything is wrong at once; putting one thing right after the other shows the next."""
     manifest, _ = BucketManifest().create_scope("s")
     asked = request(5, end=3, vbuuid=1, flags=StreamFlag(0x8000), filter=StreamFilter(collections=(99,), sid=0))
-    connection = Agreed(collections=True)
+    connection = Negotiated(collections=True)
     answers = [decide(asked, connection, None, manifest)]
     asked = replace(asked, flags=StreamFlag(0))
     answers.append(decide(asked, connection, None, manifest))
@@ -157,7 +158,7 @@ def test_a_dropped_default_collection_leaves_nothing_for_old_connections() -> No
 
 @pytest.mark.parametrize(("version", "flag"), [("7.1", StreamFlag.FROM_LATEST), ("5.0", StreamFlag.STRICT_VB_UUID)])
 def test_a_flag_that_came_later_is_refused(version: str, flag: StreamFlag) -> None:
-    answer = decide(request(flags=flag), PLAIN, vbucket(), BucketManifest(), release=Release.of(version))
+    answer = decide(request(flags=flag), Negotiated(Release.of(version)), vbucket(), BucketManifest())
     assert answer == RefusedStream(Status.EINVAL)
 
 

@@ -79,7 +79,7 @@ class Replay:
     def place_checkpoints(self) -> None:
         """What a server sends again behind the backfill is in its open checkpoint."""
         for vbucket in self.bucket.actives():
-            vbucket.leave_memory()
+            vbucket.evict_checkpoint()
         behind = self.recorded[self.backfilled :] if self.backfilled else []
         for frame in reversed(behind):
             vbucket = self.bucket.active(frame.vbucket)
@@ -127,7 +127,7 @@ class Replay:
         if position <= self.backfilled and self.backfilled:
             return
         if self.recorded[position].name == "tap_checkpoint_end":
-            self.bucket.active(self.recorded[position].vbucket).leave_memory()
+            self.bucket.active(self.recorded[position].vbucket).evict_checkpoint()
         for frame in self.recorded[position:]:
             if position and frame.name == "tap_checkpoint_end" and frame is not self.recorded[position]:
                 return

@@ -121,7 +121,7 @@ class Rerun:
             elif self._when(opening) - answered[opening.frame.opaque] < SOON:
                 self._store(opening.frame)
             if opening is None or opening.frame.name == "oso_snapshot":
-                self.node.vbuckets[number].leave_memory()
+                self.node.vbuckets[number].evict_checkpoint()
 
     def _advance(self) -> None:
         """Let the vbuckets be as far as the server said."""
@@ -155,7 +155,7 @@ class Rerun:
         new = vbucket.high_seqno < end_of(marker)
         self._put(marker.vbucket, end_of(marker))
         if is_from_disk(marker):
-            vbucket.leave_memory()
+            vbucket.evict_checkpoint()
         elif new and begins_checkpoint(marker):
             vbucket.checkpoint_start = int(marker.fields["snapshot_start"])
 
@@ -167,7 +167,7 @@ class Rerun:
                 continue
             vbucket.put(item)
             if isinstance(item, SystemItem) and item.event_id == SystemEvent.COLLECTION_END:
-                vbucket.drop(item.collection_id or 0)
+                vbucket.drop_collection(item.collection_id or 0)
         if any(isinstance(item, SystemItem) for item in items):
             self.bucket.manifest = manifest_of(items)
 

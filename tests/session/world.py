@@ -81,7 +81,7 @@ class World:
         for number in range(VBUCKETS):
             if self.bucket.owners[number][0] != 0:
                 self.move(number)
-        self.bucket.set_lag(pick.choice([0, 1, 3, 8]))
+        self.bucket.set_replica_lag(pick.choice([0, 1, 3, 8]))
         if self.collections:
             self.manage(*self.bucket.manifest.create_collection("_default", "lasting"))
         self.controls = self._controls()
@@ -156,10 +156,10 @@ class World:
 
     def manage(self, manifest: BucketManifest, changes: list[ManifestStep]) -> None:
         """Changes of collections are never lost: the cluster's manager sees to that."""
-        lag = self.bucket.lag
-        self.bucket.set_lag(0)
+        lag = self.bucket.replica_lag
+        self.bucket.set_replica_lag(0)
         self.bucket.change_manifest(manifest, changes)
-        self.bucket.set_lag(lag)
+        self.bucket.set_replica_lag(lag)
 
     def write_some(self) -> None:
         for _ in range(self.random.randrange(1, 12)):
@@ -195,18 +195,18 @@ class World:
 
     def purge(self) -> None:
         """Tombstones go. A stream that still needs them is ended by servers."""
-        lag = self.bucket.lag
-        self.bucket.set_lag(0)
+        lag = self.bucket.replica_lag
+        self.bucket.set_replica_lag(0)
         for node in self.bucket.nodes:
             for vbucket in node.vbuckets.values():
                 vbucket.purge()
-        self.bucket.set_lag(lag)
+        self.bucket.set_replica_lag(lag)
         self.hang_up()
 
-    def leave_memory(self) -> None:
+    def evict_checkpoint(self) -> None:
         for node in self.bucket.nodes:
             for vbucket in node.vbuckets.values():
-                vbucket.leave_memory()
+                vbucket.evict_checkpoint()
 
     # ------------------------------------------------------------------ the connection
 
@@ -447,6 +447,6 @@ ACTIONS = {
     World.crash: 2,
     World.fail_over: 3,
     World.purge: 2,
-    World.leave_memory: 3,
+    World.evict_checkpoint: 3,
     World.change_collections: 3,
 }

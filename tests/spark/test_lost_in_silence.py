@@ -127,7 +127,7 @@ def test_how_far_a_vbucket_is_says_its_owner_alone() -> None:
             # It takes over, and the map has yet to say so.
             heir = bucket.nodes[1].vbuckets[0]
             heir.state = VbucketState.ACTIVE
-            heir.log = heir.log.begin(bucket.new_branch(), heir.high_seqno)
+            heir.log = heir.log.begin(bucket.new_vbuuid(), heir.high_seqno)
         with dcp.connect(cluster.url) as client:
             assert client.high_seqnos() == {0: 4}
 

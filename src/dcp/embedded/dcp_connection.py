@@ -1,108 +1,76 @@
-"""A connection that was opened for DCP: what was agreed on it, its streams, its noops."""
+"""State of a connection that was opened for DCP: its agreement, its streams, and its no-ops."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from dcp.embedded.connection import ServerConnection
-from dcp.embedded.controls import Controls
-from dcp.embedded.stream import Rules, ServerStream
-from dcp.embedded.stream_request import Agreed
-from dcp.embedded.view import View
-from dcp.wire.dcp import OpenFlag
+from dcp.embedded.negotiated import Negotiated
+from dcp.embedded.stream import ServerStream
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
 
-WITHOUT_VALUES = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
-# Where the opaques of noops begin; byte-swapped, as servers send them.
-_FIRST_NOOP = 10_000_001
-# A consumer that says nothing at all for so long is gone.
+# First opaque of the no-ops. Servers send these opaques in little-endian order (seen in all releases):
+# clients have to echo them as they are.
+_FIRST_NOOP_OPAQUE = 10_000_001
+# Seconds without any frame of the consumer after which the node closes the connection: dcp_idle_timeout of servers.
 IDLE_TIMEOUT = 360.0
 
 
 @dataclass(eq=False)
 class DcpConnection:
-    """A connection that was opened for DCP."""
+    """DCP side of one connection.
+
+    `streams` are keyed by vbucket and stream id. `idle_timeout` is in seconds.
+    """
 
     connection: ServerConnection
     name: str
-    flags: OpenFlag
-    # Latched as it opened.
-    collections: bool
-    snappy: bool
-    controls: Controls = field(default_factory=Controls)
+    negotiated: Negotiated
     streams: dict[tuple[int, int | None], ServerStream] = field(default_factory=dict)
+    idle_timeout: float = IDLE_TIMEOUT
 
     def __post_init__(self) -> None:
         self._last_noop = self.connection.now
-        self._noops = 0
-        self._unanswered: int | None = None
+        self._noops_sent = 0
+        self._unanswered_opaque: int | None = None
 
-    # Noops and dead connections.
+    # No-ops and dead connections.
 
     def due(self) -> float | None:
-        if not self.controls.noop:
+        """Return when to send the next no-op or to give the consumer up; None if no-ops are off."""
+        if not self.negotiated.noop:
+            # As on servers: without no-ops there is no idle timeout either.
             return None
-        idle = self.connection.heard + IDLE_TIMEOUT
-        return idle if self._unanswered is not None else min(idle, self._last_noop + self.controls.noop_interval)
+        idle = self.connection.last_received + self.idle_timeout
+        if self._unanswered_opaque is not None:
+            return idle
+        return min(idle, self._last_noop + self.negotiated.noop_interval)
 
     def tick(self, now: float) -> None:
-        if not self.controls.noop:
+        """Send a no-op, or close the connection, if it is time."""
+        if not self.negotiated.noop:
             return
-        if now >= self.connection.heard + IDLE_TIMEOUT:
+        if now >= self.connection.last_received + self.idle_timeout:
             self.connection.closing = True
-        elif self._unanswered is None and now >= self._last_noop + self.controls.noop_interval:
-            number = (_FIRST_NOOP + self._noops) & 0xFFFFFFFF
-            self._unanswered = int.from_bytes(number.to_bytes(4, "little"), "big")
-            self._noops += 1
+        # The interval counts from the last no-op, whatever else was sent since: the protocol's documents say that only
+        # idle connections get no-ops, but servers do not look at other traffic.
+        elif self._unanswered_opaque is None and now >= self._last_noop + self.negotiated.noop_interval:
+            number = (_FIRST_NOOP_OPAQUE + self._noops_sent) & 0xFFFFFFFF
+            self._unanswered_opaque = int.from_bytes(number.to_bytes(4, "little"), "big")
+            self._noops_sent += 1
             self._last_noop = now
-            self.connection.say(Frame("dcp_noop", Magic.REQUEST, self._unanswered))
+            self.connection.queue(Frame("dcp_noop", Magic.REQUEST, self._unanswered_opaque))
 
     def noop_answered(self, frame: Frame) -> None:
-        if frame.opaque != self._unanswered:
+        """Take the response to a no-op; one with another opaque closes the connection."""
+        if frame.opaque != self._unanswered_opaque:
             self.connection.closing = True
-        self._unanswered = None
+        self._unanswered_opaque = None
 
     # Streams.
 
-    def agreed(self) -> Agreed:
-        return Agreed(
-            collections=self.collections,
-            xattrs=OpenFlag.INCLUDE_XATTRS in self.flags,
-            noop=self.controls.noop,
-            stream_ids=self.controls.stream_ids,
-            sync_writes=self.controls.sync_writes,
-        )
-
-    def rules(self) -> Rules:
-        flags, controls, release = self.flags, self.controls, self.connection.bucket.release
-        keeps_datatype = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
-        if release.no_value_keeps_datatype:
-            keeps_datatype |= OpenFlag.NO_VALUE
-        view = View(
-            collections=self.collections,
-            xattrs=OpenFlag.INCLUDE_XATTRS in flags,
-            deleted_user_xattrs=OpenFlag.INCLUDE_DELETED_USER_XATTRS in flags or release.all_xattrs_of_tombstones,
-            values=not flags & WITHOUT_VALUES,
-            underlying_datatype=bool(flags & keeps_datatype),
-            snappy=self.snappy,
-            compress=controls.compress,
-            delete_times=OpenFlag.INCLUDE_DELETE_TIMES in flags,
-            expirations=controls.expirations,
-            stream_id_defect=release.stream_id_defect,
-        )
-        return Rules(
-            view,
-            release,
-            marker_2_2=controls.marker_2_2,
-            marker_2_0=controls.sync_writes and bool(controls.consumer_name),
-            out_of_order=controls.out_of_order,
-            out_of_order_advances=controls.out_of_order_advances,
-            history=controls.change_streams,
-            flatbuffers=controls.flatbuffers,
-            skip_deletes=OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL in flags,
-        )
-
-    def living(self, key: tuple[int, int | None]) -> ServerStream | None:
+    def live_stream(self, key: tuple[int, int | None]) -> ServerStream | None:
+        """Return the stream of a vbucket and stream id unless it has ended."""
         stream = self.streams.get(key)
         return None if stream is None or stream.ended else stream

@@ -1,12 +1,12 @@
-"""What a producer answers to a stream request: the checks of servers, in their order; the first that fails answers."""
+"""Stream requests: the checks of servers, in their order. The first one that fails determines the response."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from dcp.embedded.manifest import BucketManifest
-from dcp.embedded.release import NEWEST_RELEASE, Release
-from dcp.embedded.rollback import Resume, Rules, rollback_point
+from dcp.embedded.negotiated import Negotiated
+from dcp.embedded.rollback import Resume, rollback_point
 from dcp.embedded.store import VbucketStore
 from dcp.wire.dcp import StreamFlag
 from dcp.wire.dcp_body import StreamFilter
@@ -14,19 +14,8 @@ from dcp.wire.memcached import Status, VbucketState
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
-    """What a connection agreed on before it asks for a stream."""
-
-    collections: bool = False
-    xattrs: bool = False
-    noop: bool = False
-    stream_ids: bool = False
-    sync_writes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """A stream request. `filter` is None where its value is none that servers take."""
+    """Fields of a stream request. `filter` is None if the value of the request is invalid."""
 
     flags: StreamFlag
     start: int
@@ -40,7 +29,7 @@ class StreamRequest:
 
 @dataclass(frozen=True, slots=True)
 class GrantedStream:
-    """The stream that will be sent: items above `start`, of these collections (None for all), up to `end`."""
+    """Stream to send: items of `collections` (None for all) with seqnos above `start`, up to `end`."""
 
     start: int
     end: int
@@ -55,7 +44,7 @@ class GrantedStream:
 
 @dataclass(frozen=True, slots=True)
 class RefusedStream:
-    """A status; with ROLLBACK the seqno to go back to."""
+    """Status of a refused request; with ROLLBACK, also the seqno to roll back to."""
 
     status: Status
     rollback_seqno: int | None = None
@@ -63,35 +52,49 @@ class RefusedStream:
 
 def decide(
     request: StreamRequest,
-    connection: Agreed,
+    negotiated: Negotiated,
     vbucket: VbucketStore | None,
     manifest: BucketManifest,
     *,
     streaming: bool = False,
-    release: Release = NEWEST_RELEASE,
 ) -> GrantedStream | RefusedStream:
-    """`streaming`: whether the connection has a live stream of this vbucket and stream id."""
-    if request.flags & ~int(release.stream_flags):
+    """Grant or refuse a request.
+
+    `vbucket` is the node's copy, None if it has none. `streaming` says whether the connection has a live stream of this
+    vbucket and stream id already.
+    """
+    # Clients depend on the order of these checks, for example on ROLLBACK for a start above the high seqno, which
+    # would be ERANGE by the last check.
+    if request.flags & ~int(negotiated.release.stream_flags):
         return RefusedStream(Status.EINVAL)
     if StreamFlag.TAKE_OVER in request.flags:
-        # The cluster moves its vbuckets itself.
+        # Takeovers belong to rebalances between servers, and this cluster moves its vbuckets without streams.
         return RefusedStream(Status.NOT_SUPPORTED)
-    if vbucket is None or not _streams(vbucket, request.flags):
+    if vbucket is None or not _may_stream(vbucket, request.flags):
         return RefusedStream(Status.NOT_MY_VBUCKET)
     start, first, last, vbuuid = _window(request, vbucket)
-    if (connection.xattrs or connection.collections) and not connection.noop:
+    if (negotiated.xattrs or negotiated.collections) and not negotiated.noop:
         return RefusedStream(Status.NOT_SUPPORTED)
     if start > request.end or not first <= start <= last:
         return RefusedStream(Status.ERANGE)
-    chosen = _collections(request, connection, manifest, release)
+    chosen = _collections(request, negotiated, manifest)
     if isinstance(chosen, RefusedStream):
         return chosen
     if streaming:
         return RefusedStream(Status.KEY_EEXISTS)
-    high = _high(vbucket, chosen)
-    point = _rollback(
-        request, vbucket, (start, vbuuid, first, last), high if chosen is not None else None, release.rollback
+    assert request.filter is not None
+    high = _high_seqno(vbucket, chosen)
+    resume = Resume(
+        start,
+        vbuuid,
+        first,
+        last,
+        strict=StreamFlag.STRICT_VB_UUID in request.flags,
+        ignore_purged=StreamFlag.IGNORE_PURGED_TOMBSTONES in request.flags,
+        purge_seqno=request.filter.purge_seqno or 0,
+        filtered_high=None if chosen is None else high,
     )
+    point = rollback_point(resume, vbucket.log, vbucket.high_seqno, vbucket.purge_seqno, negotiated.release.rollback)
     if point is not None:
         return RefusedStream(Status.ROLLBACK, point)
     end = request.end
@@ -101,9 +104,9 @@ def decide(
         end = vbucket.persisted_seqno
     if start > end or start > vbucket.high_seqno:
         return RefusedStream(Status.ERANGE)
+    # Nothing of this snapshot was received, and its end was lost: servers forget the announced end without a word.
     if start == first and last > vbucket.high_seqno:
         last = first
-    assert request.filter is not None
     return GrantedStream(
         start,
         end,
@@ -117,14 +120,14 @@ def decide(
     )
 
 
-def _streams(vbucket: VbucketStore, flags: StreamFlag) -> bool:
+def _may_stream(vbucket: VbucketStore, flags: StreamFlag) -> bool:
     if StreamFlag.ACTIVE_VB_ONLY in flags:
         return vbucket.state is VbucketState.ACTIVE
     return vbucket.state in (VbucketState.ACTIVE, VbucketState.REPLICA)
 
 
 def _window(request: StreamRequest, vbucket: VbucketStore) -> tuple[int, int, int, int]:
-    """Where to start, inside which snapshot, and of which history."""
+    """Return start seqno, snapshot start, snapshot end and vbuuid of the resume position."""
     if StreamFlag.FROM_LATEST in request.flags:
         high = vbucket.high_seqno
         return high, high, high, request.vbuuid or vbucket.log.newest.vbuuid
@@ -132,54 +135,37 @@ def _window(request: StreamRequest, vbucket: VbucketStore) -> tuple[int, int, in
 
 
 def _collections(
-    request: StreamRequest, connection: Agreed, manifest: BucketManifest, release: Release
+    request: StreamRequest, negotiated: Negotiated, manifest: BucketManifest
 ) -> frozenset[int] | RefusedStream | None:
-    """The ids that the request is for; None for all."""
+    """Return the ids of the requested collections; None for all."""
     wanted = request.filter
-    if wanted is None or (request.has_value and not connection.collections):
+    if wanted is None or (request.has_value and not negotiated.collections):
         return RefusedStream(Status.EINVAL)
-    chosen: frozenset[int] | None = None if connection.collections else frozenset({0})
-    there = manifest.collections()
-    if not connection.collections and 0 not in there:
+    # Clients without collections get the default collection only.
+    chosen: frozenset[int] | None = None if negotiated.collections else frozenset({0})
+    existing = manifest.collections()
+    if not negotiated.collections and 0 not in existing:
         return RefusedStream(Status.EINVAL)
     if wanted.collections is not None:
         chosen = frozenset(wanted.collections)
-        if not chosen <= there.keys():
+        if not chosen <= existing.keys():
             return RefusedStream(Status.UNKNOWN_COLLECTION)
     if wanted.scope is not None:
         scopes = [scope for scope in manifest.scopes if scope.id == wanted.scope]
         if not scopes:
             return RefusedStream(Status.UNKNOWN_SCOPE)
         chosen = frozenset(collection.id for collection in scopes[0].collections)
-    if release.checks_manifest_uid and (wanted.uid or 0) > manifest.uid:
+    if negotiated.release.checks_manifest_uid and (wanted.uid or 0) > manifest.uid:
         return RefusedStream(Status.COLLECTIONS_MANIFEST_IS_AHEAD)
-    if connection.stream_ids != (wanted.sid is not None) or wanted.sid == 0:
+    if negotiated.stream_ids != (wanted.sid is not None) or wanted.sid == 0:
         return RefusedStream(Status.DCP_STREAM_ID_INVALID)
-    if connection.sync_writes and wanted.collections is not None:
+    if negotiated.sync_writes and wanted.collections is not None:
         return RefusedStream(Status.NOT_SUPPORTED)
     return chosen
 
 
-def _high(vbucket: VbucketStore, collections: frozenset[int] | None) -> int:
-    """The highest seqno of these collections."""
+def _high_seqno(vbucket: VbucketStore, collections: frozenset[int] | None) -> int:
+    """Return the highest seqno of these collections."""
     if collections is None or (not vbucket.mixed and 0 in collections):
         return vbucket.high_seqno
     return max((vbucket.highs.get(collection, 0) for collection in collections), default=0)
-
-
-def _rollback(
-    request: StreamRequest,
-    vbucket: VbucketStore,
-    window: tuple[int, int, int, int],
-    filtered_high: int | None,
-    rules: Rules,
-) -> int | None:
-    assert request.filter is not None
-    resume = Resume(
-        *window,
-        strict=StreamFlag.STRICT_VB_UUID in request.flags,
-        ignore_purged=StreamFlag.IGNORE_PURGED_TOMBSTONES in request.flags,
-        purge_seqno=request.filter.purge_seqno or 0,
-        filtered_high=filtered_high,
-    )
-    return rollback_point(resume, vbucket.log, vbucket.high_seqno, vbucket.purge_seqno, rules)

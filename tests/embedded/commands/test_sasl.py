@@ -32,7 +32,7 @@ VECTORS = {
 
 def client(*users: User, version: str = "8.0") -> Client:
     made = Client(bucket(version), users=users or [ALICE])
-    made.connection.chance = lambda count: {len(NONCE): NONCE, len(SALT): SALT}[count]
+    made.connection.random_bytes = lambda count: {len(NONCE): NONCE, len(SALT): SALT}[count]
     return made
 
 

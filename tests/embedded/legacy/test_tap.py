@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.embedded.legacy import clients
-from dcp.embedded.load import documents, padded
+from dcp.embedded.load import load_documents, padded_values
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.layout import Magic
@@ -45,7 +45,7 @@ def filled(count: int = 10, **options: Any) -> Peer:
 
 def settle(peer: Peer) -> None:
     for vbucket in peer.bucket.actives():
-        vbucket.leave_memory()
+        vbucket.evict_checkpoint()
 
 
 def open_dcp(peer: Peer) -> None:
@@ -338,7 +338,7 @@ def test_nothing_follows_the_first_opaques_until_they_are_acknowledged() -> None
 
 def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
     peer = Peer(bucket(vbuckets=1))
-    documents(peer.bucket, 10_500, padded(20, 1), "k", 0)
+    load_documents(peer.bucket, 10_500, padded_values(20, 1), "k", 0)
     peer.connect(ACK)
     for frame in peer.hear():
         peer.acknowledge(frame)
@@ -358,7 +358,7 @@ def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
 
 def test_a_client_that_acknowledges_nothing_any_more_is_gone_at_last() -> None:
     peer = Peer(bucket(vbuckets=1))
-    documents(peer.bucket, 10_500, padded(20, 1), "k", 0)
+    load_documents(peer.bucket, 10_500, padded_values(20, 1), "k", 0)
     peer.connect(ACK)
     for frame in peer.hear():
         peer.acknowledge(frame)
@@ -488,7 +488,7 @@ def test_checkpoints_are_announced_and_wait_for_what_is_in_them() -> None:
     assert (start.fields["checkpoint"], start.fields["rev_seqno"]) == (vbucket.checkpoint, 2)
     peer.bucket.store(b"new", b"")
     (row,) = peer.hear()
-    vbucket.leave_memory()
+    vbucket.evict_checkpoint()
     assert peer.hear() == []
     peer.acknowledge(row)
     (end,) = peer.hear()
@@ -610,9 +610,9 @@ def test_the_second_client_with_a_name_replaces_the_first() -> None:
     assert clients.clients_of(peer.bucket.nodes[0]).connected.keys() == {b"me"}
 
 
-def test_only_so_many_clients_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "MOST_REGISTERED", 1)
+def test_a_node_remembers_a_limited_number_of_registered_clients() -> None:
     peer = filled()
+    clients.clients_of(peer.bucket.nodes[0]).max_registered = 1
     peer.connect(REGISTERED, name=b"one")
     other = Peer(peer.bucket)
     other.connect(REGISTERED, name=b"two")

@@ -1,25 +1,28 @@
-"""How a connection begins, and what can be asked at any time."""
+"""Commands that begin a connection, and those that work at any time: HELLO, SELECT_BUCKET, NOOP, VERSION, QUIT."""
 
 from __future__ import annotations
 
-from dcp.embedded.commands.config import follow_map
+from dcp.embedded.commands.config import set_map_notifications
 from dcp.embedded.commands.error_map import error_map
-from dcp.embedded.commands.features import granted
-from dcp.embedded.connection import Handler, Hangup, Refusal, ServerConnection, answer
+from dcp.embedded.commands.features import granted_features
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.refusals import Hangup, Refusal
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import FEATURES, Status
 
+# Key of SELECT_BUCKET that deselects the bucket.
 _NO_BUCKET = b"@no bucket@"
 
 
 def hello(connection: ServerConnection, frame: Frame) -> Frame:
+    # Each HELLO replaces the features of the one before, and a refused one leaves none.
     connection.state.features = frozenset()
-    features = granted(FEATURES.decode(frame.value, {}), connection.bucket.release.number)
+    features = granted_features(FEATURES.decode(frame.value, {}), connection.bucket.release)
     connection.state.features = frozenset(features)
-    follow_map(connection)
-    return answer(frame, value=FEATURES.encode(features))
+    set_map_notifications(connection)
+    return response(frame, value=FEATURES.encode(features))
 
 
 def select_bucket(connection: ServerConnection, frame: Frame) -> Frame:
@@ -31,30 +34,30 @@ def select_bucket(connection: ServerConnection, frame: Frame) -> Frame:
         connection.state.bucket = connection.bucket.name
     else:
         raise Refusal(Status.KEY_ENOENT)
-    return answer(frame)
+    return response(frame)
 
 
 def get_error_map(connection: ServerConnection, frame: Frame) -> Frame:
     version = int(frame.fields["version"])
     if version < 1:
         raise Refusal(Status.KEY_ENOENT)
-    return answer(frame, value=JSON.encode(error_map(version)), datatype=Datatype.JSON)
+    return response(frame, value=JSON.encode(error_map(version)), datatype=Datatype.JSON)
 
 
 def version(connection: ServerConnection, frame: Frame) -> Frame:
     major, minor = connection.bucket.release.number
-    # Servers before 4.0 give no build.
+    # Servers before 4.0 answer without a build number.
     build = "-0000-enterprise" if major >= 4 else ""
-    return answer(frame, value=f"{major}.{minor}.0{build}".encode())
+    return response(frame, value=f"{major}.{minor}.0{build}".encode())
 
 
 def noop(connection: ServerConnection, frame: Frame) -> Frame:
-    return answer(frame)
+    return response(frame)
 
 
 def quit_(connection: ServerConnection, frame: Frame) -> Frame:
     connection.closing = True
-    return answer(frame)
+    return response(frame)
 
 
 def quitq(connection: ServerConnection, frame: Frame) -> None:

@@ -1,4 +1,4 @@
-"""Who a client is: PLAIN, and SCRAM with the hashes that servers have."""
+"""Authentication: PLAIN, and SCRAM with the hashes that servers offer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from hmac import compare_digest
 
 from dcp.embedded.commands.scram import ScramExchange, ScramFailure
-from dcp.embedded.connection import Handler, Refusal, ServerConnection, answer
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.refusals import Refusal
 from dcp.embedded.users import User
 from dcp.wire.frame import Frame
 from dcp.wire.mechanisms import MECHANISMS, PLAIN
@@ -14,36 +15,38 @@ from dcp.wire.memcached import Status
 
 
 def list_mechs(connection: ServerConnection, frame: Frame) -> Frame:
-    _check_phase(connection)
-    return answer(frame, value=" ".join(_mechanisms(connection)).encode())
+    _check_not_opened(connection)
+    return response(frame, value=" ".join(_mechanisms(connection)).encode())
 
 
 def auth(connection: ServerConnection, frame: Frame) -> Frame:
-    _check_phase(connection)
-    connection.forget_user()
+    _check_not_opened(connection)
+    # A failed authentication must not leave the client with the user that it had before.
+    connection.reset_user()
     mechanism = frame.key.decode(errors="replace")
     if mechanism not in _mechanisms(connection):
         raise Refusal(Status.AUTH_ERROR, f"Expected one of {', '.join(_mechanisms(connection))}")
     if mechanism == PLAIN:
-        return _enter(connection, frame, _plain_user(connection, frame.value))
-    exchange = ScramExchange(mechanism, lambda name: _password(_user(connection, name)), connection.chance)
-    challenge = _judged(exchange.challenge, frame.value)
+        return _authenticated(connection, frame, _plain_user(connection, frame.value))
+    exchange = ScramExchange(mechanism, lambda name: _password(_user(connection, name)), connection.random_bytes)
+    challenge = _scram_message(exchange.challenge, frame.value)
     connection.state.exchange = exchange
-    return answer(frame, Status.AUTH_CONTINUE, value=challenge)
+    return response(frame, Status.AUTH_CONTINUE, value=challenge)
 
 
 def step(connection: ServerConnection, frame: Frame) -> Frame:
-    _check_phase(connection)
+    _check_not_opened(connection)
+    # An exchange is good for one attempt, successful or not.
     exchange, connection.state.exchange = connection.state.exchange, None
     if exchange is None or exchange.mechanism.encode() != frame.key:
         raise Refusal(Status.AUTH_ERROR)
-    proof = _judged(exchange.finish, frame.value)
-    return _enter(connection, frame, _user(connection, exchange.user), proof)
+    proof = _scram_message(exchange.finish, frame.value)
+    return _authenticated(connection, frame, _user(connection, exchange.user), proof)
 
 
-def _judged(say: Callable[[bytes], bytes], message: bytes) -> bytes:
+def _scram_message(step_of_exchange: Callable[[bytes], bytes], message: bytes) -> bytes:
     try:
-        return say(message)
+        return step_of_exchange(message)
     except ScramFailure:
         raise Refusal(Status.AUTH_ERROR) from None
 
@@ -63,17 +66,18 @@ def _password(user: User | None) -> str | None:
 def _plain_user(connection: ServerConnection, value: bytes) -> User | None:
     _, name, password = [*value.split(b"\0", 2), b"", b""][:3]
     user = _user(connection, name.decode(errors="replace"))
+    # compare_digest takes the same time wherever the passwords differ.
     return user if user is not None and compare_digest(user.password.encode(), password) else None
 
 
-def _enter(connection: ServerConnection, frame: Frame, user: User | None, value: bytes = b"") -> Frame:
+def _authenticated(connection: ServerConnection, frame: Frame, user: User | None, value: bytes = b"") -> Frame:
     if user is None:
         raise Refusal(Status.AUTH_ERROR)
     connection.state.user = user
-    return answer(frame, value=value)
+    return response(frame, value=value)
 
 
-def _check_phase(connection: ServerConnection) -> None:
+def _check_not_opened(connection: ServerConnection) -> None:
     if connection.state.opened:
         raise Refusal(Status.NOT_SUPPORTED, "A DCP connection keeps its user")
 

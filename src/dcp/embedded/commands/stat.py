@@ -1,12 +1,13 @@
-"""Statistics, a group at a time: each is an answer of its own, and an empty one ends them."""
+"""STAT: groups of statistics. Each statistic is a response of its own, and an empty response ends the group."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from dcp.embedded.commands.seqnos import living_vbucket
-from dcp.embedded.connection import Handler, Refusal, ServerConnection, answer
+from dcp.embedded.commands.seqnos import live_vbucket
+from dcp.embedded.connection import Handler, ServerConnection, response
 from dcp.embedded.dcp_connection import DcpConnection
+from dcp.embedded.refusals import Refusal
 from dcp.embedded.store import VbucketStore
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Status, VbucketState
@@ -16,13 +17,13 @@ Statistic = tuple[str, object]
 
 def stat(connection: ServerConnection, frame: Frame) -> Sequence[Frame]:
     group, _, argument = frame.key.decode(errors="replace").partition(" ")
-    if group in _OF_VBUCKETS:
-        found = [one for vbucket in _chosen(connection, argument) for one in _OF_VBUCKETS[group](vbucket)]
-    elif group in _OF_NODES and not argument:
-        found = list(_OF_NODES[group](connection))
+    if group in _VBUCKET_GROUPS:
+        found = [one for vbucket in _chosen(connection, argument) for one in _VBUCKET_GROUPS[group](vbucket)]
+    elif group in _NODE_GROUPS and not argument:
+        found = list(_NODE_GROUPS[group](connection))
     else:
         raise Refusal(Status.KEY_ENOENT)
-    return [*(answer(frame, key=name.encode(), value=str(value).encode()) for name, value in found), answer(frame)]
+    return [*(response(frame, key=name.encode(), value=str(value).encode()) for name, value in found), response(frame)]
 
 
 def _chosen(connection: ServerConnection, argument: str) -> list[VbucketStore]:
@@ -30,13 +31,14 @@ def _chosen(connection: ServerConnection, argument: str) -> list[VbucketStore]:
         return [vbucket for _, vbucket in sorted(connection.node.vbuckets.items())]
     if not argument.isdecimal() or len(argument) > len(str(0xFFFF)):
         raise Refusal(Status.EINVAL, "Expected the number of a vbucket")
-    return [living_vbucket(connection, int(argument))]
+    return [live_vbucket(connection, int(argument))]
 
 
-# Of a vbucket.
+# Groups of a vbucket.
 
 
 def _seqnos(vbucket: VbucketStore) -> Iterator[Statistic]:
+    # There are no prepared sync writes here, so everything that was written is visible and complete.
     high, persisted = vbucket.high_seqno, vbucket.persisted_seqno
     yield from _named(
         vbucket,
@@ -76,7 +78,7 @@ def _named(vbucket: VbucketStore, **statistics: object) -> Iterator[Statistic]:
         yield f"vb_{vbucket.number}:{name}", value
 
 
-# Of a node.
+# Groups of a node.
 
 
 def _general(connection: ServerConnection) -> Iterator[Statistic]:
@@ -97,33 +99,33 @@ def _is_active(vbucket: VbucketStore) -> bool:
 
 def _dcp(connection: ServerConnection) -> Iterator[Statistic]:
     for consumer in connection.node.consumers.values():
-        for producer in consumer.timers:
-            if isinstance(producer, DcpConnection):
-                yield from _connection(producer)
+        for timer in consumer.timers:
+            if isinstance(timer, DcpConnection):
+                yield from _dcp_connection(timer)
     yield "ep_dcp_count", len(connection.node.consumers)
     yield "ep_dcp_producer_count", len(connection.node.consumers)
 
 
-def _connection(producer: DcpConnection) -> Iterator[Statistic]:
-    name = f"eq_dcpq:{producer.name}"
+def _dcp_connection(opened: DcpConnection) -> Iterator[Statistic]:
+    name = f"eq_dcpq:{opened.name}"
     yield f"{name}:type", "producer"
-    yield f"{name}:max_buffer_bytes", producer.connection.out.window
-    yield f"{name}:unacked_bytes", producer.connection.out.outstanding
-    streams = [stream for stream in producer.streams.values() if not stream.ended]
+    yield f"{name}:max_buffer_bytes", opened.connection.out.window
+    yield f"{name}:unacked_bytes", opened.connection.out.outstanding
+    streams = [stream for stream in opened.streams.values() if not stream.ended]
     yield f"{name}:num_streams", len(streams)
     for stream in streams:
-        of_stream = f"{name}:stream_{stream.vbucket.number}"
-        yield f"{of_stream}_opaque", stream.opaque
-        yield f"{of_stream}_start_seqno", stream.accepted.start
-        yield f"{of_stream}_end_seqno", stream.accepted.end
-        yield f"{of_stream}_last_read_seqno", stream.cursor
+        prefix = f"{name}:stream_{stream.vbucket.number}"
+        yield f"{prefix}_opaque", stream.opaque
+        yield f"{prefix}_start_seqno", stream.granted.start
+        yield f"{prefix}_end_seqno", stream.granted.end
+        yield f"{prefix}_last_read_seqno", stream.cursor
 
 
-_OF_VBUCKETS: dict[str, Callable[[VbucketStore], Iterator[Statistic]]] = {
+_VBUCKET_GROUPS: dict[str, Callable[[VbucketStore], Iterator[Statistic]]] = {
     "vbucket-seqno": _seqnos,
     "vbucket-details": _details,
     "failovers": _failovers,
 }
-_OF_NODES: dict[str, Callable[[ServerConnection], Iterator[Statistic]]] = {"": _general, "dcp": _dcp}
+_NODE_GROUPS: dict[str, Callable[[ServerConnection], Iterator[Statistic]]] = {"": _general, "dcp": _dcp}
 
 HANDLERS: dict[str, Handler] = {"stat": stat}

@@ -1,22 +1,24 @@
-"""Documents, one at a time: how they are written, joined, touched, deleted."""
+"""Commands that write one document: store, append, touch, delete."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from dcp.embedded.commands.documents import DocumentRef, body_of, document_ref, find, is_json, received_value
-from dcp.embedded.commands.reads import present, shown, unless_missing
-from dcp.embedded.connection import Handler, Refusal, ServerConnection, answer
+from dcp.embedded.commands.documents import DocumentRef, document_ref, find, is_json, received_value
+from dcp.embedded.commands.reads import document_response, existing, quiet_on_miss
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.document import body_of, inflate
+from dcp.embedded.refusals import Refusal
 from dcp.embedded.store import StoredItem
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 from dcp.wire.frame import Frame
 from dcp.wire.framing import RequestInfo
 from dcp.wire.memcached import Feature, Status
 
-# An expiry up to here counts from now, one above is a Unix time.
+# Seconds. As in memcached: an expiry up to 30 days counts from now, a larger one is a Unix time.
 _LONGEST_RELATIVE_EXPIRY = 30 * 24 * 3600
-_LARGEST_DOCUMENT = 20 << 20
-_LEVELS_OF_DURABILITY = (b"\x01", b"\x02", b"\x03")
+_LARGEST_BODY = 20 << 20
+_DURABILITY_LEVELS = (b"\x01", b"\x02", b"\x03")
 _KNOWN_INFOS = frozenset(map(int, RequestInfo))
 
 Condition = Callable[["StoredItem | None"], object]
@@ -29,14 +31,14 @@ def set_(connection: ServerConnection, frame: Frame) -> Frame:
 def add(connection: ServerConnection, frame: Frame) -> Frame:
     if frame.cas:
         raise Refusal(Status.EINVAL, "A document that is not there has no CAS")
-    return _store(connection, frame, _absent)
+    return _store(connection, frame, _missing)
 
 
 def replace(connection: ServerConnection, frame: Frame) -> Frame:
-    return _store(connection, frame, present)
+    return _store(connection, frame, existing)
 
 
-def _absent(old: StoredItem | None) -> None:
+def _missing(old: StoredItem | None) -> None:
     if old is not None:
         raise Refusal(Status.KEY_EEXISTS)
 
@@ -46,12 +48,12 @@ def _store(connection: ServerConnection, frame: Frame, check: Condition) -> Fram
     body = received_value(connection, frame)
     old = find(connection, ref)
     check(old)
-    expiry = absolute(connection, int(frame.fields["expiry"]))
+    expiry = absolute_expiry(connection, int(frame.fields["expiry"]))
     if old is not None and any(info.id == RequestInfo.PRESERVE_TTL for info in frame.frame_info):
         expiry = old.expiry
-    # What came compressed is kept so, but for the attributes that have to go with it.
+    # A compressed value is stored as it was sent, unless xattrs have to be joined with it.
     compressed = frame.value if frame.datatype & Datatype.SNAPPY else None
-    return written(connection, frame, ref, old, body, int(frame.fields["flags"]), expiry, compressed)
+    return write_document(connection, frame, ref, old, body, int(frame.fields["flags"]), expiry, compressed)
 
 
 def append(connection: ServerConnection, frame: Frame) -> Frame:
@@ -62,45 +64,46 @@ def prepend(connection: ServerConnection, frame: Frame) -> Frame:
     return _join(connection, frame, lambda old, new: new + old)
 
 
-def _join(connection: ServerConnection, frame: Frame, joined: Callable[[bytes, bytes], bytes]) -> Frame:
+def _join(connection: ServerConnection, frame: Frame, join: Callable[[bytes, bytes], bytes]) -> Frame:
     ref = document_ref(connection, frame)
-    more = received_value(connection, frame)
+    addition = received_value(connection, frame)
     old = find(connection, ref)
     if old is None:
         raise Refusal(Status.NOT_STORED)
-    return written(connection, frame, ref, old, joined(body_of(old), more), old.flags, old.expiry)
+    return write_document(connection, frame, ref, old, join(body_of(old), addition), old.flags, old.expiry)
 
 
 def get_and_touch(connection: ServerConnection, frame: Frame) -> Frame:
-    return shown(connection, frame, _touched(connection, frame))
+    return document_response(connection, frame, _touch(connection, frame))
 
 
 def touch(connection: ServerConnection, frame: Frame) -> Frame:
-    return answer(frame, cas=_touched(connection, frame).cas)
+    return response(frame, cas=_touch(connection, frame).cas)
 
 
-def _touched(connection: ServerConnection, frame: Frame) -> StoredItem:
+def _touch(connection: ServerConnection, frame: Frame) -> StoredItem:
     ref = document_ref(connection, frame)
-    old = present(find(connection, ref))
-    expiry = absolute(connection, int(frame.fields["expiry"]))
+    old = existing(find(connection, ref))
+    expiry = absolute_expiry(connection, int(frame.fields["expiry"]))
     if old.expiry == expiry:
+        # Nothing changes, so there is no new version and no seqno.
         return old
     return _put(connection, ref, old.value, old.flags, expiry, old.datatype)
 
 
 def delete(connection: ServerConnection, frame: Frame) -> Frame:
     ref = document_ref(connection, frame)
-    _check_infos(frame)
-    old = present(find(connection, ref))
+    _check_frame_info(frame)
+    old = existing(find(connection, ref))
     _check_cas(frame, old)
-    gone = connection.bucket.remove(ref.key, ref.collection_id, number=ref.vbucket.number)
-    return _stored(connection, frame, ref, present(gone))
+    tombstone = connection.bucket.remove(ref.key, ref.collection_id, number=ref.vbucket.number)
+    return _write_response(connection, frame, ref, existing(tombstone))
 
 
-# What all writes share.
+# Common parts of all writes.
 
 
-def written(
+def write_document(
     connection: ServerConnection,
     frame: Frame,
     ref: DocumentRef,
@@ -112,11 +115,16 @@ def written(
     *,
     number: int | None = None,
 ) -> Frame:
-    _check_infos(frame)
+    """Store a new version of a document and return the response.
+
+    `compressed` is the body as the client compressed it. `number` is the value of a counter, which its response has.
+    """
+    _check_frame_info(frame)
     _check_cas(frame, old)
-    if len(body) > _LARGEST_DOCUMENT:
+    if len(body) > _LARGEST_BODY:
         raise Refusal(Status.E2BIG)
     datatype = int(Datatype.JSON) if is_json(body) else 0
+    # Commands for whole documents change the body only: xattrs stay.
     if old is not None and old.datatype & Datatype.XATTR:
         value, datatype = _with_xattrs_of(old, body), datatype | Datatype.XATTR
     elif compressed is not None:
@@ -124,7 +132,7 @@ def written(
     else:
         value = body
     item = _put(connection, ref, value, flags, expiry, datatype)
-    return _stored(connection, frame, ref, item, {} if number is None else {"number": number})
+    return _write_response(connection, frame, ref, item, {} if number is None else {"number": number})
 
 
 def _put(
@@ -142,42 +150,48 @@ def _put(
 
 
 def _with_xattrs_of(old: StoredItem, body: bytes) -> bytes:
-    inflated = old._replace(value=body_of(old)) if old.datatype & Datatype.SNAPPY else old
-    return join_xattrs(split_xattrs(inflated.value)[0], body)
+    value = inflate(old.value) if old.datatype & Datatype.SNAPPY else old.value
+    return join_xattrs(split_xattrs(value)[0], body)
 
 
-def _stored(
+def _write_response(
     connection: ServerConnection,
     frame: Frame,
     ref: DocumentRef,
     item: StoredItem,
     fields: dict[str, int | bytes] | None = None,
 ) -> Frame:
-    token: dict[str, int | bytes] = {}
+    mutation_token: dict[str, int | bytes] = {}
     if connection.has(Feature.MUTATION_SEQNO):
-        token = {"vbuuid": ref.vbucket.log.newest.vbuuid, "seqno": item.seqno}
-    return answer(frame, fields={**token, **(fields or {})}, cas=item.cas)
+        mutation_token = {"vbuuid": ref.vbucket.log.newest.vbuuid, "seqno": item.seqno}
+    return response(frame, fields={**mutation_token, **(fields or {})}, cas=item.cas)
 
 
-def absolute(connection: ServerConnection, expiry: int) -> int:
+def absolute_expiry(connection: ServerConnection, expiry: int) -> int:
+    """Return the Unix time of an expiry that may count from now."""
     return connection.bucket.now + expiry if 0 < expiry <= _LONGEST_RELATIVE_EXPIRY else expiry
 
 
 def _check_cas(frame: Frame, old: StoredItem | None) -> None:
-    if frame.cas and present(old).cas != frame.cas:
+    if frame.cas and existing(old).cas != frame.cas:
         raise Refusal(Status.KEY_EEXISTS)
 
 
-def _check_infos(frame: Frame) -> None:
-    """A write is durable as soon as it is there: replicas have it then, or the bucket has none."""
+def _check_frame_info(frame: Frame) -> None:
+    """Refuse framing extras that are unknown or wrong.
+
+    Durability needs no more than this check: when a write is done, the replicas that exist have it.
+    """
     for info in frame.frame_info:
         if info.id not in _KNOWN_INFOS:
             raise Refusal(Status.UNKNOWN_FRAME_INFO)
-        if info.id == RequestInfo.DURABILITY and info.data[:1] not in _LEVELS_OF_DURABILITY:
+        if info.id == RequestInfo.DURABILITY and info.data[:1] not in _DURABILITY_LEVELS:
             raise Refusal(Status.DURABILITY_INVALID_LEVEL)
 
 
-def unless_done(handler: Handler) -> Handler:
+def quiet_on_success(handler: Handler) -> Handler:
+    """Return the quiet form of a write: it answers only if it fails."""
+
     def quiet(connection: ServerConnection, frame: Frame) -> None:
         handler(connection, frame)
 
@@ -195,8 +209,8 @@ _WRITES: dict[str, Handler] = {
 
 HANDLERS: dict[str, Handler] = {
     **_WRITES,
-    **{f"{name}q": unless_done(handler) for name, handler in _WRITES.items()},
+    **{f"{name}q": quiet_on_success(handler) for name, handler in _WRITES.items()},
     "touch": touch,
     "gat": get_and_touch,
-    "gatq": unless_missing(get_and_touch),
+    "gatq": quiet_on_miss(get_and_touch),
 }

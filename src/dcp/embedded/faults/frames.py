@@ -1,4 +1,4 @@
-"""Faults that see every frame of a stream, and leave some out, say some twice, or garble them."""
+"""Faults of frames: they leave frames of a stream out, repeat them, or change them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
-from dcp.embedded.faults.fault import Fault, Parts, number, option, positive, switch
+from dcp.embedded.faults.fault import Fault, Parts, option, positive
 from dcp.errors import FrameError
+from dcp.value_grammar import flag, whole_number
 from dcp.wire.dcp import DCP
 from dcp.wire.frame import Frame, dialect_of, encode, read_frame, split
 from dcp.wire.framing import stream_id
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
     from dcp.embedded.link import ServerLink
 
 _MARKER, _NOOP = "snapshot_marker", "dcp_noop"
-# Those whose stream id may be sent without counting it.
+# Messages whose stream id servers send without counting it in the header.
 _UNCOUNTED = frozenset(message.name for message in DCP.messages if any(form.stream_id_defect for form in message.sent))
 
 
 @dataclass
 class SnapshotProgress:
-    """Where a stream is in its snapshot, as its consumer sees it."""
+    """Last marker of a stream, its end seqno, and the number of items after it."""
 
     marker: bytes = b""
     end: int = 0
@@ -32,14 +33,15 @@ class SnapshotProgress:
 
 @dataclass(eq=False)
 class FrameFault(Fault):
-    """What a fault does to one frame is in `altered`."""
+    """Base of faults that decide frame by frame, in `altered`."""
 
+    # By link and opaque of the stream.
     _snapshots: WeakKeyDictionary[ServerLink, dict[int, SnapshotProgress]] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
     )
 
     def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
-        """What is sent instead of a frame of a node's own accord."""
+        """Return the frames that are sent instead of one that the node sends without being asked."""
         raise NotImplementedError
 
     def sending(self, link: ServerLink, parts: Parts) -> Parts:
@@ -48,7 +50,7 @@ class FrameFault(Fault):
             for _, raw in split(b"".join(parts)):
                 sent += self._sent(link, raw)
         except FrameError:
-            # Another fault garbled it.
+            # Another fault has put bytes there that are no frames.
             return parts
         return sent
 
@@ -62,7 +64,7 @@ class FrameFault(Fault):
         sent = self.altered(link, raw, frame, snapshot) if self._concerns(link, frame) else [raw]
         snapshot.items += "seqno" in frame.fields
         if not sent and frame.name != _NOOP:
-            # The client cannot acknowledge what it never gets.
+            # The client never receives these bytes and cannot acknowledge them, so they must not fill its window.
             link.connection.out.acknowledge(len(raw))
         return sent
 
@@ -72,7 +74,7 @@ class FrameFault(Fault):
 
 @dataclass(eq=False)
 class NoNoopsFault(FrameFault):
-    """The node never asks whether the client is still there."""
+    """Sends no no-ops, although the client has enabled them."""
 
     def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if frame.name != _NOOP:
@@ -83,9 +85,9 @@ class NoNoopsFault(FrameFault):
 
 @dataclass(eq=False)
 class BareMarkerFault(FrameFault):
-    """A snapshot is announced, and the connection breaks before its first item."""
+    """Closes the connection after a snapshot marker, before the first item."""
 
-    times: int | None = option(positive, "how many connections, at least 1", 1)
+    times: int | None = option(positive, "on how many connections", 1)
     _broken: WeakSet[ServerLink] = field(default_factory=WeakSet, init=False, repr=False)
 
     def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
@@ -97,6 +99,8 @@ class BareMarkerFault(FrameFault):
             link.connection.closing = True
         return [raw]
 
+    # A broken link stays concerned after the last hit: the frames that follow the marker must not be sent.
+
     def concerns(self, node: int, vbucket: int | None = None) -> bool:
         return bool(self._broken) or super().concerns(node, vbucket)
 
@@ -106,10 +110,10 @@ class BareMarkerFault(FrameFault):
 
 @dataclass(eq=False)
 class GapFault(FrameFault):
-    """Items are missing in the middle of every snapshot."""
+    """Leaves out items in the middle of every snapshot."""
 
-    items: int = option(positive, "how many in a row, at least 1", 1)
-    after: int = option(number, "how many of a snapshot are sent before", 1)
+    items: int = option(positive, "number of consecutive items", 1)
+    after: int = option(whole_number, "number of items of a snapshot that are sent before", 1)
 
     def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if "seqno" not in frame.fields or not self.after <= snapshot.items < self.after + self.items:
@@ -120,7 +124,7 @@ class GapFault(FrameFault):
 
 @dataclass(eq=False)
 class MissingTailFault(FrameFault):
-    """A snapshot lacks what should complete it: the next one begins, or the stream ends, before."""
+    """Leaves out the end of every snapshot: the next one begins, or the stream ends, without it."""
 
     def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if frame.fields.get("seqno") != snapshot.end:
@@ -131,9 +135,9 @@ class MissingTailFault(FrameFault):
 
 @dataclass(eq=False)
 class RepeatMarkerFault(FrameFault):
-    """A snapshot is announced again in its middle, with the same range, as change streams do."""
+    """Repeats the marker in the middle of a snapshot, with the same range, as change streams do."""
 
-    after: int = option(number, "how many of its items are sent before", 1)
+    after: int = option(whole_number, "number of items of the snapshot that are sent before", 1)
 
     def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if "seqno" not in frame.fields or snapshot.items != self.after or not snapshot.marker:
@@ -144,9 +148,9 @@ class RepeatMarkerFault(FrameFault):
 
 @dataclass(eq=False)
 class StreamIdsFault(FrameFault):
-    """Deletions and expirations have their stream id in the other form: counted in the header, or not."""
+    """Sends the stream ids of deletions and expirations in the other form: counted in the header, or not."""
 
-    counted: bool = option(switch, "whether the header counts it", False)
+    counted: bool = option(flag, "on if the header counts the stream id", False)
 
     def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         number = frame.stream_id

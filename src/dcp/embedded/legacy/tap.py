@@ -1,11 +1,12 @@
-"""The commands of a TAP client."""
+"""Commands of a TAP client: connect, deregister, change the filter."""
 
 from __future__ import annotations
 
-from dcp.embedded.connection import Handler, Hangup, Refusal, ServerConnection, answer
+from dcp.embedded.connection import Handler, ServerConnection, response
 from dcp.embedded.legacy.clients import clients_of
 from dcp.embedded.legacy.tap_messages import DIALECT
 from dcp.embedded.legacy.tap_stream import ServerTapStream
+from dcp.embedded.refusals import Hangup, Refusal
 from dcp.embedded.release import Release
 from dcp.errors import FrameError, RemoteProtocolError
 from dcp.wire.frame import Frame, dialect_of, encode, read_frame
@@ -15,12 +16,13 @@ from dcp.wire.tap import TAP_CONNECT, TapConnectFlag
 
 _TABLE = dialect_of(DIALECT)
 _CONNECT = _TABLE.by_name["tap_connect"]
+# Last release that speaks TAP.
 _LAST = Release.of(_CONNECT.until)
-_ANSWERED = [message.name for message in _TABLE.messages if message.sender is Side.PRODUCER]
+_ACKNOWLEDGED = [message.name for message in _TABLE.messages if message.sender is Side.PRODUCER]
 
 
 def connect(connection: ServerConnection, frame: Frame) -> None:
-    """The connection is one for TAP from now on; only a refusal is answered."""
+    """Turn the connection into a TAP connection. Only a refusal has a response."""
     try:
         body = TAP_CONNECT.decode(frame.value, frame.fields)
     except RemoteProtocolError:
@@ -35,32 +37,32 @@ def connect(connection: ServerConnection, frame: Frame) -> None:
     if registers and not clients.may_register(frame.key):
         raise Refusal(Status.NOT_SUPPORTED, "there are too many registered clients", close=True)
     stream = ServerTapStream(connection, flags, body.backfill or 0, as_specified=connection.dialect == DIALECT)
-    positions = clients.enter(frame.key, stream, registers) if frame.key else {}
-    connection.on_close.append(lambda: clients.leave(frame.key, stream))
+    positions = clients.connect(frame.key, stream, registers) if frame.key else {}
+    connection.on_close.append(lambda: clients.disconnect(frame.key, stream))
     connection.dialect = DIALECT
     connection.sources.append(stream)
     connection.timers.append(stream)
-    connection.answered.update(dict.fromkeys(_ANSWERED, stream.answered))
+    connection.response_handlers.update(dict.fromkeys(_ACKNOWLEDGED, stream.answered))
     stream.open(body.vbuckets or connection.node.vbuckets, dict(body.checkpoints or ()), positions)
 
 
 def deregister(connection: ServerConnection, frame: Frame) -> Frame:
-    """Forget how far a client is."""
+    """Forget the positions of a client."""
     clients_of(connection.node).registered.pop(frame.key, None)
-    return answer(frame)
+    return response(frame)
 
 
 def change_filter(connection: ServerConnection, frame: Frame) -> Frame:
-    """Let a client that is connected have other vbuckets."""
+    """Change the vbuckets of a connected client."""
     stream = clients_of(connection.node).connected.get(frame.key)
     if stream is None:
         raise Refusal(Status.KEY_ENOENT, "no such client is connected")
     try:
-        chosen = frame.body(DIALECT)
+        checkpoints = frame.body(DIALECT)
     except RemoteProtocolError:
         raise Refusal(Status.EINVAL) from None
-    stream.change_filter(dict(chosen))
-    return answer(frame)
+    stream.change_filter(dict(checkpoints))
+    return response(frame)
 
 
 HANDLERS: dict[str, Handler] = {
@@ -71,16 +73,17 @@ HANDLERS: dict[str, Handler] = {
 
 
 def unknown(connection: ServerConnection, frame: Frame) -> Frame | None:
-    """A command that the connection's dialect does not have: it is one of TAP's, where servers speak that too."""
+    """Handle a command that is unknown in the connection's dialect: up to 4.6 it may be one of TAP."""
     if connection.dialect != "dcp" or connection.bucket.release.number > _LAST.number:
         raise Refusal(connection.bucket.release.unknown_command)
     try:
         read = read_frame(encode(frame), _TABLE)
     except FrameError:
+        # Servers close the connection for a malformed TAP_CONNECT, and answer all others.
         if frame.fields["opcode"] == _CONNECT.opcode:
             raise Hangup from None
         raise Refusal(Status.EINVAL) from None
     handler = HANDLERS.get(read.name)
     if handler is None:
         raise Refusal(connection.bucket.release.unknown_command)
-    return None if handler(connection, read) is None else answer(frame)
+    return None if handler(connection, read) is None else response(frame)

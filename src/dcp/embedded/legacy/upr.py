@@ -1,4 +1,4 @@
-"""Both drafts of UPR: the commands of a consumer, and a vbucket's stream. What differs is in `Draft`."""
+"""Both drafts of UPR: commands of a consumer, and streams. `Draft` has the differences between them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dcp.columns.rows import RowEncoder
-from dcp.embedded.connection import Handler, Refusal, ServerConnection, answer
-from dcp.embedded.legacy.backfill import Run, items_of
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.legacy.backfill import ItemRun, items_of
 from dcp.embedded.outbox import Outbox
+from dcp.embedded.refusals import Refusal
 from dcp.embedded.rollback import Resume, rollback_point
 from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.wire.body import FAILOVER_LOG
@@ -19,21 +20,22 @@ from dcp.wire.memcached import Status, VbucketState
 from dcp.wire.upr2 import StreamEnd
 from dcp.wire.upr2 import VbucketState as StateOfDraft2
 
-_Answer = Callable[[Frame, Status, int], Frame]
+_Respond = Callable[[Frame, Status, int], Frame]
 _STREAMED = (VbucketState.ACTIVE, VbucketState.REPLICA)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What is a draft's own.
+    """Differences of a draft.
 
-    answers: how a stream request is answered, with the seqno to go back to. ends: the message that ends a
-    stream, and its fields. strict: whether it has words for a history that is unknown, and for a second stream.
+    `respond` builds the response to a stream request from a status and the seqno to roll back to. `ends` are the
+    messages that end a stream, with their fields. `strict` says whether the draft has statuses for an unknown history
+    and for a second stream of a vbucket.
     """
 
     dialect: str
     magic: Magic
-    answers: _Answer
+    respond: _Respond
     ends: Mapping[StreamEnd, tuple[str, Mapping[str, int]]]
     strict: bool
 
@@ -41,7 +43,7 @@ class Draft:
         return _ENCODERS[self.dialect]
 
 
-def _answer_1(request: Frame, status: Status, seqno: int) -> Frame:
+def _respond_1(request: Frame, status: Status, seqno: int) -> Frame:
     name, fields = {
         Status.SUCCESS: ("stream_ok", {}),
         Status.NOT_MY_VBUCKET: ("not_my_vbucket", {}),
@@ -50,8 +52,8 @@ def _answer_1(request: Frame, status: Status, seqno: int) -> Frame:
     return Frame(name, Magic.RESPONSE, request.opaque, vbucket=request.vbucket, fields=fields)
 
 
-def _answer_2(request: Frame, status: Status, seqno: int) -> Frame:
-    return answer(request, status, fields={"rollback_seqno": seqno} if status is Status.ROLLBACK else None)
+def _respond_2(request: Frame, status: Status, seqno: int) -> Frame:
+    return response(request, status, fields={"rollback_seqno": seqno} if status is Status.ROLLBACK else None)
 
 
 _DRAFTS = {
@@ -60,7 +62,7 @@ _DRAFTS = {
         Draft(
             "upr1",
             Magic.RESPONSE,
-            _answer_1,
+            _respond_1,
             {
                 StreamEnd.OK: ("stream_end_ok", {}),
                 StreamEnd.STATE_CHANGED: ("stream_end_state_changed", {}),
@@ -70,7 +72,7 @@ _DRAFTS = {
         Draft(
             "upr2",
             Magic.REQUEST,
-            _answer_2,
+            _respond_2,
             {reason: ("stream_end", {"reason": int(reason)}) for reason in StreamEnd},
             strict=True,
         ),
@@ -80,9 +82,9 @@ _ENCODERS = {dialect: RowEncoder(dialect, StoredItem._fields) for dialect in _DR
 
 
 class ServerUprStream:
-    """Sends a vbucket's items above one seqno, until a snapshot has reached another one.
+    """Sends the items of a vbucket above `start`, until a snapshot has reached `end`.
 
-    hands_over: the consumer's copy becomes the active one at the end, and ours is dead.
+    With `hands_over`, the consumer takes the vbucket over at the end, and this copy becomes dead.
     """
 
     def __init__(
@@ -97,15 +99,15 @@ class ServerUprStream:
         self._hands_over = hands_over
         self._state = vbucket.state
         self._started = self._in_snapshot = False
-        self._run = Run(vbucket.number, [])
+        self._run = ItemRun(vbucket.number, [])
 
     def write(self, out: Outbox) -> None:
-        """Write what there is to send, as far as there is room."""
+        """Write frames until there is nothing more to send or no more room."""
         while out.open and not self.ended and self._step(out):
             pass
 
     def _step(self, out: Outbox) -> bool:
-        """Send something; False if there is nothing to send yet."""
+        """Do one step; return False if there is nothing to send."""
         if not self._started:
             self._started = True
             self._send("stream_start", out)
@@ -136,7 +138,7 @@ class ServerUprStream:
         items = items_of(self.vbucket, self.cursor, self.vbucket.high_seqno)
         self.cursor = self.vbucket.high_seqno
         if items:
-            self._run = Run(self.vbucket.number, items)
+            self._run = ItemRun(self.vbucket.number, items)
             self._in_snapshot = True
             self._send("snapshot_start", out)
 
@@ -151,24 +153,25 @@ class ServerUprStream:
 
 
 def stream_request(connection: ServerConnection, frame: Frame) -> Frame:
-    """The key, a group's name, means nothing to us."""
+    """Grant or refuse a stream. The key, the name of a group, has no effect."""
     draft, numbers = _DRAFTS[connection.dialect], frame.fields
     vbucket = connection.node.vbucket(frame.vbucket)
     if vbucket is None or vbucket.state not in _STREAMED:
-        return draft.answers(frame, Status.NOT_MY_VBUCKET, 0)
+        return draft.respond(frame, Status.NOT_MY_VBUCKET, 0)
     start, end, vbuuid, high = (int(numbers[name]) for name in ("start_seqno", "end_seqno", "vbuuid", "high_seqno"))
     if draft.strict:
         _check(connection, vbucket, start, end, vbuuid)
-    # The history begins where the consumer says, and it has all up to its start.
+    # The drafts have no snapshot in the request: the consumer has received everything up to its start.
     resume = Resume(start, vbuuid, min(high, start), start)
     point = rollback_point(resume, vbucket.log, vbucket.high_seqno, vbucket.purge_seqno)
     if point is not None:
-        return draft.answers(frame, Status.ROLLBACK, point)
+        return draft.respond(frame, Status.ROLLBACK, point)
     hands_over = draft.strict and bool(int(numbers["flags"]) & StreamFlag.TAKE_OVER)
+    # Draft 1 has no status for a second stream of a vbucket: the new one replaces the old one.
     for other in _streams_of(connection, frame.vbucket):
         connection.sources.remove(other)
     connection.sources.append(ServerUprStream(draft, vbucket, frame.opaque, start, end, hands_over=hands_over))
-    return draft.answers(frame, Status.SUCCESS, 0)
+    return draft.respond(frame, Status.SUCCESS, 0)
 
 
 def _check(connection: ServerConnection, vbucket: VbucketStore, start: int, end: int, vbuuid: int) -> None:
@@ -188,10 +191,10 @@ def _streams_of(connection: ServerConnection, vbucket: int) -> list[ServerUprStr
 def failover_log(connection: ServerConnection, frame: Frame) -> Frame:
     draft, vbucket = _DRAFTS[connection.dialect], connection.node.vbucket(frame.vbucket)
     if vbucket is None:
-        return draft.answers(frame, Status.NOT_MY_VBUCKET, 0)
+        return draft.respond(frame, Status.NOT_MY_VBUCKET, 0)
     value = FAILOVER_LOG.encode(vbucket.log)
     if draft.strict:
-        return answer(frame, value=value)
+        return response(frame, value=value)
     return Frame("failover_log", Magic.RESPONSE, frame.opaque, vbucket=frame.vbucket, value=value)
 
 
