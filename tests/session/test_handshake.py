@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 import dcp
-from dcp.embedded.bucket import Bucket
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.bucket import BucketStore
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.handlers import HANDLERS
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.embedded.users import User
 from dcp.errors import AuthenticationError, DcpError, LocalProtocolError, RemoteProtocolError, ServerError
 from dcp.position import Progress, StreamPosition
@@ -37,8 +37,8 @@ def released(version: str) -> tuple[int, ...]:
     "version", ["3.0", "4.0", "4.6", "5.0", "5.5", "6.0", "6.5", "6.6", "7.0", "7.2", "7.6", "8.0", "8.5"]
 )
 def test_every_generation_of_servers_is_agreed_with(version: str) -> None:
-    bucket = Bucket("travel", vbuckets=4, generation=Generation.of(version), clock=lambda: 1e9, seed=1)
-    talk = Conversation(bucket, bucket.nodes[0], HANDLERS, users={"alice": User("alice", PASSWORD)})
+    bucket = BucketStore("travel", vbuckets=4, release=Release.of(version), clock=lambda: 1e9, seed=1)
+    talk = ServerConnection(bucket, bucket.nodes[0], HANDLERS, users={"alice": User("alice", PASSWORD)})
     mechanism = None if released(version) >= (5, 0) else "PLAIN"
     wishes = ConnectionSettings("t", "travel", WISHES.credentials, mechanism, xattrs=True, values=False)
     session = Session(wishes, decoder, 0.0)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dcp
-from dcp.embedded.manifest import Manifest
+from dcp.embedded.manifest import BucketManifest
 from dcp.embedded.store import SystemItem
 from dcp.embedded.system_event import system_event
 from dcp.wire.dcp import SystemEvent
@@ -71,8 +71,8 @@ CHANGES = st.lists(
 )
 
 
-def events(changes: list[tuple[str, int]]) -> tuple[Manifest, list[SystemItem]]:
-    truth = Manifest()
+def events(changes: list[tuple[str, int]]) -> tuple[BucketManifest, list[SystemItem]]:
+    truth = BucketManifest()
     items: list[SystemItem] = []
     for n, (what, pick) in enumerate(changes):
         scope = truth.scopes[pick % len(truth.scopes)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dcp
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.handlers import HANDLERS_OF
 from dcp.errors import LocalProtocolError, RemoteProtocolError, ServerError
 from dcp.position import UNKNOWN_END, FailoverLog, Progress, StreamPosition
@@ -51,7 +51,7 @@ class UprWorld(World):
 
     def connect(self) -> None:
         self.count("connections")
-        self.talk = Conversation(self.bucket, self.bucket.nodes[self.active()], HANDLERS_OF[self.draft], self.draft)
+        self.talk = ServerConnection(self.bucket, self.bucket.nodes[self.active()], HANDLERS_OF[self.draft], self.draft)
         self.session = made_ready(
             UprSession(ConnectionSettings("", ""), lambda _: dcp.Decoder(self.draft, columns=COLUMNS), 0.0), Agreement()
         )

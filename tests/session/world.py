@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import dcp
 from dcp.embedded import topology
-from dcp.embedded.bucket import Bucket
+from dcp.embedded.bucket import BucketStore
 from dcp.embedded.commands.dcp import HANDLERS
-from dcp.embedded.conversation import Conversation
-from dcp.embedded.conversation import Session as Features
-from dcp.embedded.manifest import Change, Manifest
-from dcp.embedded.release import Generation
-from dcp.embedded.store import Item
+from dcp.embedded.connection import ConnectionState as Features
+from dcp.embedded.connection import ServerConnection
+from dcp.embedded.manifest import BucketManifest, ManifestStep
+from dcp.embedded.release import Release
+from dcp.embedded.store import StoredItem
 from dcp.position import Progress, StreamPosition
 from dcp.session.events import Event, StreamAccepted, StreamEnded, StreamRefused, StreamRolledBack
 from dcp.session.handshake import Agreement
@@ -65,22 +65,22 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = pick = random.Random(seed)
         self.clock = 1_000_000.0
-        self.generation = Generation.of(pick.choice(self.generations))
-        self.collections = self.generation.release >= (7, 0) and pick.random() < 0.7
-        self.bucket = Bucket(
+        self.release = Release.of(pick.choice(self.generations))
+        self.collections = self.release.number >= (7, 0) and pick.random() < 0.7
+        self.bucket = BucketStore(
             "b",
             nodes=2,
             vbuckets=VBUCKETS,
             replicas=1,
-            generation=self.generation,
+            release=self.release,
             clock=lambda: self.clock,
             seed=seed,
-            history=self.generation.release >= (7, 2) and pick.random() < 0.3,
+            history=self.release.number >= (7, 2) and pick.random() < 0.3,
         )
         for number in range(VBUCKETS):
             if self.bucket.owners[number][0] != 0:
                 self.move(number)
-        self.bucket.set_lag(pick.choice([0, 1, 3, 8]))
+        self.bucket.set_replica_lag(pick.choice([0, 1, 3, 8]))
         if self.collections:
             self.manage(*self.bucket.manifest.create_collection("_default", "lasting"))
         self.controls = self._controls()
@@ -93,7 +93,7 @@ class World:
         }
         # Every change of the present history, in order.
         self.versions: dict[int, list[Row]] = {vbucket: [] for vbucket in range(VBUCKETS)}
-        self.talk: Conversation | None = None
+        self.talk: ServerConnection | None = None
         self.session: Session | None = None
         self.waiting: list[Delivery] = []
         self.counts: dict[str, int] = {}
@@ -144,7 +144,7 @@ class World:
         if self.random.random() < 0.7:
             size = self.random.choice([0, 3, 40])
             value = b"%d." % self.random.getrandbits(32) + b"x" * size
-            item: Item | None = self.bucket.store(key, value, collection_id=collection)
+            item: StoredItem | None = self.bucket.store(key, value, collection_id=collection)
         else:
             item = self.bucket.remove(key, collection, event=self.random.choice(["deletion", "expiration"]))
         if item is not None:
@@ -152,12 +152,12 @@ class World:
             value_of = item.value if item.alive else None
             self.versions[vbucket].append((item.seqno, (collection, key), value_of))
 
-    def manage(self, manifest: Manifest, changes: list[Change]) -> None:
+    def manage(self, manifest: BucketManifest, changes: list[ManifestStep]) -> None:
         """Changes of collections are never lost: the cluster's manager sees to that."""
-        lag = self.bucket.lag
-        self.bucket.set_lag(0)
+        lag = self.bucket.replica_lag
+        self.bucket.set_replica_lag(0)
         self.bucket.change_manifest(manifest, changes)
-        self.bucket.set_lag(lag)
+        self.bucket.set_replica_lag(lag)
 
     def write_some(self) -> None:
         for _ in range(self.random.randrange(1, 12)):
@@ -193,28 +193,28 @@ class World:
 
     def purge(self) -> None:
         """Tombstones go. A stream that still needs them is ended by servers."""
-        lag = self.bucket.lag
-        self.bucket.set_lag(0)
+        lag = self.bucket.replica_lag
+        self.bucket.set_replica_lag(0)
         for node in self.bucket.nodes:
             for vbucket in node.vbuckets.values():
                 vbucket.purge()
-        self.bucket.set_lag(lag)
+        self.bucket.set_replica_lag(lag)
         self.hang_up()
 
-    def leave_memory(self) -> None:
+    def evict_checkpoint(self) -> None:
         for node in self.bucket.nodes:
             for vbucket in node.vbuckets.values():
-                vbucket.leave_memory()
+                vbucket.evict_checkpoint()
 
     # ------------------------------------------------------------------ the connection
 
     def connect(self) -> None:
         self.count("connections")
         node = self.bucket.nodes[self.active()]
-        new = {Feature.XERROR} if self.generation.release >= (5, 0) else set()
+        new = {Feature.XERROR} if self.release.number >= (5, 0) else set()
         features = {Feature.SNAPPY, Feature.XATTR, *new} | ({Feature.COLLECTIONS} if self.collections else set())
-        self.talk = Conversation(self.bucket, node, HANDLERS, session=Features(features=frozenset(features)))
-        flags = OpenFlag.PRODUCER | (OpenFlag.INCLUDE_DELETE_TIMES if self.generation.release >= (5, 5) else 0)
+        self.talk = ServerConnection(self.bucket, node, HANDLERS, state=Features(features=frozenset(features)))
+        flags = OpenFlag.PRODUCER | (OpenFlag.INCLUDE_DELETE_TIMES if self.release.number >= (5, 5) else 0)
         self._command(Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=b"c"))
         settings = self.controls | {"connection_buffer_size": str(self.window)}
         taken = [
@@ -442,6 +442,6 @@ ACTIONS = {
     World.crash: 2,
     World.fail_over: 3,
     World.purge: 2,
-    World.leave_memory: 3,
+    World.evict_checkpoint: 3,
     World.change_collections: 3,
 }

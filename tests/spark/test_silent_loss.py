@@ -122,7 +122,7 @@ def test_the_high_seqno_is_that_of_the_owner_in_the_map() -> None:
             # The replica is promoted, and the map does not show it yet.
             promoted = bucket.nodes[1].vbuckets[0]
             promoted.state = VbucketState.ACTIVE
-            promoted.log = promoted.log.begin(bucket.new_branch(), promoted.high_seqno)
+            promoted.log = promoted.log.begin(bucket.new_vbuuid(), promoted.high_seqno)
         with dcp.connect(cluster.url) as client:
             assert client.high_seqnos() == {0: 4}
 

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 
 from dcp.embedded import Cluster
-from dcp.embedded.faults import describe
+from dcp.embedded.faults import describe_faults
 from dcp.embedded.server import Traffic
 from dcp.wire import DIALECTS
 
@@ -52,7 +52,7 @@ def _fault(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) 
 
 def _list_faults(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(describe())
+        click.echo(describe_faults())
         ctx.exit()
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dcp.embedded.explanation import explain
-from dcp.embedded.release import Generation
+from dcp.embedded.refusals import error_value
+from dcp.embedded.release import Release
 from dcp.wire.memcached import Status
 
 JSON = b'{"error":{"context":"why"}}', 1
@@ -27,8 +27,8 @@ NOTHING = b"", 0
     ],
 )
 def test_each_release_explains_in_its_way(version: str, status: Status, said: tuple[bytes, int]) -> None:
-    assert explain(status, "why", Generation.of(version)) == said
+    assert error_value(status, "why", Release.of(version)) == said
 
 
 def test_where_there_is_nothing_to_explain_nothing_is_said() -> None:
-    assert explain(Status.ERANGE, "", Generation.of("7.0")) == NOTHING
+    assert error_value(Status.ERANGE, "", Release.of("7.0")) == NOTHING

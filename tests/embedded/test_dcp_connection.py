@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp import Frame, decode, encode
-from dcp.embedded.compression import deflate
-from dcp.embedded.connection import IDLE_TIMEOUT
-from dcp.embedded.store import Item
+from dcp.embedded.dcp_connection import IDLE_TIMEOUT
+from dcp.embedded.document import deflate
+from dcp.embedded.store import StoredItem
 from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
 from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status, VbucketState
-from tests.embedded.talking import ALL, Consumer, bucket, filled, named
+from tests.embedded.raw_client import ALL_FEATURES, DcpClient, filled_bucket, make_bucket, summaries
 
 # Opening.
 
 
-def opened(version: str, flags: int, features: frozenset[Feature] = ALL) -> int:
+def opened(version: str, flags: int, features: frozenset[Feature] = ALL_FEATURES) -> int:
     """The status that an open request gets."""
-    made = bucket(version)
-    consumer = Consumer(made, features=features)
-    consumer.talk.session.opened = False
-    return consumer.ask("open", fields={"flags": flags}, key=b"again").status
+    made = make_bucket(version)
+    consumer = DcpClient(made, features=features)
+    consumer.connection.state.opened = False
+    return consumer.request("open", fields={"flags": flags}, key=b"again").status
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,19 @@ def test_skipping_deletes_needs_collections() -> None:
 
 
 def test_a_connection_closes_an_older_one_of_its_name() -> None:
-    made = bucket()
-    first, other, second = Consumer(made, name=b"a"), Consumer(made, name=b"b"), Consumer(made, name=b"a")
-    assert (first.talk.closing, other.talk.closing, second.talk.closing) == (True, False, False)
-    first.talk.closed()
-    third = Consumer(made, name=b"a")
-    assert (second.talk.closing, third.talk.closing) == (True, False)
+    made = make_bucket()
+    first, other, second = DcpClient(made, name=b"a"), DcpClient(made, name=b"b"), DcpClient(made, name=b"a")
+    assert (first.connection.closing, other.connection.closing, second.connection.closing) == (True, False, False)
+    first.connection.closed()
+    third = DcpClient(made, name=b"a")
+    assert (second.connection.closing, third.connection.closing) == (True, False)
 
 
 @pytest.mark.parametrize("version", ["3.1", "6.0"])
 def test_old_servers_hang_up_on_a_second_open(version: str) -> None:
-    consumer = Consumer(bucket(version), features=())
-    consumer.tell(Frame("open", Magic.REQUEST, 1, fields={"flags": 1}, key=b"again"))
-    assert (consumer.hear(), consumer.talk.closing) == ([], True)
+    consumer = DcpClient(make_bucket(version), features=())
+    consumer.send(Frame("open", Magic.REQUEST, 1, fields={"flags": 1}, key=b"again"))
+    assert (consumer.receive(), consumer.connection.closing) == ([], True)
 
 
 # Controls.
@@ -100,11 +100,11 @@ def test_old_servers_hang_up_on_a_second_open(version: str) -> None:
     ],
 )
 def test_controls_are_taken_as_each_release_takes_them(version: str, name: str, value: str, status: int) -> None:
-    assert Consumer(bucket(version)).control(name, value) == status
+    assert DcpClient(make_bucket(version)).control(name, value) == status
 
 
 def test_stream_ids_and_sync_writes_exclude_each_other() -> None:
-    first, second = Consumer(bucket()), Consumer(bucket())
+    first, second = DcpClient(make_bucket()), DcpClient(make_bucket())
     assert first.control("enable_stream_id", "true") == second.control("enable_sync_writes", "true") == 0
     assert first.control("enable_sync_writes", "true") == Status.NOT_SUPPORTED
     assert second.control("enable_stream_id", "true") == Status.NOT_SUPPORTED
@@ -115,63 +115,63 @@ def test_stream_ids_and_sync_writes_exclude_each_other() -> None:
 
 @pytest.mark.parametrize(("version", "status"), [("6.6", Status.COLLECTIONS_MANIFEST_IS_AHEAD), ("7.0", 0)])
 def test_a_manifest_ahead_of_the_node_counted_for_a_while(version: str, status: int) -> None:
-    made, _ = filled(1, version)
-    consumer = Consumer(made)
-    consumer.tell_stream(chosen={"uid": "5"})
-    assert consumer.hear()[0].status == status
+    made, _ = filled_bucket(1, version)
+    consumer = DcpClient(made)
+    consumer.send_stream_request(chosen={"uid": "5"})
+    assert consumer.receive()[0].status == status
 
 
 def test_a_takeover_is_refused() -> None:
-    made, _ = filled()
-    assert Consumer(made).refused(flags=StreamFlag.TAKE_OVER).status == Status.NOT_SUPPORTED
+    made, _ = filled_bucket()
+    assert DcpClient(made).refused_stream(flags=StreamFlag.TAKE_OVER).status == Status.NOT_SUPPORTED
 
 
 def test_who_asks_for_a_collection_that_is_not_there_learns_the_manifest() -> None:
-    made = bucket()
+    made = make_bucket()
     made.change_manifest(*made.manifest.create_scope("s"))
-    consumer = Consumer(made)
+    consumer = DcpClient(made)
     for chosen, status in (
         ({"collections": ["99"]}, Status.UNKNOWN_COLLECTION),
         ({"scope": "99"}, Status.UNKNOWN_SCOPE),
     ):
-        answer = consumer.refused(chosen=chosen)
+        answer = consumer.refused_stream(chosen=chosen)
         assert (answer.status, answer.datatype, answer.body()) == (status, Datatype.JSON, {"manifest_uid": "1"})
 
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_closed_stream_ends_with_words_only_for_who_wants_them(told: bool) -> None:
-    made, vbucket = filled()
+    made, vbucket = filled_bucket()
     control = "send_stream_end_on_client_close_stream"
-    consumer = Consumer(made, controls={control: "true"} if told else {})
+    consumer = DcpClient(made, controls={control: "true"} if told else {})
     consumer.stream()
-    consumer.tell(Frame("close_stream", Magic.REQUEST, 3))
-    answer, *rest = consumer.hear()
-    assert (answer.status, named(rest)) == (Status.SUCCESS, [("end", StreamEnd.CLOSED)] if told else [])
-    vbucket.put(Item("mutation", 6, b"later"))
-    assert consumer.hear() == []
-    assert consumer.close().status == Status.KEY_ENOENT
+    consumer.send(Frame("close_stream", Magic.REQUEST, 3))
+    answer, *rest = consumer.receive()
+    assert (answer.status, summaries(rest)) == (Status.SUCCESS, [("end", StreamEnd.CLOSED)] if told else [])
+    vbucket.put(StoredItem("mutation", 6, b"later"))
+    assert consumer.receive() == []
+    assert consumer.close_stream().status == Status.KEY_ENOENT
 
 
 def test_a_stream_may_be_asked_for_again_right_after_it_was_closed() -> None:
-    made, _ = filled(1)
-    consumer = Consumer(made, controls={"send_stream_end_on_client_close_stream": "true"})
+    made, _ = filled_bucket(1)
+    consumer = DcpClient(made, controls={"send_stream_end_on_client_close_stream": "true"})
     consumer.stream()
-    assert consumer.refused().status == Status.KEY_EEXISTS
-    consumer.tell(Frame("close_stream", Magic.REQUEST, 3))
-    consumer.tell_stream(opaque=8)
-    assert [frame.status for frame in consumer.hear() if frame.kind.answers] == [Status.SUCCESS] * 2
+    assert consumer.refused_stream().status == Status.KEY_EEXISTS
+    consumer.send(Frame("close_stream", Magic.REQUEST, 3))
+    consumer.send_stream_request(opaque=8)
+    assert [frame.status for frame in consumer.receive() if frame.kind.answers] == [Status.SUCCESS] * 2
 
 
 def test_many_streams_have_their_turns() -> None:
-    made = bucket(vbuckets=3)
+    made = make_bucket(vbuckets=3)
     for vbucket in made.actives():
         for n in range(1, 400):
-            vbucket.put(Item("mutation", n, b"k%d" % n, bytes(1000)))
-    consumer = Consumer(made, controls={"connection_buffer_size": "100000"})
+            vbucket.put(StoredItem("mutation", n, b"k%d" % n, bytes(1000)))
+    consumer = DcpClient(made, controls={"connection_buffer_size": "100000"})
     for number in range(3):
-        consumer.tell_stream(vbucket=number, opaque=number)
+        consumer.send_stream_request(vbucket=number, opaque=number)
     heard: list[Frame] = []
-    while frames := consumer.hear():
+    while frames := consumer.receive():
         heard += frames
         consumer.acknowledge(100_000)
     changes = [frame.vbucket for frame in heard if frame.name == "mutation"]
@@ -182,66 +182,66 @@ def test_many_streams_have_their_turns() -> None:
 # Noops and silence.
 
 
-def noop_opaque(consumer: Consumer) -> int:
-    [frame] = [frame for frame in consumer.hear() if frame.name == "dcp_noop"]
+def noop_opaque(consumer: DcpClient) -> int:
+    [frame] = [frame for frame in consumer.receive() if frame.name == "dcp_noop"]
     return frame.opaque
 
 
-def answer_noop(consumer: Consumer, opaque: int) -> None:
-    consumer.tell(Frame("dcp_noop", Magic.RESPONSE, opaque))
+def answer_noop(consumer: DcpClient, opaque: int) -> None:
+    consumer.send(Frame("dcp_noop", Magic.RESPONSE, opaque))
 
 
-def wait(consumer: Consumer) -> None:
+def wait(consumer: DcpClient) -> None:
     """Until the next thing is due."""
-    due = consumer.talk.due()
+    due = consumer.connection.due()
     assert due is not None
     consumer.now = due
-    consumer.talk.tick(due)
+    consumer.connection.tick(due)
 
 
 def test_noops_come_in_their_interval_as_long_as_they_are_answered() -> None:
-    consumer = Consumer(bucket(), controls={"set_noop_interval": "2.5"}, now=100.0)
+    consumer = DcpClient(make_bucket(), controls={"set_noop_interval": "2.5"}, now=100.0)
     times = []
     for _ in range(4):
         wait(consumer)
         times.append(consumer.now)
         answer_noop(consumer, noop_opaque(consumer))
     assert [later - earlier for earlier, later in pairwise([100.0, *times])] == [2.5] * 4
-    consumer.talk.tick(consumer.now + 2.4)
-    assert consumer.hear() == []
+    consumer.connection.tick(consumer.now + 2.4)
+    assert consumer.receive() == []
 
 
 def test_a_wrong_answer_to_a_noop_closes() -> None:
-    consumer = Consumer(bucket())
+    consumer = DcpClient(make_bucket())
     wait(consumer)
     answer_noop(consumer, noop_opaque(consumer) + 1)
-    assert consumer.talk.closing
+    assert consumer.connection.closing
 
 
 def test_noops_pass_a_full_window() -> None:
-    made, _ = filled()
-    consumer = Consumer(made, controls={"connection_buffer_size": "1"})
+    made, _ = filled_bucket()
+    consumer = DcpClient(made, controls={"connection_buffer_size": "1"})
     consumer.stream()
     wait(consumer)
     assert noop_opaque(consumer)
 
 
 def test_who_is_silent_for_too_long_is_disconnected_and_anything_said_counts() -> None:
-    consumer = Consumer(bucket())
+    consumer = DcpClient(make_bucket())
     wait(consumer)
     first = noop_opaque(consumer)
     consumer.now = IDLE_TIMEOUT - 1
     answer_noop(consumer, first)
-    consumer.talk.tick(consumer.now)
-    assert not consumer.talk.closing
+    consumer.connection.tick(consumer.now)
+    assert not consumer.connection.closing
     assert noop_opaque(consumer) != first
-    assert consumer.talk.due() == 2 * IDLE_TIMEOUT - 1
+    assert consumer.connection.due() == 2 * IDLE_TIMEOUT - 1
     wait(consumer)
-    assert consumer.talk.closing
+    assert consumer.connection.closing
 
 
 def test_without_noops_silence_is_no_fault() -> None:
-    assert Consumer(bucket(), controls={"enable_noop": "false"}).talk.due() is None
+    assert DcpClient(make_bucket(), controls={"enable_noop": "false"}).connection.due() is None
 
 
 @pytest.mark.parametrize(
@@ -255,15 +255,15 @@ def test_without_noops_silence_is_no_fault() -> None:
     ],
 )
 def test_what_only_a_producer_may_say_disconnects(name: str, fields: dict[str, int], key: bytes) -> None:
-    consumer = Consumer(bucket())
-    consumer.tell(Frame(name, Magic.REQUEST, 1, fields=fields, key=key))
-    assert (consumer.hear(), consumer.talk.closing) == ([], True)
+    consumer = DcpClient(make_bucket())
+    consumer.send(Frame(name, Magic.REQUEST, 1, fields=fields, key=key))
+    assert (consumer.receive(), consumer.connection.closing) == ([], True)
 
 
 def test_a_flush_is_not_supported() -> None:
-    consumer = Consumer(bucket())
-    assert consumer.ask("stream_flush").status == Status.NOT_SUPPORTED
-    assert not consumer.talk.closing
+    consumer = DcpClient(make_bucket())
+    assert consumer.request("stream_flush").status == Status.NOT_SUPPORTED
+    assert not consumer.connection.closing
 
 
 # Flow control.
@@ -271,10 +271,10 @@ def test_a_flush_is_not_supported() -> None:
 
 @given(window=st.integers(1, 3000), sizes=st.lists(st.integers(0, 900), min_size=1, max_size=20), data=st.data())
 def test_no_window_is_exceeded_by_more_than_a_message(window: int, sizes: list[int], data: st.DataObject) -> None:
-    made, vbucket = filled(0)
+    made, vbucket = filled_bucket(0)
     for n, size in enumerate(sizes, 1):
-        vbucket.put(Item("mutation", n, b"k%d" % n, bytes(size)))
-    consumer = Consumer(made, controls={"connection_buffer_size": str(window)})
+        vbucket.put(StoredItem("mutation", n, b"k%d" % n, bytes(size)))
+    consumer = DcpClient(made, controls={"connection_buffer_size": str(window)})
     outstanding, heard = 0, []
     frames = consumer.stream(0, len(sizes))
     while True:
@@ -289,30 +289,30 @@ def test_no_window_is_exceeded_by_more_than_a_message(window: int, sizes: list[i
         consumer.acknowledge(count)
         # What is acknowledged beyond what was sent counts for nothing.
         outstanding = max(0, outstanding - count)
-        frames = consumer.hear()
+        frames = consumer.receive()
     assert [frame.fields["seqno"] for frame in heard if frame.name == "mutation"] == list(range(1, len(sizes) + 1))
 
 
 def test_a_document_larger_than_window_and_buffer_is_sent_whole() -> None:
-    made, vbucket = filled(0)
-    vbucket.put(Item("mutation", 1, b"large", bytes(1 << 20)))
-    vbucket.put(Item("mutation", 2, b"small"))
-    consumer = Consumer(made, controls={"connection_buffer_size": "100"})
+    made, vbucket = filled_bucket(0)
+    vbucket.put(StoredItem("mutation", 1, b"large", bytes(1 << 20)))
+    vbucket.put(StoredItem("mutation", 2, b"small"))
+    consumer = DcpClient(made, controls={"connection_buffer_size": "100"})
     assert [len(frame.value) for frame in consumer.stream()] == [0, 1 << 20]
     consumer.acknowledge(1 << 21)
-    assert named(consumer.hear()) == [("mutation", 2)]
+    assert summaries(consumer.receive()) == [("mutation", 2)]
 
 
 def test_switching_the_window_off_forgets_what_is_outstanding() -> None:
-    made, vbucket = filled(3)
-    consumer = Consumer(made, controls={"connection_buffer_size": "1"})
-    assert named(consumer.stream()) == [("marker", 0, 3, 5)]
-    assert consumer.talk.out.stalled
-    consumer.tell(Frame("control", Magic.REQUEST, 1, key=b"connection_buffer_size", value=b"0"))
-    assert named(consumer.hear()[1:]) == [("mutation", n) for n in (1, 2, 3)]
+    made, vbucket = filled_bucket(3)
+    consumer = DcpClient(made, controls={"connection_buffer_size": "1"})
+    assert summaries(consumer.stream()) == [("marker", 0, 3, 5)]
+    assert consumer.connection.out.stalled
+    consumer.send(Frame("control", Magic.REQUEST, 1, key=b"connection_buffer_size", value=b"0"))
+    assert summaries(consumer.receive()[1:]) == [("mutation", n) for n in (1, 2, 3)]
     consumer.control("connection_buffer_size", "1")
-    vbucket.put(Item("mutation", 4, b"k"))
-    assert named(consumer.hear()) == [("marker", 4, 4, 1)]
+    vbucket.put(StoredItem("mutation", 4, b"k"))
+    assert summaries(consumer.receive()) == [("marker", 4, 4, 1)]
 
 
 # Bytes.
@@ -330,23 +330,23 @@ REQUESTS = [
 @given(st.lists(st.integers(0, 200), max_size=12).map(sorted))
 def test_however_the_bytes_arrive_the_answers_are_the_same(cuts: list[int]) -> None:
     data = b"".join(encode(frame) for frame in REQUESTS) + b"\x80\x50" + bytes(22)
-    whole, pieces = Consumer(filled()[0]), Consumer(filled()[0])
-    whole.talk.receive(data, 0)
+    whole, pieces = DcpClient(filled_bucket()[0]), DcpClient(filled_bucket()[0])
+    whole.connection.receive(data, 0)
     for begin, end in pairwise([0, *(min(cut, len(data)) for cut in cuts), len(data)]):
-        pieces.talk.receive(data[begin:end], 0)
-        pieces.hear()
-    whole.hear()
+        pieces.connection.receive(data[begin:end], 0)
+        pieces.receive()
+    whole.receive()
     for answers in (True, False):
-        said = [[frame for frame in decode(one.said) if frame.kind.answers is answers] for one in (whole, pieces)]
+        said = [[frame for frame in decode(one.received) if frame.kind.answers is answers] for one in (whole, pieces)]
         assert said[0] == said[1]
         assert said[0]
 
 
 @pytest.mark.parametrize("version", ["3.1", "6.0", "6.6", "7.0", "8.0"])
 def test_a_frame_that_is_none_closes(version: str) -> None:
-    consumer = Consumer(bucket(version), features=())
-    consumer.talk.receive(b"\x80\x53" + bytes(6) + b"\xff\xff\xff\xff" + bytes(12), 0)
-    assert (consumer.hear(), consumer.talk.closing) == ([], True)
+    consumer = DcpClient(make_bucket(version), features=())
+    consumer.connection.receive(b"\x80\x53" + bytes(6) + b"\xff\xff\xff\xff" + bytes(12), 0)
+    assert (consumer.receive(), consumer.connection.closing) == ([], True)
 
 
 # What is sent is what is stored, as the connection may see it.
@@ -363,7 +363,7 @@ DOCUMENTS = st.tuples(
 FLAGS = st.sampled_from([0x01, 0x05, 0x25, 0x21, 0x125, 0x09, 0x0D])
 
 
-def stored(seqno: int, document: Document) -> Item:
+def stored(seqno: int, document: Document) -> StoredItem:
     key, event, body, xattrs, compressed = document
     body = body if event == "mutation" else b""
     datatype = Datatype(1 if body[:1] in (b"{", b'"') and body else 0)
@@ -372,7 +372,7 @@ def stored(seqno: int, document: Document) -> Item:
     if compressed and value:
         value, datatype = deflate(value), datatype | Datatype.SNAPPY
     gone = event != "mutation"
-    return Item(event, seqno, key, value, seqno, 1000 + seqno, 3, 0, 77 if gone else 0, int(datatype))
+    return StoredItem(event, seqno, key, value, seqno, 1000 + seqno, 3, 0, 77 if gone else 0, int(datatype))
 
 
 def seen(seqno: int, document: Document, flags: int, expirations: bool) -> Any:
@@ -397,21 +397,21 @@ def seen(seqno: int, document: Document, flags: int, expirations: bool) -> Any:
 def test_decoded_what_was_sent_is_what_was_stored(
     documents: list[Any], flags: int, snappy: bool, force: bool, expirations: bool, sids: bool, disk: bool
 ) -> None:
-    made, vbucket = filled(0)
+    made, vbucket = filled_bucket(0)
     for seqno, document in enumerate(documents, 1):
         vbucket.put(stored(seqno, document))
     if disk:
-        vbucket.leave_memory()
+        vbucket.evict_checkpoint()
     controls = {"enable_stream_id": "true"} if sids else {}
     controls |= {"enable_expiry_opcode": "true"} if expirations else {}
     controls |= {"force_value_compression": "true"} if force and snappy else {}
     features = {Feature.COLLECTIONS} | ({Feature.SNAPPY} if snappy else set())
-    consumer = Consumer(made, flags=OpenFlag(flags), features=features, controls=controls)
-    before = len(consumer.said)
+    consumer = DcpClient(made, flags=OpenFlag(flags), features=features, controls=controls)
+    before = len(consumer.received)
     consumer.stream(chosen={"sid": 4} if sids else None)
     columns = ("event", "seqno", "key", "value", "xattrs", "delete_time", "datatype", "cas", "rev_seqno")
     decoder = dcp.Decoder(columns=[*columns, "stream_id", "collection_id", "snapshot_end"], collections=True)
-    decoder.feed(consumer.said[before:])
+    decoder.feed(consumer.received[before:])
     rows = decoder.take().to_arrow().to_pylist()
     latest = {document[0]: (seqno, document) for seqno, document in enumerate(documents, 1)}
     expected = [seen(seqno, document, flags, expirations) for seqno, document in sorted(latest.values())]
@@ -424,18 +424,18 @@ def test_decoded_what_was_sent_is_what_was_stored(
 
 @pytest.mark.parametrize(("repeated", "worthwhile"), [(24, False), (80, True)])
 def test_values_are_compressed_where_that_saves_15_percent(repeated: int, worthwhile: bool) -> None:
-    made, vbucket = filled(0)
+    made, vbucket = filled_bucket(0)
     value = bytes(range(170)) + bytes(range(repeated))
     assert (len(deflate(value)) <= 0.85 * len(value)) is worthwhile
     assert len(deflate(value)) < len(value)
-    vbucket.put(Item("mutation", 1, b"k", value))
-    [_, frame] = Consumer(made, controls={"force_value_compression": "true"}).stream()
+    vbucket.put(StoredItem("mutation", 1, b"k", value))
+    [_, frame] = DcpClient(made, controls={"force_value_compression": "true"}).stream()
     assert (frame.datatype, frame.value) == ((2, deflate(value)) if worthwhile else (0, value))
 
 
 def test_a_vbucket_that_is_only_a_replica_is_for_those_who_take_one() -> None:
-    made, vbucket = filled(2)
+    made, vbucket = filled_bucket(2)
     vbucket.state = VbucketState.REPLICA
-    consumer = Consumer(made)
-    assert consumer.refused(flags=StreamFlag.ACTIVE_VB_ONLY).status == Status.NOT_MY_VBUCKET
+    consumer = DcpClient(made)
+    assert consumer.refused_stream(flags=StreamFlag.ACTIVE_VB_ONLY).status == Status.NOT_MY_VBUCKET
     assert len(consumer.stream()) == 3

@@ -15,7 +15,7 @@ from tests.embedded.consumer import Consumer, items, named
 
 
 def filled(count: int = 30, *, nodes: int = 2, vbuckets: int = 2, replicas: int = 1, record: bool = False) -> Cluster:
-    cluster = Cluster(nodes=nodes, vbuckets=vbuckets, replicas=replicas, record=record, seed=1)
+    cluster = Cluster(nodes=nodes, vbuckets=vbuckets, replicas=replicas, record_versions=record, seed=1)
     for n in range(count):
         cluster.upsert(f"key-{n}", b"%d" % n)
     return cluster
@@ -74,7 +74,7 @@ def test_a_crashed_node_comes_back_at_its_address_with_a_new_history() -> None:
         host, _, port = address.rpartition(":")
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, int(port)))
-        with pytest.raises(LocalProtocolError, match="no node that is there"):
+        with pytest.raises(LocalProtocolError, match="no node that is up"):
             [cluster.upsert(f"key-{n}", b"") for n in range(10)]
         cluster.recover(1, lose=1)
         assert cluster.addresses[1] == address
@@ -159,16 +159,16 @@ def test_history_has_what_was_lost() -> None:
         cluster.failover(0, lose=1)
         cluster.upsert("key-0", b"new")
         cluster.load(2)
-        versions = cluster.history()[b"key-0"]
+        versions = cluster.recorded_versions()[b"key-0"]
         assert [(v.value, v.seqno) for v in versions] == [(b"0", 1), (b"lost", 2), (b"new", 2)]
         assert versions[0].vbuuid == versions[1].vbuuid != versions[2].vbuuid
         assert cluster.truth()[b"key-0"].value == b"new"
-        assert len(cluster.history()) == 3
+        assert len(cluster.recorded_versions()) == 3
 
 
 def test_history_has_to_be_asked_for() -> None:
-    with Cluster() as cluster, pytest.raises(LocalProtocolError, match=r"Cluster\(record=True\)"):
-        cluster.history()
+    with Cluster() as cluster, pytest.raises(LocalProtocolError, match=r"Cluster\(record_versions=True\)"):
+        cluster.recorded_versions()
 
 
 def test_what_nodes_do_is_counted() -> None:
