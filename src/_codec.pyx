@@ -1,8 +1,7 @@
-"""The hot code: bytes in, frames and columns out, and back.
+"""Compiled code for the hot loops: bytes to frames and columns, and columns to bytes.
 
-Knows where the lengths stand in a header, and what a plan tells it; no opcode, no dialect. A length
-from the network is compared with what is left, or with its bound, before anything waits for it, is
-allocated for it or is added to it.
+It knows the offsets of the header, and what a plan tells it: no opcode, no dialect. Each length from the network is
+held against what is left, or against its limit, before anything waits for it, allocates memory for it or adds to it.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -17,7 +16,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 
 from os import strerror
 
-from dcp.errors import FrameError, LocalProtocolError
+from dcp.errors import FrameError, UsageError
 
 cdef enum:
     HEADER_SIZE = 24
@@ -27,10 +26,10 @@ cdef enum:
     VBUCKET_AT = 6
     BODY_LENGTH_AT = 8
     BODY_LENGTH_END = 12
-    # What may be read, or written and overwritten, behind the end of our own memory.
+    # Bytes beyond the end of our own memory that may be read, or written and overwritten later.
     SLACK = 64
 
-# What a test compares with the table of the header.
+# A test compares these with the table of the header.
 HEADER = {
     "opcode": OPCODE_AT,
     "key_length": KEY_LENGTH_AT,

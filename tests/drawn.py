@@ -6,10 +6,11 @@ Each drawing stands between two markers, `<!-- NAME: from the tables -->` and `<
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
+from dcp.client.options import Option, Use, options_of, spark_options
 from dcp.columns.schema import COLUMNS, DICTIONARY
 from dcp.embedded.faults import FAULTS
 from dcp.wire import DIALECTS
@@ -131,10 +132,40 @@ def faults() -> str:
     )
 
 
+# Options.
+
+
+def connect_options() -> str:
+    return _option_table(options_of(Use.CONNECT))
+
+
+def stream_options() -> str:
+    return _option_table(options_of(Use.STREAM))
+
+
+def spark_source_options() -> str:
+    return _option_table(spark_options())
+
+
+def _option_table(options: Mapping[str, Option]) -> str:
+    head = ("option", "default", "meaning")
+    return table(head, ((f"`{name}`", _default(option), option.help) for name, option in options.items()))
+
+
+def _default(option: Option) -> str:
+    shown = option.shown_default
+    if not shown or " " in shown or "`" in shown:
+        return shown
+    unit = f" {option.unit}" if option.unit and not option.default_text else ""
+    return f"`{shown}`{unit}"
+
+
 DRAWN: dict[Path, tuple[Callable[[], str], ...]] = {
     ROOT / "docs/architecture.md": (rooms, imports, words, faults),
+    ROOT / "docs/client.md": (connect_options, stream_options),
     ROOT / "docs/decoding.md": (columns,),
     ROOT / "docs/protocol.md": (dialects,),
+    ROOT / "docs/spark.md": (spark_source_options,),
 }
 
 

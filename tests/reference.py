@@ -23,9 +23,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 # What `errors="raise"` says of a frame, and `errors="quarantine"` of a value.
 BAD_COLLECTION = "key: expected a collection id of at most 32 bits as the shortest LEB128 before it"
 BAD_KEY = "key: expected UTF-8; ask for binary keys"
-BAD_SNAPPY = "value: expected a sound snappy block", "snappy: not a sound block"
-BAD_SIZE = "value: inflates to more than max_value", "snappy: inflates to more than max_value"
-BAD_XATTRS = "value: expected a sound section of xattrs at its beginning", "xattrs: not a sound section"
+BAD_SNAPPY = "value: expected a valid snappy block", "snappy: not a valid block"
+BAD_SIZE = (
+    "value: expected at most max_value bytes after decompression, found more",
+    "snappy: inflates to more than max_value",
+)
+BAD_XATTRS = "value: expected a valid section of xattrs at its beginning", "xattrs: not a valid section"
 SEQNO_FELL = "seqno: expected one above {}, the last of the same snapshot"
 
 
@@ -51,7 +54,7 @@ class Answer:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     controls: list[tuple[int, dcp.Frame]] = field(default_factory=list)
-    counted: int = 0
+    flow_bytes: int = 0
     error: dcp.FrameError | None = None
 
 
@@ -115,7 +118,7 @@ class Reader:
         if message is not None and said:
             self._act(frame, message.effect)
         if raw[0] in (0x80, 0x08) and not (message and said and message.effect is Effect.UNCOUNTED):
-            self.answer.counted += len(raw)
+            self.answer.flow_bytes += len(raw)
 
     def _act(self, frame: dcp.Frame, effect: Effect) -> None:
         stream = frame.opaque, frame.vbucket, _stream_id(frame) or 0

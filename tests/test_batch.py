@@ -170,7 +170,7 @@ def test_numpy_looks_at_the_same_values_as_arrow(case: Case) -> None:
     decoder = dcp.Decoder(case.dialect, **vars(case.options), views=case.views)
     decoder.feed(case.data)
     decoder.advance()
-    batch = decoder.take() if decoder.rows or decoder.controls else dcp.Decoder(case.dialect).take()
+    batch = decoder.take() if decoder.rows or decoder.new_controls else dcp.Decoder(case.dialect).take()
     expected = answer(case.data, case.dialect, case.options).rows
     assert batch.num_rows in (len(expected), 0)
     assert_numpy(batch)
@@ -247,7 +247,7 @@ def test_a_batch_says_how_large_it_is(batch: dcp.Batch) -> None:
     assert len(batch) == batch.num_rows == ROWS
     assert len(batch.controls) == ROWS // 4
     assert repr(batch) == f"<Batch: {ROWS} rows, {len(EVERYTHING)} columns, {ROWS // 4} controls>"
-    assert batch.counted == len(DATA)
+    assert batch.flow_bytes == len(DATA)
     copied = [column for column in batch.to_arrow().columns if not pa.types.is_binary_view(column.type)]
     assert batch.nbytes >= sum(column.nbytes for column in copied if not pa.types.is_dictionary(column.type))
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dcp
-from dcp.wire.body import FAILOVER_LOG, JSON, TEXT, TEXT_OR_JSON, Body, Counted
+from dcp.wire.body import FAILOVER_LOG, JSON, TEXT, TEXT_OR_JSON, Body, CountedRecords
 from dcp.wire.dcp_body import CACHED_DOCUMENTS, STREAM_FILTER, SYSTEM_EVENT_TABLE, CachedDocument, StreamFilter
 from dcp.wire.memcached import FEATURES, SEQNOS
 from dcp.wire.tap import CHECKPOINTS, TAP_CONNECT, VBUCKETS, TapConnect, TapConnectFlag
@@ -24,7 +24,7 @@ BODIES = [
     SEQNOS,
     CACHED_DOCUMENTS,
     STREAM_FILTER,
-    Counted(CHECKPOINTS),
+    CountedRecords(CHECKPOINTS),
 ]
 
 DOCUMENTS = st.builds(CachedDocument, u64, u64, u64, u32, u32, u8, u8, st.binary(max_size=20), st.binary(max_size=20))
@@ -53,7 +53,7 @@ CONNECTS = st.builds(
         (CACHED_DOCUMENTS, st.lists(DOCUMENTS, max_size=4).map(tuple)),
         (STREAM_FILTER, FILTERS),
         (STREAM_FILTER, st.builds(StreamFilter, scope=u32)),
-        (Counted(CHECKPOINTS), st.lists(st.tuples(u16, u64)).map(tuple)),
+        (CountedRecords(CHECKPOINTS), st.lists(st.tuples(u16, u64)).map(tuple)),
         (TEXT, st.text()),
         (JSON, st.dictionaries(st.text(), st.integers() | st.text() | st.none())),
         (TEXT_OR_JSON, st.dictionaries(st.text(), st.integers()) | st.text().filter(lambda text: text[:1] != "{")),

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dcp.checkpoint import Checkpoint
-from dcp.checkpoint_file import CheckpointFile
+from dcp.checkpoint import Checkpoint, CheckpointFile
 from dcp.errors import CheckpointError
 from dcp.json_reader import MAX_U64
 from dcp.position import FailoverLog, StreamPosition

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.cluster_map import Address, ClusterMap, Node, named
+from dcp.cluster_map import ClusterMap, Node, NodeAddress, format_vbuckets
 from dcp.errors import RemoteProtocolError
 from tests.conformance import HERE, tcp_streams
 
@@ -69,8 +69,8 @@ def test_a_recorded_map_says_who_owns_what() -> None:
     assert (cluster.name, cluster.uuid) == ("default", "8d35aeacd70ca952cc700847f0702631")
     assert (cluster.version, cluster.num_vbuckets, cluster.num_replicas) == ((0, 2098), 1024, 1)
     first, second = cluster.nodes
-    assert first.address == Address("192.168.4.17", 12000, None)
-    assert second.address == Address("db.example.com", 12002, None)
+    assert first.address == NodeAddress("192.168.4.17", 12000, None)
+    assert second.address == NodeAddress("db.example.com", 12002, None)
     chains = json.loads(RECORDED)["vBucketServerMap"]["vBucketMap"]
     owners = Counter(cluster.owner(vbucket) for vbucket in range(1024))
     assert owners == {node: [chain[0] for chain in chains].count(index) for index, node in enumerate((first, second))}
@@ -80,8 +80,8 @@ def test_a_recorded_map_says_who_owns_what() -> None:
 
 def test_the_nodes_of_a_bucket_are_those_of_its_list_with_both_ports() -> None:
     first, second = parse(built()).nodes
-    assert (first.address, first.uuid, first.server_group) == (Address("10.0.0.1", 11210, 11207), "u1", "g1")
-    assert second.address == Address("10.0.0.2", None, 11207)
+    assert (first.address, first.uuid, first.server_group) == (NodeAddress("10.0.0.1", 11210, 11207), "u1", "g1")
+    assert second.address == NodeAddress("10.0.0.2", None, 11207)
     assert [str(node) for node in (first, second)] == ["10.0.0.1:11210", "10.0.0.2:11207"]
 
 
@@ -125,8 +125,8 @@ def test_the_network_is_the_one_on_which_the_seed_is_found(
 
 def test_an_external_address_has_ports_of_its_own_or_those_of_its_node() -> None:
     first, second = parse(built(), network="external").nodes
-    assert first.address == Address("db1.example.com", 31210, 31207)
-    assert second.address == Address("db2.example.com", None, 11207)
+    assert first.address == NodeAddress("db1.example.com", 31210, 31207)
+    assert second.address == NodeAddress("db2.example.com", None, 11207)
 
 
 def test_a_node_that_is_not_on_the_network_is_named() -> None:
@@ -138,7 +138,7 @@ def test_a_node_that_is_not_on_the_network_is_named() -> None:
 
 def test_an_address_of_ipv6_loses_its_brackets_and_gets_them_back() -> None:
     (node,) = moved([[0]], ["[::1]:11210"]).nodes
-    assert node.address == Address("::1", 11210, None)
+    assert node.address == NodeAddress("::1", 11210, None)
     assert str(node) == "[::1]:11210"
 
 
@@ -153,7 +153,7 @@ def test_the_epoch_counts_before_the_revision() -> None:
 
 
 def test_a_change_is_what_moved_and_who_came_and_went() -> None:
-    a, b, c = (Node(Address(host, 1, None)) for host in "abc")
+    a, b, c = (Node(NodeAddress(host, 1, None)) for host in "abc")
     older = moved([[0], [1], [0], [-1]], ["a:1", "b:1"])
     newer = moved([[0], [0], [1], [-1]], ["a:1", "c:1"])
     change = newer.change_since(older)
@@ -239,6 +239,6 @@ def test_bytes_that_are_no_map_are_refused(text: bytes) -> None:
 
 
 def test_a_text_names_the_first_vbuckets_and_counts_the_others() -> None:
-    assert named([3, 1, 2]) == "1, 2, 3"
-    assert named(range(10)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
-    assert named(range(1024)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 1014 more"
+    assert format_vbuckets([3, 1, 2]) == "1, 2, 3"
+    assert format_vbuckets(range(10)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
+    assert format_vbuckets(range(1024)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 1014 more"

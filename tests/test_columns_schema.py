@@ -10,7 +10,7 @@ import dcp
 from dcp import _codec
 from dcp._codec import Source
 from dcp.columns.plan import compile_plan, events_of
-from dcp.columns.schema import COLUMNS, Schema, choose, columns_of
+from dcp.columns.schema import COLUMNS, BatchSchema, choose, columns_of
 from dcp.wire.dcp import DCP
 from dcp.wire.layout import Dialect, Role
 from tests.strategies import DIALECTS
@@ -111,7 +111,7 @@ def test_schemas_of_equal_columns_are_equal() -> None:
     assert one != other
     assert one != DEFAULT
     assert (len(one), one[0].name, [column.name for column in one]) == (17, "event", DEFAULT)
-    assert repr(Schema([one[0], one[1]], dcp.Decoder().plan)) == "Schema(event: c, vbucket: S)"
+    assert repr(BatchSchema([one[0], one[1]], dcp.Decoder().plan)) == "BatchSchema(event: c, vbucket: S)"
 
 
 def test_the_events_are_in_the_order_of_the_table_and_without_system_events() -> None:

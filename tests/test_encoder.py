@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dcp
 from dcp.columns.rows import RowEncoder
 from dcp.columns.schema import columns_of
-from dcp.wire.frame import read_frame, split
+from dcp.wire.frame import layout_of, read_frame, split
 from dcp.wire.layout import Dialect, Role
 from tests import conformance
 from tests.strategies import conversations
@@ -80,7 +80,10 @@ def test_any_rows_come_out_byte_for_byte(
 
 
 def _is_plain(frame: dcp.Frame, dialect: Dialect) -> bool:
-    """Whether columns say all of a frame: no frame infos but a stream id, no trailer, no reserved bytes."""
+    """Return whether columns hold all of a frame: no frame info but a stream id, no trailer, no reserved bytes."""
+    # TAP: without its engine section, a frame lacks numbers that the columns have as 0.
+    if frame.name in events(dialect) and "engine" in layout_of(frame, dialect)[1].measured:
+        return False
     if frame.fields.keys() & {"meta", "engine", "reserved"} or (frame.magic in (0x08, 0x18) and not frame.frame_info):
         return False
     return all(info.id == 2 and len(info.data) == 2 and info.counted for info in frame.frame_info[:1]) and (

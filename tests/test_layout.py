@@ -9,7 +9,7 @@ import pytest
 import dcp
 from dcp.wire.dcp import DCP
 from dcp.wire.field import u8, u64
-from dcp.wire.layout import HEADER_STRUCT, Dialect, Kind, Layout, Message, Place, Role, Side
+from dcp.wire.layout import HEADER_STRUCT, Dialect, FieldPlace, Kind, Layout, Message, Role, Side
 
 ALL = [(dialect, message) for dialect in dcp.DIALECTS.values() for message in dialect.messages]
 ROWS = pytest.mark.parametrize(("dialect", "message"), ALL, ids=[f"{d.name}-{m.name}" for d, m in ALL])
@@ -85,4 +85,8 @@ def test_a_dialect_takes_over_an_opcode_in_both_directions() -> None:
 def test_places_count_from_the_first_byte_of_the_frame_and_skip_what_does_not_show() -> None:
     form = Layout(extras=(u64("seqno"), u8("nmeta", measures="meta"), u8("nru")), engine=(u8("rank"),))
     start = HEADER_STRUCT.size
-    assert list(form.places()) == [Place("seqno", start, 8), Place("nru", start + 9, 1), Place("rank", start + 10, 1)]
+    assert list(form.places()) == [
+        FieldPlace("seqno", start, 8),
+        FieldPlace("nru", start + 9, 1),
+        FieldPlace("rank", start + 10, 1),
+    ]

@@ -9,8 +9,7 @@ import pytest
 
 from dcp.embedded.rollback import Resume, rollback_point
 from dcp.errors import LocalProtocolError, RemoteProtocolError
-from dcp.position import UNKNOWN_END, FailoverLog, ResumePoint, StreamPosition
-from dcp.progress import Progress
+from dcp.position import UNKNOWN_END, FailoverLog, Progress, ResumePoint, StreamPosition
 
 LOG = FailoverLog.of([(0xC, 300), (0xB, 100), (0xA, 0)])
 COMPLETE = StreamPosition(7, 0xC, 200, 200, 200, failover_log=LOG)

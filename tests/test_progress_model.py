@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcp.embedded.rollback import Resume, rollback_point
-from dcp.embedded.store import Item, Vbucket
-from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
-from dcp.progress import Progress
+from dcp.embedded.store import StoredItem, VbucketStore
+from dcp.position import UNKNOWN_END, FailoverLog, Progress, StreamPosition
 from dcp.wire.memcached import VbucketState
 
 KEYS = [b"a", b"b", b"c", b"d"]
@@ -60,9 +59,9 @@ ROUNDS = st.builds(
 
 class Model:
     def __init__(self) -> None:
-        self.versions: list[Item] = []
+        self.versions: list[StoredItem] = []
         self.uuids = 1
-        self.vbucket = Vbucket(7, VbucketState.ACTIVE, FailoverLog.of([(1, 0)]))
+        self.vbucket = VbucketStore(7, VbucketState.ACTIVE, FailoverLog.of([(1, 0)]))
         # What the consumer applied, and where it stands: saved and restored together.
         self.events: list[Event] = []
         self.progress = Progress(StreamPosition(7))
@@ -70,7 +69,7 @@ class Model:
         self.streaming = False
         self.cursor = 0
         self.purged = 0
-        self.waiting: list[Item] = []
+        self.waiting: list[StoredItem] = []
         self.snapshot = (0, 0)
 
     # ------------------------------------------------------------------ the vbucket
@@ -79,7 +78,7 @@ class Model:
         for key, alive in changes:
             seqno = self.vbucket.high_seqno + 1
             value = b"%d:%d" % (self.uuids, seqno) if alive else b""
-            item = Item("mutation" if alive else "deletion", seqno, key, value)
+            item = StoredItem("mutation" if alive else "deletion", seqno, key, value)
             self.versions.append(item)
             self.vbucket.put(item)
 
@@ -88,7 +87,7 @@ class Model:
         self.uuids += 1
         log = self.vbucket.log.begin(self.uuids, kept)
         self.versions = [item for item in self.versions if item.seqno <= kept]
-        self.vbucket = Vbucket(7, VbucketState.ACTIVE, log)
+        self.vbucket = VbucketStore(7, VbucketState.ACTIVE, log)
         for item in self.versions:
             self.vbucket.put(item)
 
@@ -121,7 +120,7 @@ class Model:
             return
         if self.vbucket.high_seqno == self.cursor:
             return
-        items = [item for item in self.vbucket.since(self.cursor) if isinstance(item, Item)]
+        items = [item for item in self.vbucket.since(self.cursor) if isinstance(item, StoredItem)]
         start, end = max(0, items[0].seqno - before), self.vbucket.high_seqno
         if self.progress.first:
             start = min(start, self.progress.position.snapshot_start)
@@ -181,7 +180,7 @@ class Model:
         return {key: value for key, value in state.items() if value is not None}
 
     def truth(self) -> dict[bytes, bytes]:
-        items = (item for item in self.vbucket if isinstance(item, Item))
+        items = (item for item in self.vbucket if isinstance(item, StoredItem))
         return {item.key: item.value for item in items if item.alive and item.key != HIDDEN}
 
 

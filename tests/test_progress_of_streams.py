@@ -47,10 +47,10 @@ def test_lasts_and_befores_are_those_of_the_rows(steps: list[tuple[int, str]], c
     told: list[int] = []
     for begin in range(0, len(data), chunk):
         decoder.feed(data[begin : begin + chunk])
-        while decoder.advance(most) or decoder.rows or decoder.controls:
-            told += decoder.befores
+        while decoder.advance(most) or decoder.rows or decoder.new_controls:
+            told += [last_seqno for _, _, last_seqno in decoder.new_controls]
             batch = decoder.hand_out()
-            found |= {opaque: seqno for opaque, _, _, seqno in batch.lasts}
+            found |= {opaque: seqno for opaque, _, _, seqno in batch.last_seqnos}
     assert told == befores
     assert found == {opaque: seqno for opaque, seqno in last.items() if seqno}
 
@@ -60,7 +60,7 @@ def test_in_disorder_the_highest_seqno_counts() -> None:
     frames = [Frame("oso_snapshot", 0x80, 9, fields={"flags": int(OsoSnapshot.START)})]
     frames += [mutation(9, 0, seqno) for seqno in (5, 8, 2)]
     decoder.feed(b"".join(map(encode, frames)))
-    assert decoder.take().lasts == [(9, 0, 0, 8)]
+    assert decoder.take().last_seqnos == [(9, 0, 0, 8)]
 
 
 def test_of_rows_that_were_forgotten_nothing_is_said() -> None:
@@ -68,6 +68,6 @@ def test_of_rows_that_were_forgotten_nothing_is_said() -> None:
     bad = bytearray(encode(marker(9, 0, 0, 9)))
     bad[4] = 19
     decoder.feed(encode(marker(9, 0, 0, 9)) + encode(mutation(9, 0, 1)) + bytes(bad) + encode(mutation(9, 0, 2)))
-    assert decoder.take().lasts == []
+    assert decoder.take().last_seqnos == []
     with pytest.raises(dcp.FrameError):
         decoder.take()

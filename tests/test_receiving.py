@@ -139,7 +139,7 @@ def test_a_control_ends_it_before_the_rows_behind_it_are_many() -> None:
         there.node.sendall(said(marker(1, 1)))
         assert there.receive(decoder) == (len(said(marker(1, 1))), False)
         decoder.advance()
-        assert [frame.name for _, frame in decoder.controls] == ["snapshot_marker"]
+        assert [frame.name for _, frame, _ in decoder.new_controls] == ["snapshot_marker"]
 
 
 def test_the_first_rows_of_a_batch_end_it_and_later_ones_do_not() -> None:

@@ -104,7 +104,10 @@ def test_the_world_is_warned() -> None:
         (["--server-version", "new"], "Error: server_version: expected a release such as 7.2, found 'new'"),
         (["--fault", "x"], "Error: fault: expected one of pause,"),
         (["--fault", "gap:items"], "expected NAME:key=value, found 'gap:items'"),
-        (["--fault", "gap:items=x"], "Error: fault gap: items: expected how many in a row, at least 1, found 'x'"),
+        (
+            ["--fault", "gap:items=x"],
+            "Error: fault gap: items: expected a number of at least 1 (number of consecutive items), found 'x'",
+        ),
         (["--host", "192.0.2.1"], "Error: host and port: cannot listen on 192.0.2.1:0"),
         (["--nodes", "many"], "'many' is not a valid integer range"),
     ],

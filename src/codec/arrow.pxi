@@ -1,5 +1,8 @@
-# The Arrow C data interface, which needs neither libarrow nor pyarrow:
+# The Arrow C data interface, by which any Arrow library takes batches without libarrow or pyarrow:
 # https://arrow.apache.org/docs/format/CDataInterface.html
+#
+# Every structure has its `release` set before anything else can fail, so that a half-made one can be released. An
+# exported structure may be released by any thread, without the GIL.
 
 cdef extern from *:
     """
@@ -101,7 +104,7 @@ cdef void release_schema(ArrowSchema* schema) noexcept nogil:
 
 cdef ArrowSchema* start_schema(ArrowSchema* out, const char* format, const char* name, int64_t flags,
                                int64_t n_children) noexcept nogil:
-    """An empty schema that can already be released. NULL if there is no room; then `out` is released."""
+    """Make an empty schema that can be released. Return NULL if there is no memory; `out` is released then."""
     memset(out, 0, sizeof(ArrowSchema))
     out.release = release_schema
     out.flags = flags
@@ -117,7 +120,7 @@ cdef ArrowSchema* start_schema(ArrowSchema* out, const char* format, const char*
 
 
 cdef int copy_schema(const ArrowSchema* schema, ArrowSchema* out) noexcept nogil:
-    """A deep copy; -1 if there is no room."""
+    """Make a deep copy. Return -1 if there is no memory; `out` is released then."""
     cdef int64_t i
     if start_schema(out, schema.format, schema.name, schema.flags, schema.n_children) == NULL:
         return -1
@@ -136,13 +139,14 @@ cdef int copy_schema(const ArrowSchema* schema, ArrowSchema* out) noexcept nogil
 
 # --------------------------------------------------------------------------------------- arrays
 
-cdef struct Holding:
+cdef struct OwnedMemory:
+    # The memory that an exported array is an owner of.
     Py_ssize_t count
     Memory** memories
 
 
 cdef void release_array(ArrowArray* array) noexcept nogil:
-    cdef Holding* holding = <Holding*>array.private_data
+    cdef OwnedMemory* holding = <OwnedMemory*>array.private_data
     cdef int64_t i
     for i in range(array.n_children):
         if array.children[i] != NULL:
@@ -165,13 +169,16 @@ cdef void release_array(ArrowArray* array) noexcept nogil:
 
 cdef ArrowArray* start_array(ArrowArray* out, int64_t length, int64_t null_count, int64_t n_buffers,
                              Py_ssize_t n_memories, int64_t n_children) noexcept nogil:
-    """An array without contents that can already be released. NULL if there is no room."""
-    cdef Holding* holding
+    """Make an array without contents that can be released. Return NULL if there is no memory.
+
+    n_memories: how many times `array_own` will be called at most.
+    """
+    cdef OwnedMemory* holding
     memset(out, 0, sizeof(ArrowArray))
     out.release = release_array
     out.length = length
     out.null_count = null_count
-    holding = <Holding*>calloc(1, sizeof(Holding))
+    holding = <OwnedMemory*>calloc(1, sizeof(OwnedMemory))
     out.private_data = holding
     out.buffers = <const void**>calloc(n_buffers + 1, sizeof(void*))
     out.children = <ArrowArray**>calloc(n_children + 1, sizeof(ArrowArray*))
@@ -185,9 +192,9 @@ cdef ArrowArray* start_array(ArrowArray* out, int64_t length, int64_t null_count
     return out
 
 
-cdef void array_holds(ArrowArray* array, Memory* memory) noexcept nogil:
-    """The array becomes an owner of the memory; room for it was asked for in `start_array`."""
-    cdef Holding* holding = <Holding*>array.private_data
+cdef void array_own(ArrowArray* array, Memory* memory) noexcept nogil:
+    """Make the array an owner of memory. It cannot fail: `start_array` made room for the entry."""
+    cdef OwnedMemory* holding = <OwnedMemory*>array.private_data
     if memory != NULL:
         holding.memories[holding.count] = memory_share(memory)
         holding.count += 1
@@ -248,7 +255,8 @@ cdef void drop_stream(object capsule) noexcept:
     free(stream)
 
 
-cdef void* room_for(size_t size) except NULL:
+cdef void* zeroed_memory(size_t size) except NULL:
+    """Return zeroed memory. Raises MemoryError."""
     cdef void* room = calloc(1, size)
     if room == NULL:
         raise MemoryError

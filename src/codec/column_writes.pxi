@@ -1,21 +1,21 @@
-# Cells: what goes into the columns of the batch in work.
+# Writes into the columns of the current batch: one cell each, of row `n`.
 
 cdef inline void move_fields(Columns* columns, const Shape* shape, const uint8_t* const* bases,
                              int64_t n) noexcept nogil:
-    """The fixed fields of a row, grouped by width."""
-    cdef const Op* op = shape.ops
+    """Copy the fields of fixed width, sorted by kind so that each loop has no branch in it."""
+    cdef const FieldMove* op = shape.ops
     cdef int i
     while op < shape.ends[<int>COPY8]:
-        (<uint64_t*>columns.fixed[op.column])[n] = load64(bases[op.behind_infos] + op.offset)
+        (<uint64_t*>columns.fixed[op.column])[n] = load64(bases[op.after_infos] + op.offset)
         op += 1
     while op < shape.ends[<int>COPY4]:
-        (<uint32_t*>columns.fixed[op.column])[n] = load32(bases[op.behind_infos] + op.offset)
+        (<uint32_t*>columns.fixed[op.column])[n] = load32(bases[op.after_infos] + op.offset)
         op += 1
     while op < shape.ends[<int>COPY2]:
-        (<uint16_t*>columns.fixed[op.column])[n] = load16(bases[op.behind_infos] + op.offset)
+        (<uint16_t*>columns.fixed[op.column])[n] = load16(bases[op.after_infos] + op.offset)
         op += 1
     while op < shape.ends[<int>COPY1]:
-        columns.fixed[op.column][n] = (bases[op.behind_infos] + op.offset)[0]
+        columns.fixed[op.column][n] = (bases[op.after_infos] + op.offset)[0]
         op += 1
     while op < shape.ends[<int>ZERO8]:
         (<uint64_t*>columns.fixed[op.column])[n] = 0
@@ -36,65 +36,74 @@ cdef inline void move_fields(Columns* columns, const Shape* shape, const uint8_t
 
 
 cdef void widen_fields(Columns* columns, const Shape* shape, const uint8_t* const* bases, int64_t n) noexcept nogil:
-    """Fields whose column is wider than they are."""
-    cdef const Op* op = shape.ends[<int>ZERO1]
+    """Copy the fields whose column is wider than the field."""
+    cdef const FieldMove* op = shape.ends[<int>ZERO1]
     while op < shape.ends[<int>WIDEN4_TO_8]:
-        (<uint64_t*>columns.fixed[op.column])[n] = load32(bases[op.behind_infos] + op.offset)
+        (<uint64_t*>columns.fixed[op.column])[n] = load32(bases[op.after_infos] + op.offset)
         op += 1
     while op < shape.ends[<int>WIDEN2_TO_8]:
-        (<uint64_t*>columns.fixed[op.column])[n] = load16(bases[op.behind_infos] + op.offset)
+        (<uint64_t*>columns.fixed[op.column])[n] = load16(bases[op.after_infos] + op.offset)
         op += 1
     while op < shape.ends[<int>WIDEN1_TO_8]:
-        (<uint64_t*>columns.fixed[op.column])[n] = (bases[op.behind_infos] + op.offset)[0]
+        (<uint64_t*>columns.fixed[op.column])[n] = (bases[op.after_infos] + op.offset)[0]
         op += 1
     while op < shape.ends[<int>WIDEN2_TO_4]:
-        (<uint32_t*>columns.fixed[op.column])[n] = load16(bases[op.behind_infos] + op.offset)
+        (<uint32_t*>columns.fixed[op.column])[n] = load16(bases[op.after_infos] + op.offset)
         op += 1
     while op < shape.ends[<int>WIDEN1_TO_4]:
-        (<uint32_t*>columns.fixed[op.column])[n] = (bases[op.behind_infos] + op.offset)[0]
+        (<uint32_t*>columns.fixed[op.column])[n] = (bases[op.after_infos] + op.offset)[0]
         op += 1
 
 
 cdef inline void copy_bytes(uint8_t* out, const uint8_t* data, int64_t size, const uint8_t* end) noexcept nogil:
-    """Copies a key or value into a column, which has room for SLACK bytes more."""
+    """Copy a key or value into a column.
+
+    Both sides may be overrun: the column has SLACK bytes beyond its room, and `end` says how far the input reaches.
+    """
     if size <= SMALL and end - data >= SMALL:
-        # A copy of fixed size is a few instructions; what it copies too much is overwritten by the next row.
+        # A copy of constant size is a few instructions without a call. The next row overwrites the excess.
         memcpy(out, data, SMALL)
     else:
         memcpy(out, data, size)
 
 
 cdef inline void set_valid(Columns* columns, int column, int64_t n) noexcept nogil:
+    """Mark a cell as not null. All are null at first."""
     columns.valid[column][n >> 3] |= 1 << (n & 7)
 
 
-cdef inline void put_window(Columns* columns, int column, int64_t n, const Stream* stream,
+cdef inline void put_snapshot_bound(Columns* columns, int column, int64_t n, const StreamState* stream,
                             uint64_t seqno) noexcept nogil:
-    """An end of the snapshot. The bits are set beforehand, as rows outside of a snapshot are rare."""
+    """Write a bound of the snapshot. These columns are valid at first, since rows outside of a snapshot are rare."""
     (<uint64_t*>columns.fixed[column])[n] = seqno
-    if stream == NULL or not stream.windowed:
+    if stream == NULL or not stream.has_window:
         columns.valid[column][n >> 3] &= ~(1 << (n & 7))
 
 
-cdef inline void put_number(Work* w, int column, int64_t n, uint64_t number) noexcept nogil:
-    """A number in a nullable column that is not a field of the frame."""
-    cdef int width = w.specs[column].width
+cdef inline void put_number(DecodeState* state, int column, int64_t n, uint64_t number) noexcept nogil:
+    """Write a number that is not a field of the extras into a nullable column."""
+    cdef int width = state.specs[column].width
     if width == 8:
-        (<uint64_t*>w.columns.fixed[column])[n] = number
+        (<uint64_t*>state.columns.fixed[column])[n] = number
     elif width == 4:
-        (<uint32_t*>w.columns.fixed[column])[n] = <uint32_t>number
+        (<uint32_t*>state.columns.fixed[column])[n] = <uint32_t>number
     else:
-        (<uint16_t*>w.columns.fixed[column])[n] = <uint16_t>number
-    set_valid(&w.columns, column, n)
+        (<uint16_t*>state.columns.fixed[column])[n] = <uint16_t>number
+    set_valid(&state.columns, column, n)
 
 
-cdef inline bint put_bytes(Work* w, int column, int64_t n, const uint8_t* data, int64_t size,
-                           const uint8_t* end, Feed* feed, bint inflated) noexcept nogil:
-    cdef Bytes* bytes = &w.columns.bytes[column]
+cdef inline bint put_bytes(DecodeState* state, int column, int64_t n, const uint8_t* data, int64_t size,
+                           const uint8_t* end, ReadBuffer* buf, bint inflated) noexcept nogil:
+    """Write key, value or xattrs: as a view, or as an offset and a copy. Return False if there is no memory.
+
+    end: end of the received bytes, for `copy_bytes`.
+    inflated: True if `data` is in our own memory, which `end` says nothing about.
+    """
+    cdef ByteColumn* bytes = &state.columns.bytes[column]
     cdef int64_t used = bytes.used
-    if w.views:
-        return put_view(w, w.columns.fixed[column] + 16 * n, data, size, feed, inflated)
-    (<int32_t*>w.columns.fixed[column])[n] = <int32_t>used
+    if state.views:
+        return put_view(state, state.columns.fixed[column] + 16 * n, data, size, buf, inflated)
+    (<int32_t*>state.columns.fixed[column])[n] = <int32_t>used
     if bytes.room - used < size or bytes.data == NULL:
         if not reserve_bytes(bytes, max(size, <int64_t>1)):
             return False
@@ -106,38 +115,43 @@ cdef inline bint put_bytes(Work* w, int column, int64_t n, const uint8_t* data, 
     return True
 
 
-cdef bint put_map(Work* w, int column, int64_t n, const Row* row) noexcept nogil:
-    """The pairs of a section that was found sound: a length, a name, 00, a text, 00 each."""
+cdef bint put_map(DecodeState* state, int column, int64_t n, const Row* row) noexcept nogil:
+    """Write the xattrs as a map. `split_xattrs_off` has checked them: each is a length, a name, 00, a text, 00."""
     cdef const uint8_t* at = row.xattrs + 4
     cdef const uint8_t* end = row.xattrs + row.xattrs_size
     cdef int64_t length, name
-    fill_offsets(&w.columns, column, n)
-    (<int32_t*>w.columns.fixed[column])[n] = <int32_t>w.columns.pairs.count
+    fill_offsets(&state.columns, column, n)
+    (<int32_t*>state.columns.fixed[column])[n] = <int32_t>state.columns.entries.count
     while at < end:
         length = load32(at)
         at += 4
         name = <const uint8_t*>memchr(at, 0, length) - at
-        if not put_pair(&w.columns.pairs, at, name, at + name + 1, length - name - 2):
+        if not put_entry(&state.columns.entries, at, name, at + name + 1, length - name - 2):
             return False
         at += length
     # The offsets of a column of maps count entries.
-    w.columns.bytes[column].used = w.columns.pairs.count
+    state.columns.bytes[column].used = state.columns.entries.count
     return True
 
 
-cdef bint put_view(Work* w, uint8_t* out, const uint8_t* data, int64_t size, Feed* feed, bint inflated) noexcept nogil:
+cdef bint put_view(DecodeState* state, uint8_t* out, const uint8_t* data, int64_t size, ReadBuffer* buf,
+                   bint inflated) noexcept nogil:
+    """Write an Arrow view of bytes in the receive buffer, or in the arena. Return False if there is no memory."""
     if inflated:
-        # The number of the buffer with what was inflated is known when the batch is finished.
-        write_view(out, data, size, NOWHERE, data - w.arena)
+        # The arena may still move. Its buffer number is filled in when the batch is finished.
+        write_view(out, data, size, NOWHERE, data - state.arena)
         return True
-    if feed.number == NOWHERE and not add_source(w, feed.memory, &feed.number):
+    if buf.number == NOWHERE and not add_source(state, buf.memory, &buf.number):
         return False
-    write_view(out, data, size, feed.number, data - feed.memory.data)
+    write_view(out, data, size, buf.number, data - buf.memory.data)
     return True
 
 
-cdef inline void write_view(uint8_t* out, const uint8_t* data, int64_t size, int number, int64_t place) noexcept nogil:
-    """An Arrow view: up to 12 bytes inside it, else their place in a buffer and the first four."""
+cdef inline void write_view(uint8_t* out, const uint8_t* data, int64_t size, int number, int64_t offset) noexcept nogil:
+    """Write an Arrow view: the size, then up to 12 bytes; or the first 4, the number of a buffer and the offset there.
+
+    The 32-bit offset is why a buffer with views is limited to MOST_DATA bytes.
+    """
     cdef int32_t view[4]
     view[0] = <int32_t>size
     if size <= 12:
@@ -145,56 +159,64 @@ cdef inline void write_view(uint8_t* out, const uint8_t* data, int64_t size, int
         memcpy(view + 1, data, size)
     else:
         memcpy(view + 1, data, 4)
-        view[2], view[3] = number, <int32_t>place
+        view[2], view[3] = number, <int32_t>offset
     memcpy(out, view, 16)
 
 
-cdef bint add_source(Work* w, Memory* memory, int* number) noexcept nogil:
-    cdef Memory** sources = <Memory**>realloc(w.sources, (w.n_sources + 1) * sizeof(Memory*))
+cdef bint add_source(DecodeState* state, Memory* memory, int* number) noexcept nogil:
+    """Make the batch an owner of memory that its views point into. Return False if there is no memory for that."""
+    cdef Memory** sources = <Memory**>realloc(state.sources, (state.n_sources + 1) * sizeof(Memory*))
     if sources == NULL:
         return False
-    w.sources = sources
-    sources[w.n_sources] = memory_share(memory)
-    number[0] = w.n_sources
-    w.n_sources += 1
+    state.sources = sources
+    sources[state.n_sources] = memory_share(memory)
+    number[0] = state.n_sources
+    state.n_sources += 1
     return True
 
 
-cdef bint put_error(Work* w, int column, int64_t n, Status problem) noexcept nogil:
-    cdef Bytes* bytes = &w.columns.bytes[column]
-    cdef const char* text = "xattrs: not a sound section"
+cdef bint put_error(DecodeState* state, int column, int64_t n, Status problem) noexcept nogil:
+    """Write why a value could not be read. Return False if there is no memory."""
+    cdef ByteColumn* bytes = &state.columns.bytes[column]
+    cdef const char* text = "xattrs: not a valid section"
     cdef int64_t size
     if problem == BAD_SNAPPY:
-        text = "snappy: not a sound block"
+        text = "snappy: not a valid block"
     elif problem == BAD_SIZE:
         text = "snappy: inflates to more than max_value"
     size = strlen(text)
-    fill_offsets(&w.columns, column, n)
-    (<int32_t*>w.columns.fixed[column])[n] = <int32_t>bytes.used
+    fill_offsets(&state.columns, column, n)
+    (<int32_t*>state.columns.fixed[column])[n] = <int32_t>bytes.used
     if not reserve_bytes(bytes, size):
         return False
     memcpy(bytes.data + bytes.used, text, size)
     bytes.used += size
-    set_valid(&w.columns, column, n)
-    w.data += size
+    set_valid(&state.columns, column, n)
+    state.batch_bytes += size
     return True
 
 
-cdef bint grow_rows(Work* w) noexcept nogil:
-    cdef int64_t room = max(2 * w.room, w.hint), old = (w.room + 7) // 8
-    cdef const Spec* spec
+cdef bint grow_rows(DecodeState* state) noexcept nogil:
+    """Make room for more rows in all columns. Return False if there is no memory.
+
+    The columns may have grown partly then. That is harmless: `room` still has the old number.
+    """
+    cdef int64_t room = max(2 * state.room, state.expected_rows), old = (state.room + 7) // 8
+    cdef const ColumnSpec* spec
     cdef int i
-    for i in range(w.n_columns):
-        spec = &w.specs[i]
-        if not grow(&w.columns.fixed[i], (room + 1) * (spec.width or 4)):
+    for i in range(state.n_columns):
+        spec = &state.specs[i]
+        if not grow(&state.columns.fixed[i], (room + 1) * (spec.width or 4)):
             return False
         if spec.nullable:
-            if not grow(&w.columns.valid[i], (room + 7) // 8):
+            if not grow(&state.columns.valid[i], (room + 7) // 8):
                 return False
-            memset(w.columns.valid[i] + old, 0xFF if is_window(spec) else 0, (room + 7) // 8 - old)
-    w.room = room
+            # Most columns are null until a cell is written; the snapshot's are valid until a row has none.
+            memset(state.columns.valid[i] + old, 0xFF if is_window(spec) else 0, (room + 7) // 8 - old)
+    state.room = room
     return True
 
 
-cdef inline bint is_window(const Spec* spec) noexcept nogil:
+cdef inline bint is_window(const ColumnSpec* spec) noexcept nogil:
+    """Return whether a column has a bound of the snapshot."""
     return spec.source == SNAPSHOT_START or spec.source == SNAPSHOT_END

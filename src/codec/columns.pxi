@@ -1,36 +1,42 @@
-# Columns: being built, and built.
+# Columns: those of the current batch, and finished ones.
+#
+# All memory of columns has SLACK bytes beyond its room, so that copies of constant size may overrun.
 
 cdef enum:
+    # Offsets of Arrow columns are signed 32-bit numbers.
     MOST_DATA = 0x7FFFFFFF
     FEWEST_ROWS = 256
 
-cdef struct Bytes:
-    # The bytes of a column of variable length in the batch in work; `filled` rows have their offset.
+cdef struct ByteColumn:
+    # The bytes of a column of variable length.
     uint8_t* data
     int64_t used
     int64_t room
+    # Rows whose offset was written. Columns that few rows have are filled up later, see `fill_offsets`.
     int64_t filled
-    # How much the batch before had.
+    # Bytes that the batch before suggests.
     int64_t hint
 
-cdef struct Pairs:
-    # The entries of a column of maps: names and texts.
-    Bytes names
-    Bytes texts
+cdef struct MapEntries:
+    # The entries of a column of maps: names and texts, each with offsets.
+    ByteColumn names
+    ByteColumn texts
     uint8_t* name_ends
     uint8_t* text_ends
     int64_t count
     int64_t room
 
 cdef struct Columns:
-    # The batch in work. `fixed` has a row's part of fixed width: a number, an offset or a view.
+    # The current batch. `fixed` has what is of fixed width in each row: a number, an offset or a view. `valid` has one
+    # bit for each row, 1 if the cell is not null.
     uint8_t* fixed[MAX_COLUMNS]
     uint8_t* valid[MAX_COLUMNS]
-    Bytes bytes[MAX_COLUMNS]
-    Pairs pairs
+    ByteColumn bytes[MAX_COLUMNS]
+    MapEntries entries
 
 
 cdef bint grow(uint8_t** data, int64_t size) noexcept nogil:
+    """Resize memory, with SLACK. Return False if there is none; the old memory stays then."""
     cdef uint8_t* larger = <uint8_t*>realloc(data[0], size + SLACK)
     if larger == NULL:
         return False
@@ -38,8 +44,8 @@ cdef bint grow(uint8_t** data, int64_t size) noexcept nogil:
     return True
 
 
-cdef bint reserve_bytes(Bytes* bytes, int64_t count) noexcept nogil:
-    """Room for `count` bytes more."""
+cdef bint reserve_bytes(ByteColumn* bytes, int64_t count) noexcept nogil:
+    """Make room for `count` bytes more. Return False if there is no memory."""
     cdef int64_t room
     if bytes.room - bytes.used >= count:
         return True
@@ -50,7 +56,8 @@ cdef bint reserve_bytes(Bytes* bytes, int64_t count) noexcept nogil:
     return True
 
 
-cdef struct Built:
+cdef struct FinishedColumn:
+    # Buffers of an Arrow array; NULL where the column has none.
     Memory* valid
     Memory* data
     Memory* bytes
@@ -58,51 +65,53 @@ cdef struct Built:
     int64_t used
 
 
-cdef bint put_pair(Pairs* pairs, const uint8_t* name, int64_t name_size, const uint8_t* text,
-                   int64_t text_size) noexcept nogil:
-    cdef int64_t room = max(2 * pairs.room, <int64_t>FEWEST_ROWS)
-    if pairs.count == pairs.room:
-        if not grow(&pairs.name_ends, 4 * (room + 1)) or not grow(&pairs.text_ends, 4 * (room + 1)):
+cdef bint put_entry(MapEntries* entries, const uint8_t* name, int64_t name_size, const uint8_t* text,
+                    int64_t text_size) noexcept nogil:
+    """Add an entry to a column of maps. Return False if there is no memory."""
+    cdef int64_t room = max(2 * entries.room, <int64_t>FEWEST_ROWS)
+    if entries.count == entries.room:
+        if not grow(&entries.name_ends, 4 * (room + 1)) or not grow(&entries.text_ends, 4 * (room + 1)):
             return False
-        (<int32_t*>pairs.name_ends)[pairs.count] = <int32_t>pairs.names.used
-        (<int32_t*>pairs.text_ends)[pairs.count] = <int32_t>pairs.texts.used
-        pairs.room = room
-    # One byte more, so that there is memory even for nothing.
-    if not reserve_bytes(&pairs.names, name_size + 1) or not reserve_bytes(&pairs.texts, text_size + 1):
+        (<int32_t*>entries.name_ends)[entries.count] = <int32_t>entries.names.used
+        (<int32_t*>entries.text_ends)[entries.count] = <int32_t>entries.texts.used
+        entries.room = room
+    # One byte more, so that there is memory even for empty names and texts.
+    if not reserve_bytes(&entries.names, name_size + 1) or not reserve_bytes(&entries.texts, text_size + 1):
         return False
-    memcpy(pairs.names.data + pairs.names.used, name, name_size)
-    memcpy(pairs.texts.data + pairs.texts.used, text, text_size)
-    pairs.names.used += name_size
-    pairs.texts.used += text_size
-    pairs.count += 1
-    (<int32_t*>pairs.name_ends)[pairs.count] = <int32_t>pairs.names.used
-    (<int32_t*>pairs.text_ends)[pairs.count] = <int32_t>pairs.texts.used
+    memcpy(entries.names.data + entries.names.used, name, name_size)
+    memcpy(entries.texts.data + entries.texts.used, text, text_size)
+    entries.names.used += name_size
+    entries.texts.used += text_size
+    entries.count += 1
+    (<int32_t*>entries.name_ends)[entries.count] = <int32_t>entries.names.used
+    (<int32_t*>entries.text_ends)[entries.count] = <int32_t>entries.texts.used
     return True
 
 
-cdef void drop_pairs(Pairs* pairs) noexcept nogil:
-    free(pairs.names.data)
-    free(pairs.texts.data)
-    free(pairs.name_ends)
-    free(pairs.text_ends)
-    memset(pairs, 0, sizeof(Pairs))
+cdef void free_entries(MapEntries* entries) noexcept nogil:
+    """Free the memory of a column of maps."""
+    free(entries.names.data)
+    free(entries.texts.data)
+    free(entries.name_ends)
+    free(entries.text_ends)
+    memset(entries, 0, sizeof(MapEntries))
 
 
-# What only a decoder has.
+# Argument that only a decoder has, so that nobody else makes Rows.
 cdef object FINISHED = object()
 
 
 cdef class Rows:
-    """Finished columns. Arrow takes them through the PyCapsule interface, numpy through `buffers`."""
+    """Finished columns: for Arrow through the PyCapsule interface, for numpy through `buffers`."""
 
     cdef readonly Plan plan
     cdef readonly Py_ssize_t num_rows
-    cdef Built built[MAX_COLUMNS]
+    cdef FinishedColumn built[MAX_COLUMNS]
     cdef Memory** sources
     cdef int n_sources
-    # The entries of a column of maps: where names end, names, where texts end, texts.
-    cdef Memory* pairs[4]
-    cdef int64_t n_pairs
+    # The entries of a column of maps: offsets of the names, names, offsets of the texts, texts.
+    cdef Memory* entries[4]
+    cdef int64_t n_entries
 
     def __cinit__(self, finished=None):
         if finished is not FINISHED:
@@ -111,7 +120,7 @@ cdef class Rows:
     def __dealloc__(self):
         cdef int i
         for i in range(4):
-            memory_release(self.pairs[i])
+            memory_release(self.entries[i])
         for i in range(MAX_COLUMNS):
             memory_release(self.built[i].valid)
             memory_release(self.built[i].data)
@@ -125,7 +134,7 @@ cdef class Rows:
 
     @property
     def nbytes(self):
-        """The bytes that the columns take, without what views point at."""
+        """Bytes that the columns take, without those that views point to."""
         cdef Py_ssize_t total = 0
         cdef int i
         for i in range(self.plan.n_columns):
@@ -133,14 +142,14 @@ cdef class Rows:
             if self.built[i].valid != NULL:
                 total += (self.num_rows + 7) // 8
         for i in range(4):
-            total += 0 if self.pairs[i] == NULL else self.pairs[i].size
+            total += 0 if self.entries[i] == NULL else self.entries[i].size
         return total
 
     def buffers(self, int column):
-        """The validity bits (None if no row is null), the fixed part, and the bytes of a column."""
+        """Return the buffers of a column: validity bits or None, part of fixed width, bytes or None."""
         if not 0 <= column < self.plan.n_columns:
             raise IndexError(column)
-        cdef Built* built = &self.built[column]
+        cdef FinishedColumn* built = &self.built[column]
         fixed = fixed_size(&self.plan.specs[column], self.num_rows)
         return (
             None if built.valid == NULL else View.of(built.valid, built.valid.data, (self.num_rows + 7) // 8, False),
@@ -152,15 +161,15 @@ cdef class Rows:
         return self.plan.__arrow_c_schema__()
 
     def __arrow_c_array__(self, requested_schema=None):
-        cdef ArrowArray* array = <ArrowArray*>room_for(sizeof(ArrowArray))
+        cdef ArrowArray* array = <ArrowArray*>zeroed_memory(sizeof(ArrowArray))
         capsule = PyCapsule_New(array, "arrow_array", drop_array)
         self._export(array)
         return self.plan.__arrow_c_schema__(), capsule
 
     def __arrow_c_stream__(self, requested_schema=None):
-        cdef ArrowArrayStream* stream = <ArrowArrayStream*>room_for(sizeof(ArrowArrayStream))
+        cdef ArrowArrayStream* stream = <ArrowArrayStream*>zeroed_memory(sizeof(ArrowArrayStream))
         capsule = PyCapsule_New(stream, "arrow_array_stream", drop_stream)
-        cdef OneBatch* batch = <OneBatch*>room_for(sizeof(OneBatch))
+        cdef OneBatch* batch = <OneBatch*>zeroed_memory(sizeof(OneBatch))
         stream.private_data = batch
         stream.get_schema, stream.get_next = stream_schema, stream_next
         stream.get_last_error, stream.release = stream_error, release_stream
@@ -174,23 +183,23 @@ cdef class Rows:
         if start_array(out, self.num_rows, 0, 1, 0, self.plan.n_columns) == NULL:
             raise MemoryError
         for i in range(self.plan.n_columns):
-            out.children[i] = <ArrowArray*>room_for(sizeof(ArrowArray))
+            out.children[i] = <ArrowArray*>zeroed_memory(sizeof(ArrowArray))
             if not self._export_column(i, out.children[i]):
                 raise MemoryError
         return 0
 
     cdef bint _export_column(self, int i, ArrowArray* out) noexcept nogil:
-        cdef Built* built = &self.built[i]
-        cdef Spec* spec = &self.plan.specs[i]
+        cdef FinishedColumn* built = &self.built[i]
+        cdef ColumnSpec* spec = &self.plan.specs[i]
         if spec.width == 16:
             return self._export_views(i, out)
         if spec.mapped:
             return self._export_map(i, out)
         if start_array(out, self.num_rows, built.nulls, 3 if spec.binary else 2, 3, 0) == NULL:
             return False
-        array_holds(out, built.valid)
-        array_holds(out, built.data)
-        array_holds(out, built.bytes)
+        array_own(out, built.valid)
+        array_own(out, built.data)
+        array_own(out, built.bytes)
         out.buffers[0] = NULL if built.valid == NULL else built.valid.data
         out.buffers[1] = built.data.data
         if spec.binary:
@@ -204,40 +213,40 @@ cdef class Rows:
         out.dictionary = names
         if names == NULL or start_array(names, self.plan.event_offsets.size // 4 - 1, 0, 3, 2, 0) == NULL:
             return False
-        array_holds(names, self.plan.event_offsets)
-        array_holds(names, self.plan.event_data)
+        array_own(names, self.plan.event_offsets)
+        array_own(names, self.plan.event_data)
         names.buffers[1] = self.plan.event_offsets.data
         names.buffers[2] = self.plan.event_data.data
         return True
 
     cdef bint _export_map(self, int i, ArrowArray* out) noexcept nogil:
-        """A list of entries, each with a name and a text."""
-        cdef Built* built = &self.built[i]
+        """Export a map: a list of entries, each a struct of name and text."""
+        cdef FinishedColumn* built = &self.built[i]
         cdef ArrowArray* entries
         cdef ArrowArray* half
         cdef int j
         if start_array(out, self.num_rows, built.nulls, 2, 2, 1) == NULL:
             return False
-        array_holds(out, built.valid)
-        array_holds(out, built.data)
+        array_own(out, built.valid)
+        array_own(out, built.data)
         out.buffers[0] = NULL if built.valid == NULL else built.valid.data
         out.buffers[1] = built.data.data
         out.children[0] = entries = <ArrowArray*>calloc(1, sizeof(ArrowArray))
-        if entries == NULL or start_array(entries, self.n_pairs, 0, 1, 0, 2) == NULL:
+        if entries == NULL or start_array(entries, self.n_entries, 0, 1, 0, 2) == NULL:
             return False
         for j in range(2):
             entries.children[j] = half = <ArrowArray*>calloc(1, sizeof(ArrowArray))
-            if half == NULL or start_array(half, self.n_pairs, 0, 3, 2, 0) == NULL:
+            if half == NULL or start_array(half, self.n_entries, 0, 3, 2, 0) == NULL:
                 return False
-            array_holds(half, self.pairs[2 * j])
-            array_holds(half, self.pairs[2 * j + 1])
-            half.buffers[1] = self.pairs[2 * j].data
-            half.buffers[2] = self.pairs[2 * j + 1].data
+            array_own(half, self.entries[2 * j])
+            array_own(half, self.entries[2 * j + 1])
+            half.buffers[1] = self.entries[2 * j].data
+            half.buffers[2] = self.entries[2 * j + 1].data
         return True
 
     cdef bint _export_views(self, int i, ArrowArray* out) noexcept nogil:
-        """Views point into the receive buffers and, last, into what was inflated; their lengths go along."""
-        cdef Built* built = &self.built[i]
+        """Export views: with the buffers they point into, the arena last, and a buffer with the lengths of those."""
+        cdef FinishedColumn* built = &self.built[i]
         cdef int n = self.n_sources, j
         cdef int64_t* lengths
         cdef Memory* sizes
@@ -246,15 +255,15 @@ cdef class Rows:
         sizes = memory_new(8 * (n + 1))
         if sizes == NULL:
             return False
-        array_holds(out, sizes)
+        array_own(out, sizes)
         memory_release(sizes)
-        array_holds(out, built.valid)
-        array_holds(out, built.data)
+        array_own(out, built.valid)
+        array_own(out, built.data)
         lengths = <int64_t*>sizes.data
         out.buffers[0] = NULL if built.valid == NULL else built.valid.data
         out.buffers[1] = built.data.data
         for j in range(n):
-            array_holds(out, self.sources[j])
+            array_own(out, self.sources[j])
             out.buffers[2 + j] = self.sources[j].data
             lengths[j] = self.sources[j].size
         out.buffers[2 + n] = sizes.data
@@ -262,6 +271,7 @@ cdef class Rows:
 
 
 cdef int64_t count_nulls(const uint8_t* valid, int64_t rows) noexcept nogil:
+    """Return the number of null cells."""
     cdef int64_t i = 0, nulls = rows
     cdef uint64_t word
     while i + 64 <= rows:
@@ -274,8 +284,8 @@ cdef int64_t count_nulls(const uint8_t* valid, int64_t rows) noexcept nogil:
     return nulls
 
 
-cdef void blank_nulls(Columns* columns, int i, const Spec* spec, int64_t rows) noexcept nogil:
-    """Zeros where a cell is null, so that no memory leaves that nobody wrote. Fields have theirs already."""
+cdef void zero_null_cells(Columns* columns, int i, const ColumnSpec* spec, int64_t rows) noexcept nogil:
+    """Write zeros where a cell is null: no uninitialised memory may leave the process. Fields were zeroed already."""
     cdef int64_t n, nulls
     if not spec.nullable or spec.source == FIELD or spec.width == 0:
         return
@@ -289,28 +299,32 @@ cdef void blank_nulls(Columns* columns, int i, const Spec* spec, int64_t rows) n
 
 
 cdef void fill_offsets(Columns* columns, int i, int64_t n) noexcept nogil:
-    """Makes up for the offsets of rows that had nothing in this column."""
-    cdef Bytes* bytes = &columns.bytes[i]
+    """Write the offsets of the rows up to `n` that have nothing in this column."""
+    cdef ByteColumn* bytes = &columns.bytes[i]
     while bytes.filled < n:
         (<int32_t*>columns.fixed[i])[bytes.filled] = <int32_t>bytes.used
         bytes.filled += 1
     bytes.filled = n + 1
 
 
-cdef inline bint is_spelled(const Spec* spec) noexcept nogil:
-    """Whether the numbers of events become their names."""
+cdef inline bint events_as_text(const ColumnSpec* spec) noexcept nogil:
+    """Return whether the column has names of events as text, instead of numbers into a dictionary."""
     return spec.source == EVENT and spec.binary
 
 
-cdef inline int64_t fixed_size(const Spec* spec, int64_t rows) noexcept nogil:
-    """The bytes of the fixed part of a column that is finished."""
-    return rows * spec.width if spec.width and not is_spelled(spec) else 4 * (rows + 1)
+cdef inline int64_t fixed_size(const ColumnSpec* spec, int64_t rows) noexcept nogil:
+    """Return the bytes of the fixed-width part of a finished column."""
+    return rows * spec.width if spec.width and not events_as_text(spec) else 4 * (rows + 1)
 
 
-cdef bint spell_events(Columns* columns, int i, int64_t rows, const int32_t* ends, const uint8_t* names) noexcept nogil:
-    """The names of events in the place of their numbers. `ends` is where each name ends, behind a 0."""
+cdef bint write_event_names(Columns* columns, int i, int64_t rows, const int32_t* ends,
+                            const uint8_t* names) noexcept nogil:
+    """Replace the numbers of events by their names. Return False if there is no memory.
+
+    ends: 0, then the offset at which each name ends in `names`.
+    """
     cdef const uint8_t* numbers = columns.fixed[i]
-    cdef Bytes* text = &columns.bytes[i]
+    cdef ByteColumn* text = &columns.bytes[i]
     cdef int32_t* offsets = <int32_t*>malloc(4 * (rows + 1) + SLACK)
     cdef int64_t n, size
     if offsets == NULL:
@@ -321,7 +335,7 @@ cdef bint spell_events(Columns* columns, int i, int64_t rows, const int32_t* end
         if text.room - text.used < size and not reserve_bytes(text, size):
             free(offsets)
             return False
-        # Of fixed size, as in `copy_bytes`; behind the names there is SLACK too.
+        # Of constant size, as in `copy_bytes`: both sides have SLACK.
         memcpy(text.data + text.used, names + ends[numbers[n]], LONGEST_EVENT)
         text.used += size
     offsets[rows] = <int32_t>text.used
@@ -330,10 +344,13 @@ cdef bint spell_events(Columns* columns, int i, int64_t rows, const int32_t* end
     return True
 
 
-cdef bint finish_column(Columns* columns, int i, const Spec* spec, int64_t rows, int64_t room,
-                        Built* out) noexcept nogil:
-    """Hands the memory of a column over. False if there is no room even to say whose it is."""
-    cdef Bytes* bytes = &columns.bytes[i]
+cdef bint finish_column(Columns* columns, int i, const ColumnSpec* spec, int64_t rows, int64_t room,
+                        FinishedColumn* out) noexcept nogil:
+    """Move the memory of a column to a finished one, and clear it. Return False if there is no memory.
+
+    Columns with much unused room are shrunk first.
+    """
+    cdef ByteColumn* bytes = &columns.bytes[i]
     cdef int64_t size = fixed_size(spec, rows)
     if spec.nullable:
         out.nulls = count_nulls(columns.valid[i], rows)
@@ -341,12 +358,12 @@ cdef bint finish_column(Columns* columns, int i, const Spec* spec, int64_t rows,
         if spec.nullable:
             fill_offsets(columns, i, rows)
         (<int32_t*>columns.fixed[i])[rows] = <int32_t>bytes.used
-    if (spec.width == 0 or is_spelled(spec)) and bytes.data == NULL and not grow(&bytes.data, 0):
+    if (spec.width == 0 or events_as_text(spec)) and bytes.data == NULL and not grow(&bytes.data, 0):
         return False
     if 2 * rows < room:
         if not grow(&columns.fixed[i], size) or (bytes.data != NULL and not grow(&bytes.data, bytes.used)):
             return False
-    # What is used of a column of maps is counted in entries, which have their bytes elsewhere.
+    # A column of maps counts entries in `used`; their bytes are elsewhere.
     out.data, out.used = memory_of(columns.fixed[i], size), 0 if spec.mapped else bytes.used
     if out.data == NULL:
         return False
@@ -362,5 +379,5 @@ cdef bint finish_column(Columns* columns, int i, const Spec* spec, int64_t rows,
         out.bytes = memory_of(bytes.data, out.used)
         if out.bytes == NULL:
             return False
-    bytes[0] = Bytes(NULL, 0, 0, 0, out.used + out.used // 8)
+    bytes[0] = ByteColumn(NULL, 0, 0, 0, out.used + out.used // 8)
     return True

@@ -1,99 +1,107 @@
-# The decoder: what is fed, what is handed out. The work is done in scan.pxi.
+# The decoder object: takes bytes, runs the loop of scan.pxi without the GIL, and delivers batches.
+#
+# Bytes wait in two places: `_own`, a chunk of ours that sockets are received into and partial frames are kept in, and
+# `_lent`, a bytes object of the caller that is read where it is. The bytes of `_own` always come first.
 
 _DETAILS = {
     BAD_COLLECTION: "key: expected a collection id of at most 32 bits as the shortest LEB128 before it",
     BAD_KEY: "key: expected UTF-8; ask for binary keys",
-    BAD_SNAPPY: "value: expected a sound snappy block",
-    BAD_SIZE: "value: inflates to more than max_value",
-    BAD_XATTRS: "value: expected a sound section of xattrs at its beginning",
-    SEQNO_FELL: "seqno: expected one above {detail}, the last of the same snapshot",
-    STREAMS_ABOUND: f"opaque: expected no more than {MOST_STREAMS} streams on one connection",
+    BAD_SNAPPY: "value: expected a valid snappy block",
+    BAD_SIZE: "value: expected at most max_value bytes after decompression, found more",
+    BAD_XATTRS: "value: expected a valid section of xattrs at its beginning",
+    SEQNO_NOT_RISING: "seqno: expected one above {detail}, the last of the same snapshot",
+    TOO_MANY_STREAMS: f"opaque: expected no more than {MOST_STREAMS} streams on one connection",
 }
 
 
 cdef class Decoder:
-    """Bytes in any chunks to columns, as a plan says. Not for two threads at once."""
+    """Decoder of bytes in any chunks to columns, as a plan says. One thread at a time may use it."""
 
     cdef readonly Plan plan
-    # What came and is not decoded: first the rest in our own chunk, then a caller's bytes.
-    cdef Feed _own
-    cdef Feed _lent
-    # How much of the last `buffer` can still be received.
-    cdef Py_ssize_t _handed
-    cdef Work _work
+    # Bytes that are not decoded yet, in this order.
+    cdef ReadBuffer _own
+    cdef ReadBuffer _lent
+    # Bytes of the last `buffer` that `received` may still report.
+    cdef Py_ssize_t _buffer_left
+    cdef DecodeState _state
     cdef Status _status
+    # 1 while a method runs. The loop releases the GIL, so the GIL does not keep a second thread out.
     cdef long _busy
-    # Memory ran out while a batch was handed over: some of its columns are gone.
+    # True if memory ran out while a batch was finished: some of its columns are gone.
     cdef bint _torn
 
     def __cinit__(self, Plan plan not None, *, Py_ssize_t max_frame, Py_ssize_t max_value, bint collections=False,
                   bint inflate=True, bint split_xattrs=True, bint check_keys=False, bint quarantine=False,
                   bint views=False):
-        cdef Work* w = &self._work
+        cdef DecodeState* state = &self._state
         for name, bound in (("max_frame", max_frame), ("max_value", max_value)):
             if not HEADER_SIZE <= bound <= MOST_DATA // 2:
-                raise LocalProtocolError(f"{name}: expected {HEADER_SIZE} to {MOST_DATA // 2} bytes, found {bound}")
+                raise UsageError(f"{name}: expected {HEADER_SIZE} to {MOST_DATA // 2} bytes, found {bound}")
         self.plan = plan
-        w.shapes, w.specs, w.routes, w.at = plan.shapes, plan.specs, plan.routes, plan.at
-        w.n_columns = plan.n_columns
-        w.max_frame, w.max_value = max_frame, max_value
-        w.collections, w.inflate, w.split_xattrs = collections, inflate, split_xattrs
-        w.check_keys, w.quarantine, w.views = check_keys, quarantine, views
-        w.map_xattrs = plan.at[<int>XATTRS] != NOWHERE and plan.specs[plan.at[<int>XATTRS]].mapped
-        if plan.at[<int>VALUE] != NOWHERE or plan.at[<int>XATTRS] != NOWHERE:
-            w.opened = (SNAPPY_BIT | XATTR_BIT) if split_xattrs else SNAPPY_BIT
-        w.runs = not check_keys and plan.at[<int>KEY] != NOWHERE \
-            and plan.at[<int>VALUE] != NOWHERE and plan.at[<int>TIMESTAMP] == NOWHERE
-        w.hint = FEWEST_ROWS
+        state.shapes, state.specs, state.routes, state.column_of = plan.shapes, plan.specs, plan.routes, plan.column_of
+        state.n_columns = plan.n_columns
+        state.max_frame, state.max_value = max_frame, max_value
+        state.collections, state.inflate, state.split_xattrs = collections, inflate, split_xattrs
+        state.check_keys, state.quarantine, state.views = check_keys, quarantine, views
+        state.map_xattrs = plan.column_of[<int>XATTRS] != NOWHERE and plan.specs[plan.column_of[<int>XATTRS]].mapped
+        if plan.column_of[<int>VALUE] != NOWHERE or plan.column_of[<int>XATTRS] != NOWHERE:
+            state.unpack_bits = (SNAPPY_BIT | XATTR_BIT) if split_xattrs else SNAPPY_BIT
+        state.fast_path = not check_keys and plan.column_of[<int>KEY] != NOWHERE \
+            and plan.column_of[<int>VALUE] != NOWHERE and plan.column_of[<int>TIMESTAMP] == NOWHERE
+        state.expected_rows = FEWEST_ROWS
         self._own.number = self._lent.number = NOWHERE
 
     def __dealloc__(self):
-        cdef Work* w = &self._work
+        cdef DecodeState* state = &self._state
         cdef int i
         memory_release(self._own.memory)
         memory_release(self._lent.memory)
         for i in range(MAX_COLUMNS):
-            free(w.columns.fixed[i])
-            free(w.columns.valid[i])
-            free(w.columns.bytes[i].data)
-        for i in range(w.n_sources):
-            memory_release(w.sources[i])
-        free(w.sources)
-        drop_pairs(&w.columns.pairs)
-        free(w.arena)
-        free(w.scratch)
-        free(w.notes)
-        free(w.noted)
-        free(w.streams.slots)
+            free(state.columns.fixed[i])
+            free(state.columns.valid[i])
+            free(state.columns.bytes[i].data)
+        for i in range(state.n_sources):
+            memory_release(state.sources[i])
+        free(state.sources)
+        free_entries(&state.columns.entries)
+        free(state.arena)
+        free(state.scratch)
+        free(state.controls)
+        free(state.control_bytes)
+        free(state.streams.slots)
 
     # ------------------------------------------------------------------------------------ bytes
 
     @property
     def max_frame(self):
-        return self._work.max_frame
+        return self._state.max_frame
 
     @property
     def pending(self):
-        """How many bytes were fed and are not decoded yet."""
+        """Number of bytes that were fed and are not decoded yet."""
         return self._own.end - self._own.begin + self._lent.end - self._lent.begin
 
     @property
     def offset(self):
-        """How many bytes of the stream are decoded."""
-        return self._work.offset
+        """Number of bytes of the connection that are decoded."""
+        return self._state.stream_offset
 
     @property
-    def counted(self):
-        """The bytes for flow control of what is in the batch in work: whole frames of requests, noops left out."""
-        return self._work.counted
+    def flow_bytes(self):
+        """Bytes of the current batch for flow control: whole frames of requests, without noops."""
+        return self._state.flow_bytes
 
     @property
     def rows(self):
-        """How many rows the batch in work has."""
-        return self._work.rows
+        """Number of rows in the current batch."""
+        return self._state.rows
 
     def feed(self, data not None):
-        """Take the next bytes of the stream, of any length. `bytes` are read where they are, without a copy."""
+        """Take the next bytes of the connection, of any length. `bytes` objects are read in place, without a copy.
+
+        Raises UsageError with views if there are more bytes than a view can address, or if another thread is using
+        the decoder.
+        """
         cdef const uint8_t[::1] view
         self._enter()
         try:
@@ -108,66 +116,72 @@ cdef class Decoder:
             atomic_give(&self._busy)
 
     def buffer(self):
-        """Where the next bytes of the stream may be written. Say with `received` how many were."""
-        cdef Feed* own = &self._own
+        """Return writable memory for the next bytes of the connection. Report with `received` how many were written.
+
+        Only the last buffer counts, and it is void once bytes are fed or received in another way.
+        """
+        cdef ReadBuffer* own = &self._own
         self._enter()
         try:
             self._return_lent()
             self._make_room(0)
-            self._handed = own.memory.size - own.end
-            return memoryview(View.of(own.memory, own.memory.data + own.end, self._handed, True))
+            self._buffer_left = own.memory.size - own.end
+            return memoryview(View.of(own.memory, own.memory.data + own.end, self._buffer_left, True))
         finally:
             atomic_give(&self._busy)
 
     def received(self, Py_ssize_t count):
-        """`count` bytes were written to the last `buffer`."""
+        """Take `count` bytes that were written to the beginning of the last `buffer`.
+
+        Raises UsageError if that is more than the buffer has left.
+        """
         self._enter()
         try:
-            if not 0 <= count <= self._handed:
-                raise LocalProtocolError(
-                    f"received: expected 0 to {self._handed} bytes, what the last buffer has left, found {count}"
+            if not 0 <= count <= self._buffer_left:
+                raise UsageError(
+                    f"received: expected 0 to {self._buffer_left} bytes, what the last buffer has left, found {count}"
                 )
             self._own.end += count
-            self._handed -= count
+            self._buffer_left -= count
         finally:
             atomic_give(&self._busy)
 
     def _receive(self, int fd, int bell, seconds, int64_t max_rows, int64_t max_bytes):
-        """See `receive` of the class for users: how many bytes came, and whether the connection is closed."""
-        cdef Line line = Line(fd, bell, -1, 0, False, 0)
+        """Receive from a socket and decode: see `receive` of dcp.Decoder."""
+        cdef Receiver receiver = Receiver(fd, bell, -1, 0, False, 0)
         if not RECEIVES:
-            raise LocalProtocolError("receive: expected a system of the POSIX family; use `buffer` and `received`")
+            raise UsageError("receive: expected a system of the POSIX family; use `buffer` and `received`")
         self._enter()
         try:
             if seconds is not None:
-                line.until = clock_now() + <int64_t>(1e6 * min(max(<double>seconds, 0.0), 1e9) + 0.999)
+                receiver.until = clock_now() + <int64_t>(1e6 * min(max(<double>seconds, 0.0), 1e9) + 0.999)
             self._return_lent()
-            # Pieces go where a buffer that was handed out before would have its own.
-            self._handed = 0
-            self._work.max_rows, self._work.max_bytes = max_rows, max_bytes
+            # Pieces overwrite the memory of a buffer that was returned before.
+            self._buffer_left = 0
+            self._state.max_rows, self._state.max_bytes = max_rows, max_bytes
             if self._status == MORE or self._status == FULL:
                 with nogil:
-                    self._status = pull(&self._work, &self._own, &line)
+                    self._status = receive_and_decode(&self._state, &self._own, &receiver)
             if self._status == NO_MEMORY:
                 raise MemoryError
         finally:
             atomic_give(&self._busy)
-        if line.error:
-            raise OSError(line.error, strerror(line.error))
-        return line.count, line.closed
+        if receiver.error:
+            raise OSError(receiver.error, strerror(receiver.error))
+        return receiver.count, receiver.closed
 
     cdef int _enter(self) except -1:
-        """The loop lets go of the GIL: nobody else may touch what it works on."""
+        """Take the lock of the decoder. Raise instead of waiting: a second thread is a mistake of the caller."""
         if self._torn:
-            raise MemoryError("decoder: memory ran out while a batch was handed out, whose rows are lost: begin again")
+            raise MemoryError("decoder: memory ran out while a batch was finished, whose rows are lost: begin again")
         if atomic_take(&self._busy):
-            raise LocalProtocolError("decoder: expected one thread at a time, found two")
+            raise UsageError("decoder: expected one thread at a time, found two")
         return 0
 
     cdef int _check_reach(self, Py_ssize_t size) except -1:
-        """A view says in 32 bits where in its buffer it points."""
-        if self._work.views and size > MOST_DATA:
-            raise LocalProtocolError(f"feed: expected at most {MOST_DATA} bytes at once with views, found {size}")
+        """Raise if views could not address this many bytes: their offsets have 32 bits."""
+        if self._state.views and size > MOST_DATA:
+            raise UsageError(f"feed: expected at most {MOST_DATA} bytes at once with views, found {size}")
         return 0
 
     cdef int _lend(self, bytes data) except -1:
@@ -182,25 +196,25 @@ cdef class Decoder:
         return 0
 
     cdef int _return_lent(self) except -1:
-        """What is left of a caller's bytes moves to our own chunk, where more can follow it."""
+        """Move what is left of a caller's bytes to our own chunk, where more bytes can follow."""
         if self._lent.memory == NULL:
             return 0
         if self._lent.end > self._lent.begin:
             self._append(self._lent.memory.data + self._lent.begin, self._lent.end - self._lent.begin)
         memory_release(self._lent.memory)
-        self._lent = Feed(NULL, 0, 0, NOWHERE)
+        self._lent = ReadBuffer(NULL, 0, 0, NOWHERE)
         return 0
 
     cdef int _append(self, const uint8_t* data, Py_ssize_t count) except -1:
         self._make_room(count)
-        # Where these go, a buffer that was handed out before would have its own.
-        self._handed = 0
+        # These overwrite the memory of a buffer that was returned before.
+        self._buffer_left = 0
         memcpy(self._own.memory.data + self._own.end, data, count)
         self._own.end += count
         return 0
 
     cdef int _make_room(self, Py_ssize_t count) except -1:
-        """Room for `count` bytes behind the pending ones; for 0, as much as is worth a call to receive."""
+        """Make room for `count` bytes after the pending ones; for 0, for as many as are worth one recv."""
         cdef Py_ssize_t wanted = count or <Py_ssize_t>CHUNK // 4
         self._check_reach(larger_chunk(&self._own, wanted))
         if not make_room(&self._own, wanted):
@@ -210,10 +224,10 @@ cdef class Decoder:
     # ------------------------------------------------------------------------------------- work
 
     def _advance(self, int64_t max_rows, int64_t max_bytes):
-        """Decodes what was fed until a limit is reached; True if one is. What is wrong is in `_problem`."""
+        """Decode what was fed into the current batch. Return True if it reached a limit. `_problem` returns errors."""
         self._enter()
         try:
-            self._work.max_rows, self._work.max_bytes = max_rows, max_bytes
+            self._state.max_rows, self._state.max_bytes = max_rows, max_bytes
             if self._status == MORE or self._status == FULL:
                 self._status = self._run()
             if self._status == NO_MEMORY:
@@ -231,20 +245,25 @@ cdef class Decoder:
             if status != MORE or self._own.end > self._own.begin:
                 return status
         with nogil:
-            status = scan(&self._work, &self._own if self._lent.memory == NULL else &self._lent)
+            status = scan(&self._state, &self._own if self._lent.memory == NULL else &self._lent)
         return status
 
     cdef Status _stitch(self) except *:
-        """Completes the partial frame in our chunk from the caller's bytes, and decodes it."""
-        cdef Feed* own = &self._own
-        cdef Feed* lent = &self._lent
+        """Complete the partial frame in our own chunk from the caller's bytes, and decode it.
+
+        Only the missing bytes of one frame are copied: all further frames are read where they are.
+        """
+        cdef ReadBuffer* own = &self._own
+        cdef ReadBuffer* lent = &self._lent
         cdef uint64_t size
         cdef Py_ssize_t missing
+        cdef Check check
         cdef Status status
         while own.end > own.begin:
-            if check_frame(own.memory.data + own.begin, own.end - own.begin, self._work.max_frame, &size) != INCOMPLETE:
+            check = check_frame(own.memory.data + own.begin, own.end - own.begin, self._state.max_frame, &size)
+            if check != INCOMPLETE:
                 with nogil:
-                    status = scan(&self._work, own)
+                    status = scan(&self._state, own)
                 if status != MORE:
                     return status
                 continue
@@ -258,157 +277,163 @@ cdef class Decoder:
     # ------------------------------------------------------------------------------- handing out
 
     def _controls(self):
-        """The frames that became no rows since the last call: their bytes, and what came before them.
+        """Return the control frames since the last call, as tuples.
 
-        (rows in the batch, last seqno of its stream, bytes of the connection, bytes for flow control, bytes)
+        (rows of the batch before it, seqno of its stream's last row before it, bytes of the connection before it,
+        bytes for flow control before it, bytes of the frame)
         """
-        cdef Work* w = &self._work
-        cdef Note* note
+        cdef DecodeState* state = &self._state
+        cdef ControlEntry* entry
         self._enter()
         try:
             found = []
-            for i in range(w.n_notes):
-                note = &w.notes[<int64_t>i]
-                raw = PyBytes_FromStringAndSize(<char*>w.noted + note.at, note.size)
-                found.append((note.row, note.last, note.offset, note.counted, raw))
-            w.n_notes = w.noted_used = 0
+            for i in range(state.n_controls):
+                entry = &state.controls[<int64_t>i]
+                raw = PyBytes_FromStringAndSize(<char*>state.control_bytes + entry.data_at, entry.size)
+                found.append((entry.row, entry.last_seqno, entry.stream_offset, entry.flow_bytes, raw))
+            state.n_controls = state.control_bytes_used = 0
             return found
         finally:
             atomic_give(&self._busy)
 
-    def _cut(self, int64_t row, int64_t counted):
-        """Forgets the rows from `row` on, and counts only what came before: there is a control that is wrong."""
-        cdef Work* w = &self._work
-        cdef Bytes* bytes
+    def _cut(self, int64_t row, int64_t flow_bytes):
+        """Remove the rows from number `row` on: a control frame before them is malformed."""
+        cdef DecodeState* state = &self._state
+        cdef ByteColumn* bytes
         cdef int i
         self._enter()
         try:
-            w.forgot = True
-            w.counted = counted
-            if not 0 <= row < w.rows:
+            state.rows_removed = True
+            state.flow_bytes = flow_bytes
+            if not 0 <= row < state.rows:
                 return
-            for i in range(w.n_columns):
-                bytes = &w.columns.bytes[i]
-                if w.specs[i].width == 0:
-                    if w.specs[i].nullable:
-                        fill_offsets(&w.columns, i, w.rows)
-                    bytes.used = (<int32_t*>w.columns.fixed[i])[row]
+            for i in range(state.n_columns):
+                bytes = &state.columns.bytes[i]
+                if state.specs[i].width == 0:
+                    if state.specs[i].nullable:
+                        fill_offsets(&state.columns, i, state.rows)
+                    bytes.used = (<int32_t*>state.columns.fixed[i])[row]
                     bytes.filled = min(bytes.filled, row)
-            w.rows = row
+            state.rows = row
         finally:
             atomic_give(&self._busy)
 
-    def _lasts(self):
-        """(opaque, vbucket, stream id, last seqno) of each stream that rows came of since the last call.
+    def _last_seqnos(self):
+        """Return (opaque, vbucket, stream id, last seqno) of each stream with rows since the last call.
 
-        Nothing once rows were forgotten: of those, streams know too much.
+        Empty once rows were removed: the streams' last seqnos may be those of removed rows.
         """
-        cdef Streams* streams = &self._work.streams
-        cdef Stream* stream
+        cdef StreamTable* streams = &self._state.streams
+        cdef StreamState* stream
         cdef uint64_t i
         self._enter()
         try:
             found = []
-            for i in range(streams.mask + 1 if streams.slots != NULL and not self._work.forgot else 0):
+            for i in range(streams.mask + 1 if streams.slots != NULL and not self._state.rows_removed else 0):
                 stream = &streams.slots[i]
-                if stream.used and stream.last != stream.told:
-                    found.append((stream.key >> 32, stream.key >> 16 & 0xFFFF, stream.key & 0xFFFF, stream.last))
-                    stream.told = stream.last
+                if stream.used and stream.last_seqno != stream.reported:
+                    found.append((stream.key >> 32, stream.key >> 16 & 0xFFFF, stream.key & 0xFFFF, stream.last_seqno))
+                    stream.reported = stream.last_seqno
             return found
         finally:
             atomic_give(&self._busy)
 
     def _finish(self):
-        """The batch in work, as rows of its own; the next one begins."""
-        cdef Work* w = &self._work
+        """Return the current batch as Rows, and begin the next.
+
+        Memory moves from the decoder to the Rows column by column. If memory runs out in between, the decoder is torn.
+        """
+        cdef DecodeState* state = &self._state
         cdef Rows rows = Rows.__new__(Rows, FINISHED)
         cdef int i
         self._enter()
         self._torn = True
         try:
-            rows.plan, rows.num_rows = self.plan, w.rows
-            if w.room == 0 and not grow_rows(w):
+            rows.plan, rows.num_rows = self.plan, state.rows
+            if state.room == 0 and not grow_rows(state):
                 raise MemoryError
-            for i in range(w.n_columns):
-                blank_nulls(&w.columns, i, &w.specs[i], w.rows)
-            if w.views:
+            for i in range(state.n_columns):
+                zero_null_cells(&state.columns, i, &state.specs[i], state.rows)
+            if state.views:
                 self._finish_sources(rows)
-            if w.map_xattrs:
-                self._finish_pairs(rows)
-            i = w.at[<int>EVENT]
-            if i != NOWHERE and is_spelled(&w.specs[i]) and not self._spell(i):
+            if state.map_xattrs:
+                self._finish_entries(rows)
+            i = state.column_of[<int>EVENT]
+            if i != NOWHERE and events_as_text(&state.specs[i]) and not self._write_event_names(i):
                 raise MemoryError
-            for i in range(w.n_columns):
-                if not finish_column(&w.columns, i, &w.specs[i], w.rows, w.room, &rows.built[i]):
+            for i in range(state.n_columns):
+                if not finish_column(&state.columns, i, &state.specs[i], state.rows, state.room, &rows.built[i]):
                     raise MemoryError
-            w.hint = max(<int64_t>FEWEST_ROWS, w.rows + w.rows // 8)
-            w.rows = w.room = w.data = w.counted = 0
+            state.expected_rows = max(<int64_t>FEWEST_ROWS, state.rows + state.rows // 8)
+            state.rows = state.room = state.batch_bytes = state.flow_bytes = 0
             self._torn = False
             return rows
         finally:
             atomic_give(&self._busy)
 
-    cdef bint _spell(self, int i) noexcept:
+    cdef bint _write_event_names(self, int i) noexcept:
         cdef const int32_t* ends = <const int32_t*>self.plan.event_offsets.data
-        return spell_events(&self._work.columns, i, self._work.rows, ends, self.plan.event_data.data)
+        return write_event_names(&self._state.columns, i, self._state.rows, ends, self.plan.event_data.data)
 
     cdef int _finish_sources(self, Rows rows) except -1:
-        """The buffers that the views point into; what was inflated comes last."""
-        cdef Work* w = &self._work
+        """Move the buffers that views point into to the Rows. The arena is the last; its views get its number now."""
+        cdef DecodeState* state = &self._state
         cdef int number, column
         cdef int64_t n
         cdef int32_t* view
         cdef Memory* arena
-        if w.arena_used:
-            arena = memory_of(w.arena, w.arena_used)
-            if arena == NULL or not add_source(w, arena, &number):
+        if state.arena_used:
+            arena = memory_of(state.arena, state.arena_used)
+            if arena == NULL or not add_source(state, arena, &number):
                 raise MemoryError
             memory_release(arena)
-            w.arena, w.arena_used, w.arena_room = NULL, 0, 0
-            for column in (w.at[<int>VALUE], w.at[<int>XATTRS]):
-                view = NULL if column == NOWHERE or w.specs[column].width != 16 else <int32_t*>w.columns.fixed[column]
-                for n in range(w.rows if view != NULL else 0):
+            state.arena, state.arena_used, state.arena_room = NULL, 0, 0
+            for column in (state.column_of[<int>VALUE], state.column_of[<int>XATTRS]):
+                if column == NOWHERE or state.specs[column].width != 16:
+                    continue
+                view = <int32_t*>state.columns.fixed[column]
+                for n in range(state.rows):
                     if view[4 * n] > 12 and view[4 * n + 2] == NOWHERE:
                         view[4 * n + 2] = number
-        rows.sources, rows.n_sources = w.sources, w.n_sources
-        w.sources, w.n_sources = NULL, 0
+        rows.sources, rows.n_sources = state.sources, state.n_sources
+        state.sources, state.n_sources = NULL, 0
         self._own.number = self._lent.number = NOWHERE
         return 0
 
-    cdef int _finish_pairs(self, Rows rows) except -1:
-        cdef Pairs* pairs = &self._work.columns.pairs
+    cdef int _finish_entries(self, Rows rows) except -1:
+        cdef MapEntries* entries = &self._state.columns.entries
         cdef int i
-        if pairs.count == 0 and not put_pair(pairs, b"", 0, b"", 0):
+        # Without any entry, one that is not counted gives the column its buffers.
+        if entries.count == 0 and not put_entry(entries, b"", 0, b"", 0):
             raise MemoryError
-        # An entry that nobody counts gives the buffers of a column without entries.
-        rows.n_pairs = self._work.columns.bytes[self._work.at[<int>XATTRS]].used
+        rows.n_entries = self._state.columns.bytes[self._state.column_of[<int>XATTRS]].used
         for i, (data, size) in enumerate((
-            (<size_t>pairs.name_ends, 4 * (rows.n_pairs + 1)), (<size_t>pairs.names.data, pairs.names.used),
-            (<size_t>pairs.text_ends, 4 * (rows.n_pairs + 1)), (<size_t>pairs.texts.data, pairs.texts.used),
+            (<size_t>entries.name_ends, 4 * (rows.n_entries + 1)), (<size_t>entries.names.data, entries.names.used),
+            (<size_t>entries.text_ends, 4 * (rows.n_entries + 1)), (<size_t>entries.texts.data, entries.texts.used),
         )):
-            rows.pairs[i] = memory_of(<void*><size_t>data, size)
-            if rows.pairs[i] == NULL:
+            rows.entries[i] = memory_of(<void*><size_t>data, size)
+            if rows.entries[i] == NULL:
                 raise MemoryError
-        memset(pairs, 0, sizeof(Pairs))
+        memset(entries, 0, sizeof(MapEntries))
         return 0
 
     # ------------------------------------------------------------------------------------ errors
 
     def _problem(self):
-        """What stopped the loop: (the frame's bytes as far as they are there, where it starts, detail), or None."""
-        cdef Feed* feed = &self._own if self._own.end > self._own.begin else &self._lent
+        """Return what stopped the loop, or None: (bytes of the frame as far as they are there, its offset, detail)."""
+        cdef ReadBuffer* buf = &self._own if self._own.end > self._own.begin else &self._lent
         cdef uint64_t size = 0
-        cdef Py_ssize_t end = feed.end
+        cdef Py_ssize_t end = buf.end
         self._enter()
         try:
             if self._status == MORE or self._status == FULL:
                 return None
-            if check_frame(feed.memory.data + feed.begin, end - feed.begin, self._work.max_frame, &size) == WHOLE:
-                end = feed.begin + <Py_ssize_t>size
+            if check_frame(buf.memory.data + buf.begin, end - buf.begin, self._state.max_frame, &size) == WHOLE:
+                end = buf.begin + <Py_ssize_t>size
             detail = _DETAILS.get(self._status)
             if detail is not None:
-                detail = detail.format(detail=self._work.detail)
-            raw = PyBytes_FromStringAndSize(<char*>feed.memory.data + feed.begin, end - feed.begin)
-            return raw, self._work.offset, detail
+                detail = detail.format(detail=self._state.error_detail)
+            raw = PyBytes_FromStringAndSize(<char*>buf.memory.data + buf.begin, end - buf.begin)
+            return raw, self._state.stream_offset, detail
         finally:
             atomic_give(&self._busy)

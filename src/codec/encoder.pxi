@@ -1,15 +1,18 @@
-# Columns back to frames: any Arrow data whose columns have the names of ours.
+# Encoder: columns of any Arrow library to frames, by the names of the columns.
+#
+# A recipe is compiled once for data with the same columns. For each batch a job finds the buffers, and a loop without
+# the GIL writes the frames, one row at a time.
 
 cdef enum InputKind:
     ABSENT
     NUMBER
     BYTES
 
-cdef struct Input:
-    # A column of a caller's: where its cells are. `width` is that of a number, an index, an offset or a view.
+cdef struct InputColumn:
+    # A column of the caller. `width` is that of a number, an index, an offset or a view.
     InputKind kind
     int width
-    # What a number of 64 bits is moved up and down again by to get the sign of this one; 0 if it has none.
+    # Shift up and down again that extends the sign of a number to 64 bits; 0 for unsigned ones.
     int sign_shift
     const uint8_t* valid
     const uint8_t* data
@@ -18,7 +21,7 @@ cdef struct Input:
     int64_t offset
 
 cdef enum:
-    # The columns that are no fields of a form, in the order in which a recipe lists them.
+    # Columns outside the fields of a form, in the order in which a recipe lists them.
     IN_EVENT
     IN_VBUCKET
     IN_CAS
@@ -34,18 +37,18 @@ cdef enum:
 cdef enum:
     LONGEST_PREFIX = 5
 
-cdef struct Writing:
-    # A field of a form: where it goes, and the column it comes from.
+cdef struct FieldWrite:
+    # A field of a form: its offset and width in the extras, and its column.
     uint16_t offset
     uint8_t width
     int column
 
-cdef struct Fit:
-    # A column that can have numbers which its place on the wire has no room for.
+cdef struct RangeCheck:
+    # A column whose numbers may be too large for the field, and the bits that the field has.
     int column
     int bits
 
-cdef struct Form:
+cdef struct EncodeForm:
     int next
     int opcode
     bint response
@@ -58,20 +61,20 @@ cdef struct Form:
     bint key_may
     bint value_may
     bint defect
-    # Whether there are bytes that no column writes.
+    # True if there are bytes of the extras that no column writes: they have to be zeroed.
     bint gaps
-    # Those of 8 bytes, then of 4, whose column is as wide, come first; then all others.
+    # Fields of 8 bytes whose column is as wide, up to ends[0]; such fields of 4 bytes, up to ends[1]; then all others.
     int ends[2]
     int n_writings
-    Writing writings[MAX_COLUMNS]
-    # A form with a column that is null in a row is not for that row.
+    FieldWrite writings[MAX_COLUMNS]
+    # Columns that must not be null in a row with this form.
     int n_needs
     int needs[MAX_COLUMNS]
     int n_fits
-    Fit fits[MAX_COLUMNS]
+    RangeCheck fits[MAX_COLUMNS]
 
-cdef enum Refusal:
-    FINE
+cdef enum EncodeStatus:
+    ENCODE_OK
     ROW_NULL
     EVENT_UNKNOWN
     NO_FORM
@@ -83,7 +86,7 @@ cdef enum Refusal:
     NUMBER_TOO_LARGE
     BUFFER_FULL
 
-_REFUSALS = {
+_ENCODE_ERRORS = {
     ROW_NULL: "expected a row, found null",
     EVENT_UNKNOWN: "event: expected one of {events}",
     NO_FORM: "event: no form of it has these columns",
@@ -103,13 +106,15 @@ cdef extern from "Python.h":
     char* PyBytes_AS_STRING(object data)
 
 
-cdef inline bint is_there(const Input* column, int64_t row) noexcept nogil:
+cdef inline bint has_value(const InputColumn* column, int64_t row) noexcept nogil:
+    """Return whether the data has the column, and the cell is not null."""
     row += column.offset
     return column.kind != ABSENT and (column.valid == NULL or column.valid[row >> 3] >> (row & 7) & 1)
 
 
-cdef inline uint64_t number_at(const Input* column, int64_t row) noexcept nogil:
-    if not is_there(column, row):
+cdef inline uint64_t number_at(const InputColumn* column, int64_t row) noexcept nogil:
+    """Return the number in a cell, with its sign extended to 64 bits; 0 if there is none."""
+    if not has_value(column, row):
         return 0
     row += column.offset
     if column.width == 8:
@@ -125,11 +130,11 @@ cdef inline uint64_t signed_number(uint64_t number, int shift) noexcept nogil:
     return <uint64_t>(<int64_t>(number << shift) >> shift)
 
 
-cdef inline int64_t bytes_at(const Input* column, int64_t row, const uint8_t** data) noexcept nogil:
-    """The length of a cell, and where it is."""
+cdef inline int64_t bytes_at(const InputColumn* column, int64_t row, const uint8_t** data) noexcept nogil:
+    """Find the bytes of a cell. Return their length; 0 if there are none."""
     cdef const int32_t* view
     cdef int64_t begin
-    if not is_there(column, row):
+    if not has_value(column, row):
         return 0
     row += column.offset
     if column.width == 4:
@@ -145,18 +150,18 @@ cdef inline int64_t bytes_at(const Input* column, int64_t row, const uint8_t** d
     return view[0]
 
 
-cdef struct Job:
-    const Form* forms
+cdef struct EncodeJob:
+    const EncodeForm* forms
     const int* first_form
-    # Our events: by the numbers of a dictionary, or by name where the column has no dictionary.
+    # Our numbers of the events: by those of a dictionary, or by name if the column has no dictionary.
     int* event_of
     int64_t n_numbers
     const int32_t* name_ends
     const uint8_t* names
     int n_names
-    Input* columns
-    Input inputs[INPUTS]
-    # Which rows there are; NULL if all.
+    InputColumn* columns
+    InputColumn inputs[INPUTS]
+    # Validity of the rows themselves; NULL if all are valid.
     const uint8_t* valid
     int64_t begin
     int64_t end
@@ -165,15 +170,15 @@ cdef struct Job:
     int opaque_column
     bint inflated
     bint defect
-    # The row that cannot go, and the number and its column if it is for them.
+    # The row that cannot be encoded, and the number and its column if they are the reason.
     int64_t row
     int64_t number
-    const Fit* fit
+    const RangeCheck* fit
 
 
-cdef struct Parts:
-    # A row that becomes a frame.
-    const Form* form
+cdef struct FrameParts:
+    # A row that becomes a frame: the form, the bytes, and their sizes.
+    const EncodeForm* form
     const uint8_t* key
     const uint8_t* value
     const uint8_t* xattrs
@@ -186,14 +191,14 @@ cdef struct Parts:
     uint8_t prefix[LONGEST_PREFIX]
 
 
-cdef inline int event_at(const Job* job, int64_t row) noexcept nogil:
-    """Our number of a row's event, NOWHERE if it is none of ours."""
-    cdef const Input* column = &job.inputs[<int>IN_EVENT]
+cdef inline int event_at(const EncodeJob* job, int64_t row) noexcept nogil:
+    """Return our number of the event of a row; NOWHERE if it is unknown."""
+    cdef const InputColumn* column = &job.inputs[<int>IN_EVENT]
     cdef const uint8_t* name = NULL
     cdef uint64_t number
     cdef int64_t size
     cdef int i
-    if not is_there(column, row):
+    if not has_value(column, row):
         return NOWHERE
     if column.kind == NUMBER:
         number = number_at(column, row)
@@ -205,9 +210,9 @@ cdef inline int event_at(const Job* job, int64_t row) noexcept nogil:
     return NOWHERE
 
 
-cdef Refusal measure(Job* job, int64_t row, Parts* parts) noexcept nogil:
-    """What a row takes on the wire, or why it cannot go there."""
-    cdef const Form* form
+cdef EncodeStatus plan_frame(EncodeJob* job, int64_t row, FrameParts* parts) noexcept nogil:
+    """Find the form and the sizes of the frame of a row, or why it cannot be encoded."""
+    cdef const EncodeForm* form
     cdef uint64_t collection
     cdef int code, i
     if job.valid != NULL and not job.valid[row >> 3] >> (row & 7) & 1:
@@ -220,7 +225,7 @@ cdef Refusal measure(Job* job, int64_t row, Parts* parts) noexcept nogil:
     while code != NOWHERE:
         form = &job.forms[code]
         for i in range(form.n_needs):
-            if not is_there(&job.columns[form.needs[i]], row):
+            if not has_value(&job.columns[form.needs[i]], row):
                 break
         else:
             break
@@ -233,8 +238,8 @@ cdef Refusal measure(Job* job, int64_t row, Parts* parts) noexcept nogil:
     parts.key_size = bytes_at(&job.inputs[<int>IN_KEY], row, &parts.key)
     parts.value_size = bytes_at(&job.inputs[<int>IN_VALUE], row, &parts.value)
     parts.xattrs_size = bytes_at(&job.inputs[<int>IN_XATTRS], row, &parts.xattrs)
-    # In an answer the same number means something else.
-    parts.infos = UNCOUNTED_LENGTH if not form.response and is_there(&job.inputs[<int>IN_STREAM_ID], row) else 0
+    # Only requests carry stream ids: in responses the same id is that of another info.
+    parts.infos = UNCOUNTED_LENGTH if not form.response and has_value(&job.inputs[<int>IN_STREAM_ID], row) else 0
     parts.prefix_size = 0
     if parts.key_size == 0 and form.key_must:
         return KEY_MISSING
@@ -242,7 +247,7 @@ cdef Refusal measure(Job* job, int64_t row, Parts* parts) noexcept nogil:
         return KEY_UNWANTED
     if (parts.value_size or parts.xattrs_size) and not form.value_may:
         return VALUE_UNWANTED
-    if form.prefixed and is_there(&job.inputs[<int>IN_COLLECTION], row):
+    if form.prefixed and has_value(&job.inputs[<int>IN_COLLECTION], row):
         collection = number_at(&job.inputs[<int>IN_COLLECTION], row) & 0xFFFFFFFFU
         while collection > 0x7F:
             parts.prefix[parts.prefix_size] = collection & 0x7F | 0x80
@@ -254,10 +259,11 @@ cdef Refusal measure(Job* job, int64_t row, Parts* parts) noexcept nogil:
         return KEY_TOO_LONG
     parts.body = parts.infos + form.extras_length + form.engine_length + parts.prefix_size
     parts.body += parts.key_size + parts.xattrs_size + parts.value_size
-    return FINE if parts.body <= MOST_DATA else BODY_TOO_LONG
+    return ENCODE_OK if parts.body <= MOST_DATA else BODY_TOO_LONG
 
 
-cdef bint numbers_fit(Job* job, const Form* form, int64_t row) noexcept nogil:
+cdef bint numbers_fit(EncodeJob* job, const EncodeForm* form, int64_t row) noexcept nogil:
+    """Return whether all numbers of a row fit their fields. If not, `job` has the number and its column."""
     cdef uint64_t number
     cdef int i
     for i in range(form.n_fits):
@@ -271,34 +277,38 @@ cdef bint numbers_fit(Job* job, const Form* form, int64_t row) noexcept nogil:
     return True
 
 
-cdef Refusal write_rows(Job* job, uint8_t* out, int64_t* size) noexcept nogil:
-    """The frames of the rows, into a buffer with room for `most_bytes` of them; or only how many bytes they are."""
-    cdef Parts parts
-    cdef Refusal refusal
+cdef EncodeStatus write_rows(EncodeJob* job, uint8_t* out, int64_t* size) noexcept nogil:
+    """Write the frames of all rows, or only count their bytes if `out` is NULL.
+
+    `out` must have room for them: `most_bytes` is an upper bound.
+    """
+    cdef FrameParts parts
+    cdef EncodeStatus refusal
     cdef int64_t row
     size[0] = 0
     for row in range(job.begin, job.end):
-        refusal = measure(job, row, &parts)
-        if refusal != FINE:
+        refusal = plan_frame(job, row, &parts)
+        if refusal != ENCODE_OK:
             job.row = row
             return refusal
         if out != NULL:
             write_row(job, row, &parts, out + size[0])
         size[0] += HEADER_SIZE + parts.body
-    return FINE
+    return ENCODE_OK
 
 
-cdef int64_t most_bytes(const Job* job, int64_t longest_form) noexcept nogil:
-    """No less than what the frames of the rows take."""
+cdef int64_t most_bytes(const EncodeJob* job, int64_t longest_form) noexcept nogil:
+    """Return an upper bound of the bytes of the frames."""
     cdef int64_t total = (job.end - job.begin) * (HEADER_SIZE + UNCOUNTED_LENGTH + LONGEST_PREFIX + longest_form)
     cdef int i
     for i in range(IN_KEY, IN_STREAM_ID):
         if job.inputs[i].kind == BYTES:
-            total += all_bytes(&job.inputs[i], job.begin, job.end)
+            total += bytes_in_column(&job.inputs[i], job.begin, job.end)
     return total
 
 
-cdef int64_t all_bytes(const Input* column, int64_t begin, int64_t end) noexcept nogil:
+cdef int64_t bytes_in_column(const InputColumn* column, int64_t begin, int64_t end) noexcept nogil:
+    """Return the bytes of the cells in a range of rows."""
     cdef int64_t row, total = 0
     begin, end = begin + column.offset, end + column.offset
     if column.width == 4:
@@ -306,14 +316,15 @@ cdef int64_t all_bytes(const Input* column, int64_t begin, int64_t end) noexcept
     if column.width == 8:
         return (<const int64_t*>column.data)[end] - (<const int64_t*>column.data)[begin]
     for row in range(begin, end):
-        # What stands under a null may be anything.
+        # The view of a null may be anything.
         if column.valid == NULL or column.valid[row >> 3] >> (row & 7) & 1:
             total += (<const int32_t*>column.data)[4 * row]
     return total
 
 
-cdef inline void write_row(const Job* job, int64_t row, const Parts* parts, uint8_t* out) noexcept nogil:
-    cdef const Form* form = parts.form
+cdef inline void write_row(const EncodeJob* job, int64_t row, const FrameParts* parts, uint8_t* out) noexcept nogil:
+    """Write the frame of a row. `plan_frame` has checked that it fits."""
+    cdef const EncodeForm* form = parts.form
     cdef uint64_t keys = parts.prefix_size + parts.key_size
     cdef uint64_t magic = 0x81 if form.response else 0x80
     cdef uint64_t datatype = number_at(&job.inputs[<int>IN_DATATYPE], row) & 0xFF
@@ -353,21 +364,21 @@ cdef inline void write_row(const Job* job, int64_t row, const Parts* parts, uint
         memcpy(out, parts.value, parts.value_size)
 
 
-cdef inline void write_fields(const Job* job, const Form* form, int64_t row, uint8_t* out) noexcept nogil:
-    """The numbers of a row, those that need no widening first."""
-    cdef const Writing* writing = <const Writing*>form.writings
-    cdef const Writing* first = writing
-    cdef const Input* column
+cdef inline void write_fields(const EncodeJob* job, const EncodeForm* form, int64_t row, uint8_t* out) noexcept nogil:
+    """Write the fields of the extras, those that need no conversion first."""
+    cdef const FieldWrite* writing = <const FieldWrite*>form.writings
+    cdef const FieldWrite* first = writing
+    cdef const InputColumn* column
     cdef uint64_t number
     while writing < first + form.ends[0]:
         column = &job.columns[writing.column]
         number = (<const uint64_t*>column.data)[row + column.offset]
-        store64(out + writing.offset, number if column.valid == NULL or is_there(column, row) else 0)
+        store64(out + writing.offset, number if column.valid == NULL or has_value(column, row) else 0)
         writing += 1
     while writing < first + form.ends[1]:
         column = &job.columns[writing.column]
         number = (<const uint32_t*>column.data)[row + column.offset]
-        store32(out + writing.offset, <uint32_t>number if column.valid == NULL or is_there(column, row) else 0)
+        store32(out + writing.offset, <uint32_t>number if column.valid == NULL or has_value(column, row) else 0)
         writing += 1
     while writing < first + form.n_writings:
         number = number_at(&job.columns[writing.column], row)
@@ -383,7 +394,7 @@ cdef inline void write_fields(const Job* job, const Form* form, int64_t row, uin
 
 
 def arrow_columns(schema):
-    """(name, format, format of the dictionary's values) of each column behind a schema capsule."""
+    """Return (name, format, format of the dictionary's values or None) of each column in a schema capsule."""
     cdef ArrowSchema* root = <ArrowSchema*>PyCapsule_GetPointer(schema, "arrow_schema")
     cdef ArrowSchema* child
     cdef int64_t i
@@ -399,31 +410,33 @@ def arrow_columns(schema):
 
 
 cdef class Recipe:
-    """How the rows of data with certain columns become frames of a dialect. Immutable: threads may share it."""
+    """Compiled encoder of rows with certain columns to frames of a dialect. Immutable, so threads may share it."""
 
     cdef readonly tuple events
     cdef tuple _formats
     cdef bytes _names
     cdef int32_t* _name_ends
     cdef int _special[INPUTS]
-    cdef Form* _forms
+    cdef EncodeForm* _forms
     cdef int _n_forms, _longest_form
     cdef int* _first_form
 
     def __cinit__(self, columns, special, events, forms):
-        """`columns`: as `arrow_columns` gives them, without a format if not needed.
+        """Compile a recipe.
 
-        `special`: their numbers for each of IN_*, or -1.
-        `forms`: (event, mapping), those of an event in the order in which they are tried.
+        columns: as `arrow_columns` returns them; with an empty format if they are not needed.
+        special: for each of IN_EVENT to IN_STREAM_ID the number of its column, or -1.
+        events: names of the events.
+        forms: (event, mapping) pairs, see dcp.columns.encoder; forms of one event in the order to try them.
         """
         cdef int i
         cdef int* at
         self.events, self._formats = tuple(events), tuple(columns)
         for i in range(<int>INPUTS):
             self._special[i] = special[i]
-        self._forms = <Form*>room_for((len(forms) + 1) * sizeof(Form))
-        self._first_form = <int*>room_for((len(self.events) + 1) * sizeof(int))
-        self._name_ends = <int32_t*>room_for((len(self.events) + 1) * sizeof(int32_t))
+        self._forms = <EncodeForm*>zeroed_memory((len(forms) + 1) * sizeof(EncodeForm))
+        self._first_form = <int*>zeroed_memory((len(self.events) + 1) * sizeof(int))
+        self._name_ends = <int32_t*>zeroed_memory((len(self.events) + 1) * sizeof(int32_t))
         self._names = "".join(self.events).encode()
         for i in range(len(self.events)):
             self._first_form[i] = NOWHERE
@@ -441,7 +454,7 @@ cdef class Recipe:
         free(self._name_ends)
 
     cdef int _add(self, row) except -1:
-        cdef Form* form = &self._forms[self._n_forms]
+        cdef EncodeForm* form = &self._forms[self._n_forms]
         form.next = NOWHERE
         form.opcode, form.response, form.type = row["opcode"], row["response"], row["type"]
         form.extras_length, form.engine_length = row["extras_length"], row["engine_length"]
@@ -454,12 +467,12 @@ cdef class Recipe:
             as_wide[width if same and width >= 4 else 0].append((offset, width, column))
         for i, writings in enumerate(as_wide.values()):
             for offset, width, column in writings:
-                form.writings[form.n_writings] = Writing(offset, width, column)
+                form.writings[form.n_writings] = FieldWrite(offset, width, column)
                 form.n_writings += 1
             if i < 2:
                 form.ends[<int>i] = form.n_writings
         for column, bits in row["fits"]:
-            form.fits[form.n_fits] = Fit(column, bits)
+            form.fits[form.n_fits] = RangeCheck(column, bits)
             form.n_fits += 1
         form.gaps = sum(width for _, width, _ in row["writings"]) < form.extras_length + form.engine_length
         for column in row["needs"]:
@@ -470,10 +483,10 @@ cdef class Recipe:
         return 0
 
     def encode(self, array, opaque, bint inflated, bint defect):
-        """The frames of the rows behind an array capsule."""
-        cdef Job job
+        """Return the frames of the rows in an array capsule."""
+        cdef EncodeJob job
         cdef int64_t size = 0
-        cdef Refusal refusal
+        cdef EncodeStatus refusal
         cdef uint8_t* at
         # Not a Python variable: only a bytes object that nobody else has can change its length.
         cdef PyObject* frames = NULL
@@ -488,13 +501,13 @@ cdef class Recipe:
             return <object>frames
         finally:
             Py_XDECREF(frames)
-            close_job(&job)
+            free_job(&job)
 
     def encode_into(self, uint8_t[::1] out, array, opaque, bint inflated, bint defect):
-        """The same, into a buffer; says how many bytes they are."""
-        cdef Job job
+        """Write the frames of the rows to a buffer. Return their size."""
+        cdef EncodeJob job
         cdef int64_t size = 0
-        cdef Refusal refusal
+        cdef EncodeStatus refusal
         self._open(array, &job, opaque, inflated, defect)
         try:
             if out.shape[0] < most_bytes(&job, self._longest_form):
@@ -507,13 +520,13 @@ cdef class Recipe:
                 self._check(refusal, &job, size)
             return size
         finally:
-            close_job(&job)
+            free_job(&job)
 
-    cdef int _open(self, array, Job* job, opaque, bint inflated, bint defect) except -1:
-        """What the loop needs to know of the rows behind an array capsule. `close_job` ends it."""
+    cdef int _open(self, array, EncodeJob* job, opaque, bint inflated, bint defect) except -1:
+        """Prepare a job for the rows in an array capsule. `free_job` has to end it, also after an error."""
         cdef ArrowArray* root = <ArrowArray*>PyCapsule_GetPointer(array, "arrow_array")
         cdef int i
-        memset(job, 0, sizeof(Job))
+        memset(job, 0, sizeof(EncodeJob))
         if root.n_children != len(self._formats):
             raise ValueError(f"expected {len(self._formats)} columns, found {root.n_children}")
         job.begin, job.end = root.offset, root.offset + root.length
@@ -525,19 +538,19 @@ cdef class Recipe:
         if root.null_count != 0:
             job.valid = <const uint8_t*>root.buffers[0]
         job.inflated, job.defect = inflated, defect
-        job.columns = <Input*>PyMem_Calloc(root.n_children + 1, sizeof(Input))
+        job.columns = <InputColumn*>PyMem_Calloc(root.n_children + 1, sizeof(InputColumn))
         if job.columns == NULL:
             raise MemoryError
         for i in range(root.n_children):
             open_input(&job.columns[i], root.children[i], self._formats[i])
         for i in range(<int>INPUTS):
-            # What is null in every row need not be asked for in any.
+            # A column that is null in all rows is treated as absent, which costs nothing per row.
             if self._special[i] != NOWHERE and not all_null(root.children[self._special[i]]):
                 job.inputs[i] = job.columns[self._special[i]]
         return self._number_events(root.children[self._special[<int>IN_EVENT]], job)
 
-    cdef int _check(self, Refusal refusal, Job* job, int64_t size) except -1:
-        if refusal == FINE:
+    cdef int _check(self, EncodeStatus refusal, EncodeJob* job, int64_t size) except -1:
+        if refusal == ENCODE_OK:
             return 0
         details = {"events": ", ".join(self.events), "size": size}
         if refusal == NUMBER_TOO_LARGE:
@@ -546,17 +559,17 @@ cdef class Recipe:
             if not format.islower():
                 number %= 1 << 64
             details |= {"column": name, "most": (1 << <object>job.fit.bits) - 1, "number": number}
-        text = _REFUSALS[refusal].format(**details)
-        raise LocalProtocolError(text if refusal == BUFFER_FULL else f"row {job.row - job.begin}: {text}")
+        text = _ENCODE_ERRORS[refusal].format(**details)
+        raise UsageError(text if refusal == BUFFER_FULL else f"row {job.row - job.begin}: {text}")
 
-    cdef int _number_events(self, ArrowArray* array, Job* job) except -1:
-        """Which of our events each number means, where the column `event` has numbers into a dictionary of names."""
+    cdef int _number_events(self, ArrowArray* array, EncodeJob* job) except -1:
+        """Map the numbers of a dictionary of event names to ours, if the column `event` has a dictionary."""
         cdef const uint8_t* text = NULL
         cdef int64_t i, size
-        cdef Input names
+        cdef InputColumn names
         if array.dictionary == NULL:
             return 0
-        memset(&names, 0, sizeof(Input))
+        memset(&names, 0, sizeof(InputColumn))
         open_input(&names, array.dictionary, ("event", self._formats[self._special[<int>IN_EVENT]][2], None))
         job.event_of = <int*>PyMem_Malloc((array.dictionary.length + 1) * sizeof(int))
         if job.event_of == NULL:
@@ -573,13 +586,13 @@ cdef bint all_null(const ArrowArray* array) noexcept nogil:
     return array.length > 0 and array.null_count == array.length
 
 
-cdef void close_job(Job* job) noexcept:
+cdef void free_job(EncodeJob* job) noexcept:
     PyMem_Free(job.columns)
     PyMem_Free(job.event_of)
 
 
-cdef int open_input(Input* column, ArrowArray* array, described) except -1:
-    """A column of an Arrow array. One without a format is not needed."""
+cdef int open_input(InputColumn* column, ArrowArray* array, described) except -1:
+    """Find the buffers of a column of an Arrow array. One without a format is not needed."""
     _, format, _ = described
     if not format:
         return 0

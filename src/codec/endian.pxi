@@ -1,4 +1,4 @@
-# Loads from the wire: unaligned, big-endian.
+# Loads and stores of big-endian numbers at any address.
 
 cdef extern from *:
     """
@@ -22,7 +22,7 @@ cdef extern from *:
       #define dcp_swap32(x) (x)
       #define dcp_swap64(x) (x)
     #endif
-    /* memcpy is the one unaligned access that C allows; compilers make a single load of it. */
+    /* memcpy is the only unaligned access that C allows. Compilers make a single load of it. */
     static inline uint16_t load16(const uint8_t *at) { uint16_t x; memcpy(&x, at, 2); return dcp_swap16(x); }
     static inline uint32_t load32(const uint8_t *at) { uint32_t x; memcpy(&x, at, 4); return dcp_swap32(x); }
     static inline uint64_t load64(const uint8_t *at) { uint64_t x; memcpy(&x, at, 8); return dcp_swap64(x); }

@@ -1,7 +1,7 @@
-# Memory that several owners share: columns, receive buffers, what Arrow consumers hold.
+# Memory with several owners: columns, receive buffers, memory that Arrow consumers hold.
 #
-# The count is atomic and freeing needs no Python, so the last owner may be any thread, with or without
-# the GIL. Only memory that belongs to a Python object takes the GIL to let go of it.
+# The count of owners is atomic and freeing needs no Python, so the last owner may be any thread, with or without the
+# GIL. Only memory of a Python object takes the GIL when it is released.
 
 cdef extern from *:
     """
@@ -24,6 +24,7 @@ cdef extern from *:
     long atomic_get(long* at) noexcept nogil
 
 cdef struct Memory:
+    # `holder` is the Python object that the data belongs to; NULL if it was malloc'ed.
     long owners
     Py_ssize_t size
     uint8_t* data
@@ -31,7 +32,7 @@ cdef struct Memory:
 
 
 cdef Memory* memory_of(void* data, Py_ssize_t size, PyObject* holder=NULL) noexcept nogil:
-    """Wraps malloc'ed data (or that of a Python object) for its first owner. NULL if there is no room."""
+    """Wrap malloc'ed data, or that of a Python object, for its first owner. Return NULL if there is no memory."""
     cdef Memory* memory = <Memory*>malloc(sizeof(Memory))
     if memory != NULL:
         memory.owners, memory.size, memory.data, memory.holder = 1, size, <uint8_t*>data, holder
@@ -39,7 +40,7 @@ cdef Memory* memory_of(void* data, Py_ssize_t size, PyObject* holder=NULL) noexc
 
 
 cdef Memory* memory_new(Py_ssize_t size) noexcept nogil:
-    """Fresh memory that can be read a little beyond its end (see SLACK). NULL if there is no room."""
+    """Return new memory, with SLACK bytes beyond its size; NULL if there is none."""
     cdef void* data = malloc(size + SLACK)
     cdef Memory* memory = NULL if data == NULL else memory_of(data, size)
     if memory == NULL:
@@ -48,14 +49,14 @@ cdef Memory* memory_new(Py_ssize_t size) noexcept nogil:
 
 
 cdef Memory* memory_share(Memory* memory) noexcept nogil:
-    """One more owner."""
+    """Add an owner, and return the memory."""
     if memory != NULL:
         atomic_add(&memory.owners, 1)
     return memory
 
 
 cdef void memory_release(Memory* memory) noexcept nogil:
-    """One owner less; the last one frees."""
+    """Remove an owner. The last one frees the memory."""
     if memory == NULL or atomic_add(&memory.owners, -1):
         return
     if memory.holder == NULL:
@@ -66,11 +67,12 @@ cdef void memory_release(Memory* memory) noexcept nogil:
 
 
 cdef void memory_release_holder(PyObject* holder) noexcept with gil:
+    """Release the Python object that memory belongs to. Apart, so that only this takes the GIL."""
     Py_DECREF(<object>holder)
 
 
 cdef class View:
-    """A window on shared memory, as a Python buffer."""
+    """Part of shared memory as a Python buffer. It is an owner of the memory."""
 
     cdef Memory* _memory
     cdef uint8_t* _data

@@ -1,6 +1,6 @@
-# What the tables say, as C structures: which frames are rows, and which bytes go into which column.
+# Plans: the tables as C structures. Which frames are rows, and which of their bytes go into which column.
 #
-# Compiled by dcp.columns.plan from the tables; nothing here knows what an opcode or a column means.
+# dcp.columns.plan compiles them from the tables. Nothing here knows the meaning of an opcode or a column.
 
 cpdef enum Source:
     FIELD
@@ -22,7 +22,9 @@ cpdef enum Effect:
     STREAM_END
     UNCOUNTED
 
-cdef enum Move:
+# How a field gets into a column: copied, written as 0 because the frame lacks it, or widened. The order matters:
+# `FieldMove`s of a shape are sorted by it, and `Shape.ends` is indexed by it.
+cdef enum MoveKind:
     COPY8
     COPY4
     COPY2
@@ -42,20 +44,25 @@ cdef enum:
     MAX_COLUMNS = 64
     NOWHERE = -1
     ANY_LENGTH = -2
-    # No longer than the smallest frame: so the names in a batch are no more bytes than its frames.
+    # Not above the smallest frame, so that event names as text never exceed the size of the batch's frames, and 32-bit
+    # offsets suffice for them.
     LONGEST_EVENT = HEADER_SIZE
 
-cdef struct Op:
+cdef struct FieldMove:
+    # A field of a frame and its column. `after_infos`: the offset counts from after the framing extras.
     uint16_t offset
     uint8_t column
-    bint behind_infos
+    bint after_infos
 
-cdef struct When:
+cdef struct Condition:
+    # A value that a field of the extras must have.
     int offset
     int width
     uint64_t number
 
 cdef struct Shape:
+    # One form of one message, as far as the loop has to know it. An offset or length is NOWHERE if the form has none.
+    # `next` is the shape to try next, of those with the same opcode.
     int next
     int type
     int event
@@ -67,9 +74,9 @@ cdef struct Shape:
     int seqno_at
     int start_at
     int end_at
-    # What numbers in the extras must be for this form, and how long the value then is.
-    int n_whens
-    When whens[2]
+    # Values that fields of the extras must have for this form, and the length of the value then.
+    int n_conditions
+    Condition conditions[2]
     int content_length
     bint prefixed
     bint key_must
@@ -77,20 +84,21 @@ cdef struct Shape:
     bint value_must
     bint value_may
     bint defect
-    # Whether more than magic, opcode and extras length tells it from its siblings.
-    bint varied
-    # Whether its frames can be taken in runs: see `put_run`.
+    # True if magic, opcode and extras length are not enough to tell it from its siblings.
+    bint ambiguous
+    # True if `decode_run` can store its frames.
     bint plain
     bint widens
-    # The moves of each kind: from the end of those of the kind before to this one.
-    const Op* ends[MOVES]
+    # Ends of the moves of each kind in `ops`. They begin where those of the kind before end.
+    const FieldMove* ends[MOVES]
     int n_valid
     uint8_t valid[MAX_COLUMNS]
-    Op* ops
+    FieldMove* ops
 
-cdef struct Spec:
+cdef struct ColumnSpec:
     int source
-    # What a row takes in the batch in work: an event is a number there, whatever it becomes.
+    # Bytes of a row in the fixed part of the current batch; 0 for an offset, which has 4. An event is a number there,
+    # whatever it becomes later.
     int width
     bint binary
     bint mapped
@@ -98,7 +106,7 @@ cdef struct Spec:
 
 
 cdef int stored_width(str format) except -1:
-    """How many bytes a row takes in the fixed part of a column of this Arrow type."""
+    """Return the bytes of a row in the fixed part of a column of this Arrow type; 0 for columns with offsets."""
     if format in ("L", "l") or format.startswith("ts"):
         return 8
     if format in ("vz", "vu"):
@@ -114,7 +122,7 @@ cdef int stored_width(str format) except -1:
     raise ValueError(f"no column can have the Arrow type {format!r}")
 
 
-cdef Move move_of(int wire, int stored) except? MOVES:
+cdef MoveKind move_of(int wire, int stored) except? MOVES:
     if wire == stored:
         return {8: COPY8, 4: COPY4, 2: COPY2, 1: COPY1}[wire]
     return {
@@ -122,17 +130,17 @@ cdef Move move_of(int wire, int stored) except? MOVES:
     }[wire, stored]
 
 
-cdef Move zero_of(int stored) except? MOVES:
+cdef MoveKind zero_of(int stored) except? MOVES:
     return {8: ZERO8, 4: ZERO4, 2: ZERO2, 1: ZERO1}[stored]
 
 
 cdef class Plan:
-    """A dialect and a choice of columns, ready for the loop. Immutable: threads may share it."""
+    """A dialect and a choice of columns, ready for the loop. Immutable, so threads may share it."""
 
     cdef readonly tuple names, formats, events
     cdef int n_columns, n_shapes
-    cdef Spec specs[MAX_COLUMNS]
-    cdef int at[11]
+    cdef ColumnSpec specs[MAX_COLUMNS]
+    cdef int column_of[11]
     cdef int routes[4][256]
     cdef Shape* shapes
     cdef ArrowSchema schema
@@ -140,9 +148,11 @@ cdef class Plan:
     cdef Memory* event_data
 
     def __cinit__(self, columns, events, shapes):
-        """`columns`: (name, format, source, nullable, whether Arrow is told that it is). `events`: names of the rows.
+        """Compile a plan.
 
-        `shapes`: one mapping a form, siblings in the order in which they are tried.
+        columns: (name, Arrow format, source, nullable, declared nullable) of each column.
+        events: names of the messages that become rows.
+        shapes: a mapping for each form, see dcp.columns.plan; forms of one opcode in the order to try them.
         """
         cdef int i
         if not 0 < len(columns) <= MAX_COLUMNS:
@@ -151,17 +161,17 @@ cdef class Plan:
         self.formats = tuple(column[1] for column in columns)
         self.events = tuple(events)
         self.n_columns = len(columns)
-        memset(self.at, 0xFF, sizeof(self.at))
+        memset(self.column_of, 0xFF, sizeof(self.column_of))
         memset(self.routes, 0xFF, sizeof(self.routes))
         for i, (_, format, source, nullable, _) in enumerate(columns):
             binary = format in ("z", "u", "vz", "vu")
             width = 1 if source == EVENT else stored_width(format)
-            self.specs[i] = Spec(source, width, binary, format == "+m", nullable)
+            self.specs[i] = ColumnSpec(source, width, binary, format == "+m", nullable)
             if source != FIELD:
-                self.at[<int>source] = i
+                self.column_of[<int>source] = i
         self._name_events()
         self._describe(columns)
-        self.shapes = <Shape*>room_for((len(shapes) + 1) * sizeof(Shape))
+        self.shapes = <Shape*>zeroed_memory((len(shapes) + 1) * sizeof(Shape))
         for row in shapes:
             self._add(row)
 
@@ -176,14 +186,14 @@ cdef class Plan:
         memory_release(self.event_data)
 
     def __arrow_c_schema__(self):
-        cdef ArrowSchema* schema = <ArrowSchema*>room_for(sizeof(ArrowSchema))
+        cdef ArrowSchema* schema = <ArrowSchema*>zeroed_memory(sizeof(ArrowSchema))
         capsule = PyCapsule_New(schema, "arrow_schema", drop_schema)
         if copy_schema(&self.schema, schema) < 0:
             raise MemoryError
         return capsule
 
     cdef int _name_events(self) except -1:
-        """The dictionary of the events: utf8 names."""
+        """Make the dictionary of the column `event`: UTF-8 names."""
         text = "".join(self.events).encode()
         if any(len(name.encode()) > LONGEST_EVENT for name in self.events):
             raise ValueError(f"events: expected names of at most {LONGEST_EVENT} bytes, found {self.events}")
@@ -204,7 +214,7 @@ cdef class Plan:
         if start_schema(&self.schema, "+s", "", 0, self.n_columns) == NULL:
             raise MemoryError
         for i, (name, format, source, _, nullable) in enumerate(columns):
-            child = <ArrowSchema*>room_for(sizeof(ArrowSchema))
+            child = <ArrowSchema*>zeroed_memory(sizeof(ArrowSchema))
             self.schema.children[i] = child
             wire_name, wire_format = name.encode(), format.encode()
             flags = ARROW_FLAG_NULLABLE if nullable else 0
@@ -213,20 +223,20 @@ cdef class Plan:
             if format == "+m":
                 self._describe_entries(child)
             if source == EVENT and format == "c":
-                child.dictionary = <ArrowSchema*>room_for(sizeof(ArrowSchema))
+                child.dictionary = <ArrowSchema*>zeroed_memory(sizeof(ArrowSchema))
                 if start_schema(child.dictionary, "u", "", 0, 0) == NULL:
                     raise MemoryError
         return 0
 
     cdef int _describe_entries(self, ArrowSchema* map) except -1:
-        """A map is a list of entries, which have a name and a text."""
-        cdef ArrowSchema* entries = <ArrowSchema*>room_for(sizeof(ArrowSchema))
+        """Describe a map: a list of entries, each a struct of name and text."""
+        cdef ArrowSchema* entries = <ArrowSchema*>zeroed_memory(sizeof(ArrowSchema))
         cdef int i
         map.children[0] = entries
         if start_schema(entries, "+s", "entries", 0, 2) == NULL:
             raise MemoryError
         for i in range(2):
-            entries.children[i] = <ArrowSchema*>room_for(sizeof(ArrowSchema))
+            entries.children[i] = <ArrowSchema*>zeroed_memory(sizeof(ArrowSchema))
         if start_schema(entries.children[0], "u", "key", 0, 0) == NULL:
             raise MemoryError
         if start_schema(entries.children[1], "u", "value", ARROW_FLAG_NULLABLE, 0) == NULL:
@@ -247,29 +257,29 @@ cdef class Plan:
         shape.value_must, shape.value_may = row["value"]
         shape.defect = row["defect"]
         shape.content_length = row["content_length"]
-        for offset, width, number in row["whens"]:
-            shape.whens[shape.n_whens] = When(offset, width, number)
-            shape.n_whens += 1
-        shape.varied = shape.type != NOWHERE or shape.engine_at != NOWHERE or shape.n_whens > 0
+        for offset, width, number in row["conditions"]:
+            shape.conditions[shape.n_conditions] = Condition(offset, width, number)
+            shape.n_conditions += 1
+        shape.ambiguous = shape.type != NOWHERE or shape.engine_at != NOWHERE or shape.n_conditions > 0
         self._compile(shape, row["places"])
-        shape.plain = shape.event != NOWHERE and not shape.varied and row["kind"] == 0 and shape.key_must \
+        shape.plain = shape.event != NOWHERE and not shape.ambiguous and row["kind"] == 0 and shape.key_must \
             and not shape.value_must and shape.value_may and shape.seqno_at != NOWHERE
         while route[0] != NOWHERE:
             sibling = &self.shapes[route[0]]
-            # A form without conditions of its own is for what its siblings leave, and so depends on theirs.
+            # A form without conditions is for what its siblings leave, so it depends on their conditions.
             if sibling.extras_length == shape.extras_length:
-                shape.varied = shape.varied or sibling.varied
-                sibling.varied = shape.varied
+                shape.ambiguous = shape.ambiguous or sibling.ambiguous
+                sibling.ambiguous = shape.ambiguous
             route = &sibling.next
-        shape.plain = shape.plain and not shape.varied
+        shape.plain = shape.plain and not shape.ambiguous
         route[0] = self.n_shapes
         self.n_shapes += 1
         return 0
 
     cdef int _compile(self, Shape* shape, places) except -1:
-        """Sorts what has to be moved for each row of this shape by how it is moved."""
+        """Sort the fields of this shape by how they get into their columns."""
         cdef int column, kind
-        cdef Op* op
+        cdef FieldMove* op
         moves = [[] for _ in range(MOVES)]
         for column in range(self.n_columns):
             if self.specs[column].source != FIELD:
@@ -283,12 +293,12 @@ cdef class Plan:
             if self.specs[column].nullable:
                 shape.valid[shape.n_valid] = column
                 shape.n_valid += 1
-        shape.ops = op = <Op*>PyMem_Calloc(self.n_columns + 1, sizeof(Op))
+        shape.ops = op = <FieldMove*>PyMem_Calloc(self.n_columns + 1, sizeof(FieldMove))
         if op == NULL:
             raise MemoryError
         for kind in range(<int>MOVES):
             for offset, column in moves[kind]:
-                op[0] = Op(offset, column, offset >= HEADER_SIZE)
+                op[0] = FieldMove(offset, column, offset >= HEADER_SIZE)
                 op += 1
             shape.ends[kind] = op
             shape.widens |= kind >= WIDEN4_TO_8 and len(moves[kind]) > 0

@@ -1,7 +1,9 @@
 # Receiving: from a socket into the memory of a decoder, and on into columns, without the GIL.
 #
-# In pieces that are decoded while they are in the processor's cache, each into the memory of the one before. A batch
-# takes many of them: between two, Python would have to be waited for.
+# Bytes are received in pieces that are decoded while they are still in the processor's cache; each piece overwrites the
+# one before. A batch takes many pieces, and a return to Python after each would cost more than to decode it.
+#
+# The "bell" is a second socket by which another thread wakes up this one.
 
 cdef extern from *:
     """
@@ -11,8 +13,8 @@ cdef extern from *:
       static Py_ssize_t receive_piece(int fd, void *to, Py_ssize_t room, int *error) {
         (void)fd, (void)to, (void)room, (void)error; return 0;
       }
-      static int is_over(int bell, int64_t until) { (void)bell, (void)until; return 1; }
-      static int wait_for(int fd, int bell, int64_t until, int *error) {
+      static int should_stop(int bell, int64_t until) { (void)bell, (void)until; return 1; }
+      static int wait_readable(int fd, int bell, int64_t until, int *error) {
         (void)fd, (void)bell, (void)until, (void)error; return 0;
       }
     #else
@@ -31,48 +33,54 @@ cdef extern from *:
         if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) *error = errno;
         return count;
       }
-      static int silence(struct pollfd *bell) {
+      static int drain_bell(struct pollfd *bell) {
         char rings[256];
         if (!bell->revents) return 0;
         while (recv(bell->fd, rings, sizeof rings, MSG_DONTWAIT) == (Py_ssize_t)sizeof rings) {}
         return 1;
       }
-      static int is_over(int bell, int64_t until) {
+      static int should_stop(int bell, int64_t until) {
         struct pollfd one = {bell, POLLIN, 0};
-        return (poll(&one, 1, 0) > 0 && silence(&one)) || (until >= 0 && clock_now() >= until);
+        return (poll(&one, 1, 0) > 0 && drain_bell(&one)) || (until >= 0 && clock_now() >= until);
       }
-      static int wait_for(int fd, int bell, int64_t until, int *error) {
+      static int wait_readable(int fd, int bell, int64_t until, int *error) {
         struct pollfd both[2] = {{fd, POLLIN, 0}, {bell, POLLIN, 0}};
-        /* In milliseconds, of which a part counts as a whole one: it is not over before its time. */
+        /* poll() takes milliseconds: rounded up, so that the wait never ends before its time. */
         int64_t left = until < 0 ? -1 : (until - clock_now() + 999) / 1000;
         int count = poll(both, 2, until < 0 ? -1 : left < 0 ? 0 : left < INT32_MAX ? (int)left : INT32_MAX);
         if (count < 0 && errno != EINTR) *error = errno;
-        return count > 0 && !silence(&both[1]);
+        return count > 0 && !drain_bell(&both[1]);
       }
     #endif
     """
     bint RECEIVES
     int64_t clock_now() noexcept nogil
-    # How many bytes came; 0 where the connection is closed; negative if there are none, with the error if that is why.
+    # Returns the number of bytes received; 0 if the peer closed the connection; a negative number if there are none,
+    # with `error` set if the connection broke.
     Py_ssize_t receive_piece(int fd, void* to, Py_ssize_t room, int* error) noexcept nogil
-    # Whether the bell rang, or time is over.
-    bint is_over(int bell, int64_t until) noexcept nogil
-    # Whether there is something to receive, before the bell rings, time is over or something is wrong.
-    bint wait_for(int fd, int bell, int64_t until, int* error) noexcept nogil
+    # Returns True if the bell rang, or the time is up.
+    bint should_stop(int bell, int64_t until) noexcept nogil
+    # Waits. Returns True if there is something to receive; False if the bell rang, the time is up, or poll failed.
+    bint wait_readable(int fd, int bell, int64_t until, int* error) noexcept nogil
 
-# Whether `Decoder.receive` works on this system.
+# True if `Decoder.receive` works on this system.
 CAN_RECEIVE = bool(RECEIVES)
 
 cdef enum:
+    # Memory of a decoder: one chunk, unless a frame is larger.
     CHUNK = 1 << 20
+    # Bytes of one recv: they stay in the L2 cache of any processor until they are decoded.
     PIECE = 1 << 16
-    # After so many, it looks whether it has to stop although more is there.
-    PIECES = 4
+    # Pieces between two checks of bell and clock while bytes arrive without a pause. Each check is a system call.
+    PIECES_PER_CHECK = 4
 
 # ------------------------------------------------------------------------------------------------ memory
 
-cdef bint make_room(Feed* own, Py_ssize_t wanted) noexcept nogil:
-    """Room for so many bytes behind the pending ones: a partial frame moves to the front, or to a larger chunk."""
+cdef bint make_room(ReadBuffer* own, Py_ssize_t wanted) noexcept nogil:
+    """Make room for `wanted` bytes after the pending ones. Return False if there is no memory.
+
+    Pending bytes, which are a partial frame, move to the front of the chunk or to a larger chunk.
+    """
     cdef Py_ssize_t pending = own.end - own.begin, size = larger_chunk(own, wanted)
     cdef Memory* chunk
     if size:
@@ -91,10 +99,10 @@ cdef bint make_room(Feed* own, Py_ssize_t wanted) noexcept nogil:
     return True
 
 
-cdef Py_ssize_t larger_chunk(const Feed* own, Py_ssize_t wanted) noexcept nogil:
-    """The size of the chunk that has to take the place of this one; 0 if there is room in this one.
+cdef Py_ssize_t larger_chunk(const ReadBuffer* own, Py_ssize_t wanted) noexcept nogil:
+    """Return the size of the chunk that has to replace this one; 0 if this one has room.
 
-    Never more than twice what is there: a length that is only announced takes no memory.
+    It is at most twice the bytes that are there: a length that a peer only announces allocates nothing.
     """
     cdef Py_ssize_t pending = own.end - own.begin
     if own.memory != NULL:
@@ -103,13 +111,20 @@ cdef Py_ssize_t larger_chunk(const Feed* own, Py_ssize_t wanted) noexcept nogil:
     return max(<Py_ssize_t>CHUNK, pending + max(pending, wanted))
 
 
-cdef bint is_shared(const Feed* own) noexcept nogil:
-    """Whether somebody else looks at this chunk, too: what is in it has to stay where it is."""
+cdef bint is_shared(const ReadBuffer* own) noexcept nogil:
+    """Return whether a batch with views, or a buffer given to a caller, points into this chunk: then nothing may move.
+
+    Other threads may release their share at any time, but nobody can take one of memory that only the decoder owns. So
+    False stays true; True may be out of date, which costs a new chunk at worst.
+    """
     return atomic_get(&own.memory.owners) > 1
 
 
-cdef bint room_for_piece(Feed* own) noexcept nogil:
-    """What is pending moves to the front, if that is little and nobody else looks at it."""
+cdef bint room_for_piece(ReadBuffer* own) noexcept nogil:
+    """Make room for a piece. Return False if there is no memory.
+
+    Few pending bytes move to the front even if there is room after them, so that all pieces share the same memory.
+    """
     cdef Py_ssize_t pending = own.end - own.begin
     if own.memory != NULL and pending <= own.begin and not is_shared(own):
         memcpy(own.memory.data, own.memory.data + own.begin, pending)
@@ -119,44 +134,45 @@ cdef bint room_for_piece(Feed* own) noexcept nogil:
 
 # --------------------------------------------------------------------------------------------- a socket
 
-cdef struct Line:
-    # A socket, what ends waiting for it, and until when that lasts, in microseconds of the clock; never, if negative.
+cdef struct Receiver:
+    # The socket, the bell, and the time in microseconds of the clock until which to wait; negative for no limit.
     int fd
     int bell
     int64_t until
-    # What was found there.
+    # Results: bytes received, whether the peer closed the connection, errno if it broke.
     Py_ssize_t count
     bint closed
     int error
 
 
-cdef Status pull(Work* w, Feed* own, Line* line) noexcept nogil:
-    """Receives and decodes until a limit is reached, a control came, or the socket has no more to give.
+cdef Status receive_and_decode(DecodeState* state, ReadBuffer* own, Receiver* receiver) noexcept nogil:
+    """Receive and decode until a limit is reached, a control frame arrived, or the socket has no more bytes.
 
-    It waits for more unless these are the first rows of a batch: how long those may wait is not known here.
+    If it has none, wait for more; but not if the rows of the batch arrived during this call: the caller decides how
+    long the first rows of a batch may wait.
     """
-    cdef bint begun = w.rows > 0
+    cdef bint begun = state.rows > 0
     cdef Status status
     cdef Py_ssize_t count
     cdef int pieces = 0
     while True:
-        status = scan(w, own)
-        if status != MORE or w.n_notes:
+        status = scan(state, own)
+        if status != MORE or state.n_controls:
             return status
         if not room_for_piece(own):
             return NO_MEMORY
         count = receive_piece(
-            line.fd, own.memory.data + own.end, min(<Py_ssize_t>PIECE, own.memory.size - own.end), &line.error
+            receiver.fd, own.memory.data + own.end, min(<Py_ssize_t>PIECE, own.memory.size - own.end), &receiver.error
         )
         if count > 0:
             own.end += count
-            line.count += count
+            receiver.count += count
             pieces += 1
-            if pieces % PIECES == 0 and is_over(line.bell, line.until):
+            if pieces % PIECES_PER_CHECK == 0 and should_stop(receiver.bell, receiver.until):
                 return MORE
             continue
-        line.closed = count == 0
-        if line.closed or line.error or (w.rows > 0 and not begun):
+        receiver.closed = count == 0
+        if receiver.closed or receiver.error or (state.rows > 0 and not begun):
             return MORE
-        if not wait_for(line.fd, line.bell, line.until, &line.error):
+        if not wait_readable(receiver.fd, receiver.bell, receiver.until, &receiver.error):
             return MORE

@@ -1,12 +1,21 @@
-# The loop: frames in, rows and controls out.
+# The decoding loop: frames in, rows and control frames out.
 #
-# A frame is looked at once. Rows go straight into their columns; everything else is kept aside, with the
-# number of rows before it. Plain functions on one structure, so that the compiler sees through them.
+# Each frame is read once. Rows are written straight into their columns; all other frames that matter are copied aside
+# as control frames, with the number of rows before them. These are plain functions on one structure, without Python
+# objects and without the GIL, so that the compiler can inline them into one loop.
+#
+# Invariant of all lengths: `check_frame` has held the lengths of the header against the body length, and the body
+# length against the bytes that are there. Lengths inside a frame are held against the room that is left in it before
+# they are used. Beyond the last byte of a buffer, SLACK bytes may be read, never used.
 
 cdef enum Status:
+    # No whole frame is left, or nothing is wrong so far.
     MORE
+    # The batch has reached a limit.
     FULL
     NO_MEMORY
+    # From here on, the frame at the beginning of the buffer breaks the protocol. For the first two, Python finds out
+    # how, by reading the frame again through the tables.
     BAD_FRAME
     BAD_SHAPE
     BAD_COLLECTION
@@ -14,8 +23,8 @@ cdef enum Status:
     BAD_SNAPPY
     BAD_SIZE
     BAD_XATTRS
-    SEQNO_FELL
-    STREAMS_ABOUND
+    SEQNO_NOT_RISING
+    TOO_MANY_STREAMS
 
 cdef enum:
     DATATYPE_AT = 5
@@ -23,30 +32,37 @@ cdef enum:
     CAS_AT = 16
     SNAPPY_BIT = 2
     XATTR_BIT = 4
-    UNSOUND = -2
+    # Of framing extras; beside NOWHERE.
+    MALFORMED = -2
+    # Keys and values up to this size are copied by instructions of fixed size. Not above SLACK.
     SMALL = 32
-    # No element of a snappy block makes more than 64 bytes of 3.
+    # A snappy element of 3 bytes gives 64 at most, so a block that announces more is malformed. Checked before memory
+    # is allocated.
     SNAPPY_RATIO = 22
 
-cdef struct Feed:
-    # Where bytes are read: memory, how far it is decoded and filled, and its number among the views' buffers.
+cdef struct ReadBuffer:
+    # Received bytes. Those from `begin` to `end` are not decoded yet.
     Memory* memory
     Py_ssize_t begin
     Py_ssize_t end
+    # Index among DecodeState.sources; NOWHERE if no view of the current batch points into it.
     int number
 
-cdef struct Note:
+cdef struct ControlEntry:
+    # Rows of the batch before the frame.
     int64_t row
-    int64_t at
+    # Where its bytes are in DecodeState.control_bytes.
+    int64_t data_at
     int64_t size
-    int64_t offset
-    # The bytes for flow control before it.
-    int64_t counted
-    # The last seqno before it, of the stream that it belongs to.
-    uint64_t last
+    # Bytes of the connection before it, and bytes of the batch for flow control before it.
+    int64_t stream_offset
+    int64_t flow_bytes
+    # Seqno of the last row of its stream before it.
+    uint64_t last_seqno
 
 cdef struct Row:
-    # A frame that becomes a row: where its parts are. `bases` are where header and extras begin.
+    # Parts of a frame that becomes a row; a size or id is NOWHERE if the frame has no such part.
+    # Offsets of fields count from bases[0] for the header, from bases[1] for all after framing extras.
     const uint8_t* bases[2]
     const uint8_t* key
     int64_t key_size
@@ -56,17 +72,21 @@ cdef struct Row:
     int64_t xattrs_size
     int64_t collection
     uint64_t seqno
-    Stream* stream
+    StreamState* stream
     int stream_id
+    # True if the value is in our arena or scratch memory, not in the received bytes.
     bint inflated
+    # In quarantine, why the value could not be read; else MORE.
     Status problem
 
-cdef struct Work:
-    # What is asked for.
+cdef struct DecodeState:
+    # Options, fixed when the decoder is made.
     const Shape* shapes
-    const Spec* specs
+    const ColumnSpec* specs
+    # By kind of magic and opcode, the index of the first shape; NOWHERE if the plan has none.
     const int (*routes)[256]
-    const int* at
+    # By Source, the column that has it; NOWHERE if none has.
+    const int* column_of
     int n_columns
     uint64_t max_frame
     int64_t max_value
@@ -74,47 +94,57 @@ cdef struct Work:
     bint inflate
     bint split_xattrs
     bint map_xattrs
-    # Whether rows may be taken in runs.
-    bint runs
-    # The bits of a datatype that mean work.
-    uint8_t opened
+    # True if the options allow `decode_run`.
+    bint fast_path
+    # Bits of a datatype for which the value has to be unpacked. Values without them are copied as they are.
+    uint8_t unpack_bits
     bint check_keys
     bint quarantine
     bint views
-    # The batch in work.
+    # The current batch: rows in the columns, rows that there is memory for, and rows that the batch before suggests.
     Columns columns
     int64_t rows
     int64_t room
-    int64_t hint
-    int64_t data
-    int64_t counted
+    int64_t expected_rows
+    # Bytes of the current batch: all of them, held against max_bytes; and those that count for flow control.
+    int64_t batch_bytes
+    int64_t flow_bytes
     int64_t max_rows
     int64_t max_bytes
+    # Memory that the views of the batch point into. The batch is an owner of each.
     Memory** sources
     int n_sources
+    # Inflated values: of the whole batch, with views; else of one row.
     uint8_t* arena
     int64_t arena_used
     int64_t arena_room
     uint8_t* scratch
     int64_t scratch_room
-    Note* notes
-    int64_t n_notes
-    int64_t notes_room
-    uint8_t* noted
-    int64_t noted_used
-    int64_t noted_room
-    # The connection.
-    Streams streams
+    # Control frames since Python fetched them, and their bytes.
+    ControlEntry* controls
+    int64_t n_controls
+    int64_t controls_room
+    uint8_t* control_bytes
+    int64_t control_bytes_used
+    int64_t control_bytes_room
+    # The connection. `last_stream` is the stream of the last row, or NULL, by `last_key`: a cache of one entry that
+    # has to be cleared whenever the table may have moved its entries.
+    StreamTable streams
     uint64_t last_key
-    Stream* last_stream
-    int64_t offset
-    uint64_t detail
-    # Whether rows were taken out of the batch again.
-    bint forgot
+    StreamState* last_stream
+    int64_t stream_offset
+    # Seqno for the text of SEQNO_NOT_RISING.
+    uint64_t error_detail
+    # True once rows were removed from a batch: the streams' last seqnos may be too high from then on.
+    bint rows_removed
 
 
-cdef Status scan(Work* w, Feed* feed) noexcept nogil:
-    """Decodes whole frames until the feed has no more, a limit is reached, or something is wrong."""
+cdef Status scan(DecodeState* state, ReadBuffer* buf) noexcept nogil:
+    """Decode whole frames until the buffer has no more, a limit is reached, or a frame is malformed.
+
+    On return the buffer begins at the first frame that was not decoded: with FULL, the one that goes into the next
+    batch; with an error, the malformed one.
+    """
     cdef const uint8_t* at
     cdef const uint8_t* end
     cdef const Shape* shape = NULL
@@ -123,49 +153,56 @@ cdef Status scan(Work* w, Feed* feed) noexcept nogil:
     cdef int kind, route
     cdef Check check
     cdef Status status
-    if feed.memory == NULL:
+    if buf.memory == NULL:
         return MORE
-    end = feed.memory.data + feed.end
+    end = buf.memory.data + buf.end
     while True:
-        at = feed.memory.data + feed.begin
-        check = check_frame(at, end - at, w.max_frame, &size)
+        at = buf.memory.data + buf.begin
+        check = check_frame(at, end - at, state.max_frame, &size)
         if check != WHOLE:
             return MORE if check == INCOMPLETE else BAD_FRAME
-        if w.rows >= w.max_rows or (w.data + <int64_t>size > w.max_bytes and w.data > 0):
+        # A batch takes at least one frame, however large: else it would never be delivered.
+        if state.rows >= state.max_rows or \
+                (state.batch_bytes + <int64_t>size > state.max_bytes and state.batch_bytes > 0):
             return FULL
-        # Most frames look like the one before: same magic, opcode, extras length, and type if that counts.
+        # Most frames have the shape of the one before. Magic, opcode and extras length decide it, unless the shape is
+        # ambiguous; `head` has these three.
         head = load16(at) | <uint32_t>at[EXTRAS_LENGTH_AT] << 16
-        if head != last_head or shape == NULL or shape.varied:
+        if head != last_head or shape == NULL or shape.ambiguous:
             kind = 0 if at[0] == 0x80 or at[0] == 0x08 else 1 if at[0] == 0x81 or at[0] == 0x18 else at[0] - 0x80
-            route = w.routes[kind][at[OPCODE_AT]]
+            route = state.routes[kind][at[OPCODE_AT]]
             shape = NULL
             if route != NOWHERE:
-                status = find_shape(w, at, route, &shape)
+                status = find_shape(state, at, route, &shape)
                 if status != MORE:
                     return status
             last_head = head
         if shape != NULL and shape.event != NOWHERE:
-            if shape.plain and w.runs and starts_run(w, at) and put_run(w, feed, end, shape):
+            if shape.plain and state.fast_path and may_start_run(state, at) and decode_run(state, buf, end, shape):
                 continue
-            status = put_row(w, at, size, shape, end, feed)
+            status = put_row(state, at, size, shape, end, buf)
         else:
-            status = put_control(w, at, size, shape)
+            status = put_control(state, at, size, shape)
         if status != MORE:
             return status
+        # Flow control counts requests, of which noops are none.
         if (at[0] == 0x80 or at[0] == 0x08) and (shape == NULL or shape.effect != UNCOUNTED):
-            w.counted += size
-        w.data += size
-        feed.begin += size
-        w.offset += size
+            state.flow_bytes += size
+        state.batch_bytes += size
+        buf.begin += size
+        state.stream_offset += size
 
 
-cdef Status find_shape(const Work* w, const uint8_t* at, int route, const Shape** found) noexcept nogil:
-    """The shape of a frame. A row that fits none is wrong; a control is judged when it becomes an object."""
+cdef Status find_shape(const DecodeState* state, const uint8_t* at, int route, const Shape** found) noexcept nogil:
+    """Find the shape of a frame; NULL for a control frame that has none.
+
+    Return BAD_SHAPE for a row that fits no shape. Control frames are checked later, when Python reads them.
+    """
     cdef const Shape* shape
     cdef bint row = False
     cdef Py_ssize_t infos = at[KEY_LENGTH_AT] if is_framed(at[0]) else 0
     while route != NOWHERE:
-        shape = &w.shapes[route]
+        shape = &state.shapes[route]
         route = shape.next
         if shape.type != NOWHERE and shape.type != at[DATATYPE_AT]:
             continue
@@ -175,86 +212,93 @@ cdef Status find_shape(const Work* w, const uint8_t* at, int route, const Shape*
         if shape.engine_at != NOWHERE and shape.engine_length != NOWHERE:
             if load16(at + infos + shape.engine_at) != shape.engine_length:
                 continue
-        if not whens_hold(shape, at + infos):
+        if not conditions_hold(shape, at + infos):
             continue
         found[0] = shape
         return MORE
     return BAD_SHAPE if row else MORE
 
 
-cdef bint whens_hold(const Shape* shape, const uint8_t* at) noexcept nogil:
-    cdef const When* when
+cdef bint conditions_hold(const Shape* shape, const uint8_t* at) noexcept nogil:
+    """Return whether fields of the extras have the values that the shape requires, such as a version."""
+    cdef const Condition* condition
     cdef uint64_t number
     cdef int i
-    for i in range(shape.n_whens):
-        when = &shape.whens[i]
-        number = load32(at + when.offset) if when.width == 4 else at[when.offset]
-        if number != when.number:
+    for i in range(shape.n_conditions):
+        condition = &shape.conditions[i]
+        number = load32(at + condition.offset) if condition.width == 4 else at[condition.offset]
+        if number != condition.number:
             return False
     return True
 
 
 # ------------------------------------------------------------------------------------- controls
 
-cdef Status put_control(Work* w, const uint8_t* at, uint64_t size, const Shape* shape) noexcept nogil:
-    """Keeps a frame for Python, and lets it act on the rows that follow."""
-    cdef uint64_t last = last_seqno(w, at)
-    cdef Status status = act(w, at, size, shape) if shape != NULL and shape.effect != NOTHING else MORE
+cdef Status put_control(DecodeState* state, const uint8_t* at, uint64_t size, const Shape* shape) noexcept nogil:
+    """Copy a control frame aside for Python, and apply its effect on the rows that follow."""
+    cdef uint64_t last = last_seqno_of(state, at)
+    cdef Status status = apply_effect(state, at, size, shape) if shape != NULL and shape.effect != NOTHING else MORE
     if status != MORE:
         return status
-    if w.n_notes == w.notes_room:
-        if not grow(<uint8_t**>&w.notes, (2 * w.notes_room + 16) * sizeof(Note)):
+    if state.n_controls == state.controls_room:
+        if not grow(<uint8_t**>&state.controls, (2 * state.controls_room + 16) * sizeof(ControlEntry)):
             return NO_MEMORY
-        w.notes_room = 2 * w.notes_room + 16
-    if w.noted_room - w.noted_used < <int64_t>size:
-        if not grow(&w.noted, max(2 * w.noted_room, w.noted_used + <int64_t>size)):
+        state.controls_room = 2 * state.controls_room + 16
+    if state.control_bytes_room - state.control_bytes_used < <int64_t>size:
+        if not grow(&state.control_bytes, max(2 * state.control_bytes_room, state.control_bytes_used + <int64_t>size)):
             return NO_MEMORY
-        w.noted_room = max(2 * w.noted_room, w.noted_used + <int64_t>size)
-    w.notes[w.n_notes] = Note(w.rows, w.noted_used, size, w.offset, w.counted, last)
-    memcpy(w.noted + w.noted_used, at, size)
-    w.noted_used += size
-    w.n_notes += 1
+        state.control_bytes_room = max(2 * state.control_bytes_room, state.control_bytes_used + <int64_t>size)
+    state.controls[state.n_controls] = ControlEntry(
+        state.rows, state.control_bytes_used, size, state.stream_offset, state.flow_bytes, last
+    )
+    memcpy(state.control_bytes + state.control_bytes_used, at, size)
+    state.control_bytes_used += size
+    state.n_controls += 1
     return MORE
 
 
-cdef uint64_t last_seqno(const Work* w, const uint8_t* at) noexcept nogil:
-    """Of the stream that a frame belongs to, 0 if there is none."""
+cdef uint64_t last_seqno_of(const DecodeState* state, const uint8_t* at) noexcept nogil:
+    """Return the last seqno of the stream that a frame belongs to; 0 if there is no such stream."""
     cdef int infos = at[KEY_LENGTH_AT] if is_framed(at[0]) else 0
-    cdef const Stream* stream = stream_find(
-        &w.streams, stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(stream_id_in(at, infos), 0))
+    cdef const StreamState* stream = stream_find(
+        &state.streams, stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(stream_id_in(at, infos), 0))
     )
-    return 0 if stream == NULL else stream.last
+    return 0 if stream == NULL else stream.last_seqno
 
 
-cdef Status act(Work* w, const uint8_t* at, uint64_t size, const Shape* shape) noexcept nogil:
+cdef Status apply_effect(DecodeState* state, const uint8_t* at, uint64_t size, const Shape* shape) noexcept nogil:
+    """Begin a snapshot of a stream, or remove a stream that ends."""
     cdef int infos = at[KEY_LENGTH_AT] if is_framed(at[0]) else 0
     cdef uint64_t key = stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(stream_id_in(at, infos), 0))
     cdef const uint8_t* extras = at + infos
-    cdef Stream* stream
-    w.last_stream = NULL
+    cdef StreamState* stream
+    # The table is about to change, which moves entries.
+    state.last_stream = NULL
     if shape.effect == STREAM_END:
-        stream_close(&w.streams, key)
+        stream_close(&state.streams, key)
     if shape.effect != SNAPSHOT and shape.effect != DISORDER:
         return MORE
-    # A marker that is too short for its window is refused when it becomes an object.
+    # A marker that is too short for its window is malformed: Python says so when it reads the frame.
     if size < <uint64_t>(infos + max(shape.end_at + 8, HEADER_SIZE + shape.extras_length)):
         return MORE
-    stream = stream_open(&w.streams, key)
+    stream = stream_open(&state.streams, key)
     if stream == NULL:
-        return STREAMS_ABOUND
-    stream.begun = False
-    stream.disorder = shape.effect == DISORDER and load32(extras + HEADER_SIZE) & 1
-    stream.windowed = shape.effect == SNAPSHOT and shape.start_at != NOWHERE
-    if stream.windowed:
+        return TOO_MANY_STREAMS
+    stream.has_rows = False
+    stream.out_of_order = shape.effect == DISORDER and load32(extras + HEADER_SIZE) & 1
+    stream.has_window = shape.effect == SNAPSHOT and shape.start_at != NOWHERE
+    if stream.has_window:
         stream.start = load64(extras + shape.start_at)
         stream.end = load64(extras + shape.end_at)
     return MORE
 
 
 cdef int stream_id_in(const uint8_t* at, int infos) noexcept nogil:
-    """The stream id in framing extras, NOWHERE if there is none, UNSOUND if they do not add up.
+    """Return the stream id in framing extras, NOWHERE if there is none, MALFORMED if an info exceeds them.
 
-    In an answer the same number means something else.
+    infos: length of the framing extras.
+
+    Only requests carry stream ids: in responses the same id is that of another info.
     """
     cdef const uint8_t* info = at + HEADER_SIZE
     cdef const uint8_t* end = info + infos
@@ -265,16 +309,16 @@ cdef int stream_id_in(const uint8_t* at, int infos) noexcept nogil:
         info += 1
         if number == 15:
             if info == end:
-                return UNSOUND
+                return MALFORMED
             number += info[0]
             info += 1
         if length == 15:
             if info == end:
-                return UNSOUND
+                return MALFORMED
             length += info[0]
             info += 1
         if end - info < length:
-            return UNSOUND
+            return MALFORMED
         if asks and number == STREAM_ID_INFO and length == 2 and found == NOWHERE:
             found = load16(info)
         info += length
@@ -283,24 +327,26 @@ cdef int stream_id_in(const uint8_t* at, int infos) noexcept nogil:
 
 # ----------------------------------------------------------------------------------------- rows
 
-cdef inline Status put_row(Work* w, const uint8_t* at, uint64_t size, const Shape* shape, const uint8_t* end,
-                           Feed* feed) noexcept nogil:
-    """A frame of a row: where its parts are, whether they are sound, then into the columns."""
+cdef inline Status put_row(DecodeState* state, const uint8_t* at, uint64_t size, const Shape* shape, const uint8_t* end,
+                           ReadBuffer* buf) noexcept nogil:
+    """Check the parts of a frame, and store it as a row."""
     cdef Row row
     cdef int infos = 0
     cdef int64_t key_size, engine = 0, meta = 0, room
     cdef Status status
 
-    # Lengths: the header's add up, those inside the extras are compared with what is left.
+    # Lengths: those of the header add up, those inside the extras are held against what is left.
     row.stream_id = row.collection = row.xattrs_size = NOWHERE
     row.inflated, row.problem = False, MORE
     if is_framed(at[0]):
         infos, key_size = at[KEY_LENGTH_AT], at[KEY_LENGTH_AT + 1]
+        # Servers since 6.5 send some frames with a stream id that the header does not count. No correct frame has magic
+        # 0x08 and no framing extras, so this cannot be mistaken for one.
         if infos == 0 and shape.defect and at[HEADER_SIZE] == UNCOUNTED_HEAD and \
                 size >= HEADER_SIZE + UNCOUNTED_LENGTH + <uint64_t>shape.extras_length + <uint64_t>key_size:
             infos = UNCOUNTED_LENGTH
         row.stream_id = stream_id_in(at, infos)
-        if row.stream_id == UNSOUND:
+        if row.stream_id == MALFORMED:
             return BAD_SHAPE
     else:
         key_size = load16(at + KEY_LENGTH_AT)
@@ -321,93 +367,97 @@ cdef inline Status put_row(Work* w, const uint8_t* at, uint64_t size, const Shap
     if shape.content_length != NOWHERE and row.value_size != shape.content_length:
         return BAD_SHAPE
 
-    # Within a snapshot seqnos rise.
-    row.stream = stream_of(w, stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(row.stream_id, 0)))
+    # Seqnos rise within a snapshot, unless it is out of order.
+    row.stream = stream_of(state, stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(row.stream_id, 0)))
     row.seqno = load64(row.bases[1] + shape.seqno_at) if shape.seqno_at != NOWHERE else 0
-    if row.stream != NULL and shape.seqno_at != NOWHERE and row.stream.begun and not row.stream.disorder:
-        if row.seqno <= row.stream.last:
-            w.detail = row.stream.last
-            return SEQNO_FELL
+    if row.stream != NULL and shape.seqno_at != NOWHERE and row.stream.has_rows and not row.stream.out_of_order:
+        if row.seqno <= row.stream.last_seqno:
+            state.error_detail = row.stream.last_seqno
+            return SEQNO_NOT_RISING
 
-    if w.collections and shape.prefixed and not split_key(&row):
+    if state.collections and shape.prefixed and not split_key(&row):
         return BAD_COLLECTION
-    if w.check_keys and w.at[<int>KEY] != NOWHERE and not is_utf8(row.key, row.key + row.key_size):
+    if state.check_keys and state.column_of[<int>KEY] != NOWHERE and not is_utf8(row.key, row.key + row.key_size):
         return BAD_KEY
-    if row.value_size and shape.type == NOWHERE and at[DATATYPE_AT] & w.opened:
-        status = open_value(w, &row, at[DATATYPE_AT])
+    if row.value_size and shape.type == NOWHERE and at[DATATYPE_AT] & state.unpack_bits:
+        status = unpack_value(state, &row, at[DATATYPE_AT])
         if status != MORE:
             return status
-    return store_row(w, &row, shape, end, feed)
+    return store_row(state, &row, shape, end, buf)
 
 
-cdef inline Stream* stream_of(Work* w, uint64_t key) noexcept nogil:
-    """The stream of a row, which often is that of the row before."""
-    if w.last_stream == NULL or w.last_key != key:
-        w.last_stream, w.last_key = stream_find(&w.streams, key), key
-    return w.last_stream
+cdef inline StreamState* stream_of(DecodeState* state, uint64_t key) noexcept nogil:
+    """Return the stream with this key, or NULL. It is often that of the row before."""
+    if state.last_stream == NULL or state.last_key != key:
+        state.last_stream, state.last_key = stream_find(&state.streams, key), key
+    return state.last_stream
 
 
-cdef inline Status store_row(Work* w, const Row* row, const Shape* shape, const uint8_t* end,
-                             Feed* feed) noexcept nogil:
-    """From here on only memory can lack."""
-    cdef const int* where = w.at
-    cdef Columns* columns = &w.columns
-    cdef Stream* stream = row.stream
-    cdef int64_t n = w.rows
-    if n == w.room and not grow_rows(w):
+cdef inline Status store_row(DecodeState* state, const Row* row, const Shape* shape, const uint8_t* end,
+                             ReadBuffer* buf) noexcept nogil:
+    """Write a checked row into the columns. Only memory can be missing from here on.
+
+    `state.rows` grows last: a row that fails on the way leaves no trace but bytes that the next one overwrites.
+    """
+    cdef const int* column_of = state.column_of
+    cdef Columns* columns = &state.columns
+    cdef StreamState* stream = row.stream
+    cdef int64_t n = state.rows
+    if n == state.room and not grow_rows(state):
         return NO_MEMORY
-    if where[<int>KEY] != NOWHERE:
-        if not put_bytes(w, where[<int>KEY], n, row.key, row.key_size, end, feed, False):
+    if column_of[<int>KEY] != NOWHERE:
+        if not put_bytes(state, column_of[<int>KEY], n, row.key, row.key_size, end, buf, False):
             return NO_MEMORY
-    if where[<int>VALUE] != NOWHERE:
-        if not put_bytes(w, where[<int>VALUE], n, row.value, row.value_size, end, feed, row.inflated):
+    if column_of[<int>VALUE] != NOWHERE:
+        if not put_bytes(state, column_of[<int>VALUE], n, row.value, row.value_size, end, buf, row.inflated):
             return NO_MEMORY
-    if where[<int>EVENT] != NOWHERE:
-        columns.fixed[where[<int>EVENT]][n] = shape.event
+    if column_of[<int>EVENT] != NOWHERE:
+        columns.fixed[column_of[<int>EVENT]][n] = shape.event
     if stream != NULL:
-        # In disorder it is the highest one that counts.
-        stream.last = max(stream.last, row.seqno) if stream.disorder else row.seqno
-        stream.begun = True
-    if where[<int>SNAPSHOT_START] != NOWHERE:
-        put_window(columns, where[<int>SNAPSHOT_START], n, stream, stream.start if stream != NULL else 0)
-    if where[<int>SNAPSHOT_END] != NOWHERE:
-        put_window(columns, where[<int>SNAPSHOT_END], n, stream, stream.end if stream != NULL else 0)
-    if row.collection != NOWHERE and where[<int>COLLECTION] != NOWHERE:
-        put_number(w, where[<int>COLLECTION], n, row.collection)
-    if where[<int>TIMESTAMP] != NOWHERE:
-        # The low 16 bits count within a tick of the clock; the rest are nanoseconds.
-        (<int64_t*>columns.fixed[where[<int>TIMESTAMP]])[n] = \
+        # Out of order, the highest seqno counts.
+        stream.last_seqno = max(stream.last_seqno, row.seqno) if stream.out_of_order else row.seqno
+        stream.has_rows = True
+    if column_of[<int>SNAPSHOT_START] != NOWHERE:
+        put_snapshot_bound(columns, column_of[<int>SNAPSHOT_START], n, stream, stream.start if stream != NULL else 0)
+    if column_of[<int>SNAPSHOT_END] != NOWHERE:
+        put_snapshot_bound(columns, column_of[<int>SNAPSHOT_END], n, stream, stream.end if stream != NULL else 0)
+    if row.collection != NOWHERE and column_of[<int>COLLECTION] != NOWHERE:
+        put_number(state, column_of[<int>COLLECTION], n, row.collection)
+    if column_of[<int>TIMESTAMP] != NOWHERE:
+        # A CAS is nanoseconds since 1970; its low 16 bits are a counter within a tick of the clock.
+        (<int64_t*>columns.fixed[column_of[<int>TIMESTAMP]])[n] = \
             <int64_t>((load64(row.bases[0] + CAS_AT) & ~<uint64_t>0xFFFF) // 1000)
     if row.stream_id != NOWHERE or row.xattrs_size != NOWHERE or row.problem != MORE:
-        if not put_rare(w, row, n, end, feed):
+        if not put_rare_columns(state, row, n, end, buf):
             return NO_MEMORY
     move_fields(columns, shape, row.bases, n)
-    w.rows = n + 1
+    state.rows = n + 1
     return MORE
 
 
-cdef bint put_rare(Work* w, const Row* row, int64_t n, const uint8_t* end, Feed* feed) noexcept nogil:
-    """What few rows have."""
-    cdef const int* where = w.at
-    if row.stream_id != NOWHERE and where[<int>STREAM_ID] != NOWHERE:
-        put_number(w, where[<int>STREAM_ID], n, row.stream_id)
-    if row.xattrs_size != NOWHERE and where[<int>XATTRS] != NOWHERE:
-        set_valid(&w.columns, where[<int>XATTRS], n)
-        if w.map_xattrs:
-            if not put_map(w, where[<int>XATTRS], n, row):
+cdef bint put_rare_columns(DecodeState* state, const Row* row, int64_t n, const uint8_t* end,
+                           ReadBuffer* buf) noexcept nogil:
+    """Write stream id, xattrs and error, which few rows have. Out of line, to keep the common row short."""
+    cdef const int* column_of = state.column_of
+    if row.stream_id != NOWHERE and column_of[<int>STREAM_ID] != NOWHERE:
+        put_number(state, column_of[<int>STREAM_ID], n, row.stream_id)
+    if row.xattrs_size != NOWHERE and column_of[<int>XATTRS] != NOWHERE:
+        set_valid(&state.columns, column_of[<int>XATTRS], n)
+        if state.map_xattrs:
+            if not put_map(state, column_of[<int>XATTRS], n, row):
                 return False
         else:
-            if not w.views:
-                fill_offsets(&w.columns, where[<int>XATTRS], n)
-            if not put_bytes(w, where[<int>XATTRS], n, row.xattrs, row.xattrs_size, end, feed, row.inflated):
+            if not state.views:
+                fill_offsets(&state.columns, column_of[<int>XATTRS], n)
+            if not put_bytes(state, column_of[<int>XATTRS], n, row.xattrs, row.xattrs_size, end, buf, row.inflated):
                 return False
-    if row.problem != MORE and where[<int>ERROR] != NOWHERE:
-        return put_error(w, where[<int>ERROR], n, row.problem)
+    if row.problem != MORE and column_of[<int>ERROR] != NOWHERE:
+        return put_error(state, column_of[<int>ERROR], n, row.problem)
     return True
 
 
 cdef inline bint split_key(Row* row) noexcept nogil:
-    """Takes the collection id off the front of a key; False if it is not the shortest LEB128 of 32 bits."""
+    """Split the collection id off a key. Return False if it is malformed."""
     cdef int prefix = collection_in(row.key, row.key_size, &row.collection)
     row.key += prefix
     row.key_size -= prefix
@@ -415,7 +465,10 @@ cdef inline bint split_key(Row* row) noexcept nogil:
 
 
 cdef inline int collection_in(const uint8_t* key, int64_t size, int64_t* collection) noexcept nogil:
-    """The length of the collection id in front of a key; 0 if it is not the shortest LEB128 of 32 bits."""
+    """Return the length of the collection id before a key; 0 if it is not the shortest LEB128 of at most 32 bits.
+
+    Longer forms of an id are refused: with them, two keys on the wire could be the same document.
+    """
     cdef uint64_t number = 0
     cdef int i
     for i in range(<int>min(size, <int64_t>5)):

@@ -1,7 +1,7 @@
 # Snappy's raw block format: https://github.com/google/snappy/blob/main/format_description.txt
 
 cdef Py_ssize_t snappy_length(const uint8_t* at, Py_ssize_t size, uint32_t* length) noexcept nogil:
-    """The announced length of what a block inflates to, and where its elements begin; -1 if it has none."""
+    """Read the announced length of the decompressed block. Return where its elements begin; -1 if it is malformed."""
     cdef uint64_t number = 0
     cdef Py_ssize_t i
     for i in range(min(size, <Py_ssize_t>5)):
@@ -15,7 +15,10 @@ cdef Py_ssize_t snappy_length(const uint8_t* at, Py_ssize_t size, uint32_t* leng
 
 
 cdef bint snappy_inflate(const uint8_t* at, const uint8_t* end, uint8_t* out, uint32_t length) noexcept nogil:
-    """Fills `out` with exactly `length` bytes from the elements, or says that they are not sound."""
+    """Decompress the elements to exactly `length` bytes at `out`. Return False if they are malformed.
+
+    Every element is checked against both ends, so malformed ones neither read nor write beyond them.
+    """
     cdef uint8_t* start = out
     cdef uint8_t* stop = out + length
     cdef uint32_t tag, size, offset, extra, i
@@ -58,7 +61,7 @@ cdef bint snappy_inflate(const uint8_t* at, const uint8_t* end, uint8_t* out, ui
         if offset >= size:
             memcpy(out, out - offset, size)
         else:
-            # The copy overlaps its own output: a run of the last `offset` bytes.
+            # The copy overlaps its own output, which repeats the last `offset` bytes. memcpy may not.
             for i in range(size):
                 out[i] = (out - offset)[i]
         out += size

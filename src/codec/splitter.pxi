@@ -1,4 +1,4 @@
-# Frames in a byte stream: where one ends, and whether it can be one at all.
+# Splitting of a byte stream into frames.
 
 cdef enum Check:
     WHOLE
@@ -17,7 +17,11 @@ cdef inline bint is_framed(uint8_t magic) noexcept nogil:
 
 
 cdef Check check_frame(const uint8_t* at, Py_ssize_t available, uint64_t max_frame, uint64_t* size) noexcept nogil:
-    """What stands at `at`. Every length is judged as soon as its bytes are there."""
+    """Check the frame that begins at `at`, and return its size as far as it is known.
+
+    Each length is checked as soon as its bytes are there: a frame that is too large or malformed is refused before
+    anything waits for the rest of it, or allocates memory for it.
+    """
     cdef uint64_t body, sections
     size[0] = HEADER_SIZE
     if available < 1:
@@ -41,11 +45,11 @@ cdef Check check_frame(const uint8_t* at, Py_ssize_t available, uint64_t max_fra
 
 
 cdef class Splitter:
-    """Cuts a byte stream, fed in any chunks, into whole frames.
+    """Splitter of a byte stream, fed in any chunks, into whole frames.
 
-    Iterate after each `feed`: the iteration ends when the next frame is not whole yet. It raises
-    FrameError at a frame that cannot be one, after the frames before it, and then for ever. Holds at
-    most what was fed since the last whole frame, and never waits for a frame above `max_frame`.
+    Iterate after each `feed`. The iteration ends at the first frame that is not complete yet. It raises FrameError at
+    a malformed frame, after the frames before it, and again at each later attempt. It holds no more than what was fed
+    since the last whole frame, and never waits for a frame larger than `max_frame` bytes.
     """
 
     cdef uint8_t* _buffer
@@ -56,7 +60,7 @@ cdef class Splitter:
 
     def __cinit__(self, max_frame not None):
         if not HEADER_SIZE <= max_frame <= (1 << 31) - 1:
-            raise LocalProtocolError(f"max_frame: expected {HEADER_SIZE} to {(1 << 31) - 1} bytes, found {max_frame}")
+            raise UsageError(f"max_frame: expected {HEADER_SIZE} to {(1 << 31) - 1} bytes, found {max_frame}")
         self.max_frame = max_frame
         self._max_frame = max_frame
         self.offset = 0
@@ -66,11 +70,11 @@ cdef class Splitter:
 
     @property
     def pending(self):
-        """How many bytes wait for the rest of their frame."""
+        """Number of bytes that wait for the rest of their frame."""
         return self._end - self._start
 
     def feed(self, const uint8_t[::1] data not None):
-        """Take over the next bytes of the stream."""
+        """Take the next bytes of the stream. They are copied."""
         cdef Py_ssize_t count = data.shape[0]
         if count == 0:
             return
@@ -97,7 +101,7 @@ cdef class Splitter:
         return frame
 
     def finish(self):
-        """Say that the stream has ended: a frame that is not whole is an error now."""
+        """End the stream. Raises FrameError if a frame is not complete."""
         cdef uint64_t size
         cdef Py_ssize_t found = self.pending
         cdef Check check
@@ -110,7 +114,7 @@ cdef class Splitter:
             raise self._error(f"expected {size} bytes, found {found}: the input ends inside the frame")
 
     cdef int _make_room(self, Py_ssize_t count) except -1:
-        """Room for `count` bytes behind the pending ones, which move to the front."""
+        """Make room for `count` bytes after the pending ones, which move to the front."""
         cdef Py_ssize_t pending = self._end - self._start
         cdef Py_ssize_t capacity
         cdef uint8_t* buffer

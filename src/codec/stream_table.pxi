@@ -1,42 +1,55 @@
-# The snapshot that each stream is in: a hash table with open addressing.
+# Table of the connection's streams: the snapshot that each is in, and its last seqno.
+#
+# A hash table with open addressing and linear probing. Entries move when the table grows and when one is removed, so a
+# pointer to an entry holds only until the next `stream_open` or `stream_close`.
 
-cdef struct Stream:
+cdef struct StreamState:
     uint64_t key
+    # The window of the snapshot, if it has one.
     uint64_t start
     uint64_t end
-    uint64_t last
-    # The last seqno that was told.
-    uint64_t told
+    # Seqno of the last row; out of order, the highest one.
+    uint64_t last_seqno
+    # The last seqno that `_last_seqnos` has reported.
+    uint64_t reported
     bint used
-    bint begun
-    bint windowed
-    bint disorder
+    # True once a row of the snapshot arrived: only then is `last_seqno` a lower bound for the next.
+    bint has_rows
+    bint has_window
+    bint out_of_order
 
-cdef struct Streams:
-    Stream* slots
+cdef struct StreamTable:
+    StreamState* slots
     uint64_t mask
     uint64_t count
 
 cdef enum:
     FEWEST_STREAMS = 64
-    # More than any node has vbuckets: what comes beyond is not an honest peer.
+    # More than any node has vbuckets. A peer that opens more wants to fill the memory.
     MOST_STREAMS = 1 << 18
 
 
 cdef inline uint64_t stream_key(uint32_t opaque, uint32_t vbucket, uint32_t stream_id) noexcept nogil:
-    """A stream has an opaque of its own; those of careless consumers differ in vbucket or stream id at least."""
+    """Return the key of a stream.
+
+    The opaque alone identifies a stream, if the consumer gave each its own. Vbucket and stream id tell apart the
+    streams of a consumer that did not.
+    """
     return <uint64_t>opaque << 32 | vbucket << 16 | stream_id
 
 
-cdef inline uint64_t stream_home(const Streams* streams, uint64_t key) noexcept nogil:
+cdef inline uint64_t home_slot(const StreamTable* streams, uint64_t key) noexcept nogil:
+    """Return the slot where the search for a key starts. Fibonacci hashing: keys differ in few bits."""
     return (key * 0x9E3779B97F4A7C15ULL) >> 32 & streams.mask
 
 
-cdef inline Stream* stream_find(const Streams* streams, uint64_t key) noexcept nogil:
+cdef inline StreamState* stream_find(const StreamTable* streams, uint64_t key) noexcept nogil:
+    """Return the stream with this key; NULL if there is none."""
     cdef uint64_t i
     if streams.count == 0:
         return NULL
-    i = stream_home(streams, key)
+    i = home_slot(streams, key)
+    # Ends: `stream_open` keeps a quarter of the slots free.
     while streams.slots[i].used:
         if streams.slots[i].key == key:
             return &streams.slots[i]
@@ -44,17 +57,18 @@ cdef inline Stream* stream_find(const Streams* streams, uint64_t key) noexcept n
     return NULL
 
 
-cdef bint streams_grow(Streams* streams) noexcept nogil:
+cdef bint streams_grow(StreamTable* streams) noexcept nogil:
+    """Double the table. Return False if there is no memory."""
     cdef uint64_t size = FEWEST_STREAMS if streams.slots == NULL else 2 * (streams.mask + 1)
-    cdef Stream* old = streams.slots
+    cdef StreamState* old = streams.slots
     cdef uint64_t i, j, n = 0 if old == NULL else streams.mask + 1
-    cdef Stream* slots = <Stream*>calloc(size, sizeof(Stream))
+    cdef StreamState* slots = <StreamState*>calloc(size, sizeof(StreamState))
     if slots == NULL:
         return False
     streams.slots, streams.mask = slots, size - 1
     for i in range(n):
         if old[i].used:
-            j = stream_home(streams, old[i].key)
+            j = home_slot(streams, old[i].key)
             while slots[j].used:
                 j = (j + 1) & streams.mask
             slots[j] = old[i]
@@ -62,9 +76,9 @@ cdef bint streams_grow(Streams* streams) noexcept nogil:
     return True
 
 
-cdef Stream* stream_open(Streams* streams, uint64_t key) noexcept nogil:
-    """The stream with this key, made if there is none. NULL if there are too many, or no room."""
-    cdef Stream* stream = stream_find(streams, key)
+cdef StreamState* stream_open(StreamTable* streams, uint64_t key) noexcept nogil:
+    """Return the stream with this key, a new one if there is none. NULL if there are too many, or no memory."""
+    cdef StreamState* stream = stream_find(streams, key)
     cdef uint64_t i
     if stream != NULL:
         return stream
@@ -73,18 +87,22 @@ cdef Stream* stream_open(Streams* streams, uint64_t key) noexcept nogil:
     if streams.slots == NULL or 4 * (streams.count + 1) > 3 * (streams.mask + 1):
         if not streams_grow(streams):
             return NULL
-    i = stream_home(streams, key)
+    i = home_slot(streams, key)
     while streams.slots[i].used:
         i = (i + 1) & streams.mask
-    memset(&streams.slots[i], 0, sizeof(Stream))
+    memset(&streams.slots[i], 0, sizeof(StreamState))
     streams.slots[i].used, streams.slots[i].key = True, key
     streams.count += 1
     return &streams.slots[i]
 
 
-cdef void stream_close(Streams* streams, uint64_t key) noexcept nogil:
-    """Forgets a stream; those that were pushed on by it move back."""
-    cdef Stream* stream = stream_find(streams, key)
+cdef void stream_close(StreamTable* streams, uint64_t key) noexcept nogil:
+    """Remove a stream, if it is there.
+
+    Entries after it whose home slot is not after the hole move back into it, so that searches never have to pass a
+    removed entry.
+    """
+    cdef StreamState* stream = stream_find(streams, key)
     cdef uint64_t hole, i, home
     if stream == NULL:
         return
@@ -94,7 +112,7 @@ cdef void stream_close(Streams* streams, uint64_t key) noexcept nogil:
         i = (i + 1) & streams.mask
         if not streams.slots[i].used:
             break
-        home = stream_home(streams, streams.slots[i].key)
+        home = home_slot(streams, streams.slots[i].key)
         if ((i - home) & streams.mask) >= ((i - hole) & streams.mask):
             streams.slots[hole] = streams.slots[i]
             hole = i

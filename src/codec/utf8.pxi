@@ -1,6 +1,7 @@
-# UTF-8, checked as RFC 3629 says: no surrogates, nothing overlong, nothing above U+10FFFF.
+# UTF-8, checked as in RFC 3629: no surrogates, nothing overlong, nothing above U+10FFFF.
 
 cdef bint is_utf8(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    """Return whether the bytes are UTF-8. ASCII is checked 8 bytes at a time."""
     cdef uint64_t word
     cdef uint8_t lead, second
     cdef int more

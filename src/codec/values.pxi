@@ -1,58 +1,71 @@
-# Values: inflated, and their xattrs split off.
+# Values that have to be unpacked: decompressed, then split from their xattrs.
 
-cdef Status open_value(Work* w, Row* row, uint8_t datatype) noexcept nogil:
-    """Inflates a value and splits its xattrs off. In quarantine, what is wrong with it is noted instead."""
+cdef Status unpack_value(DecodeState* state, Row* row, uint8_t datatype) noexcept nogil:
+    """Decompress a value and split its xattrs off.
+
+    In quarantine, a value that cannot be unpacked stays as it arrived, and `row.problem` says why.
+    """
     cdef Row raw = row[0]
     cdef Status status = MORE
     if datatype & SNAPPY_BIT:
-        if not w.inflate:
+        if not state.inflate:
             return MORE
-        status = inflate_value(w, row)
+        status = inflate_value(state, row)
         if status == FULL or status == NO_MEMORY:
             return status
-    if status == MORE and row.value_size and datatype & XATTR_BIT and w.split_xattrs:
-        if not cut_xattrs(row, w.map_xattrs):
+    if status == MORE and row.value_size and datatype & XATTR_BIT and state.split_xattrs:
+        if not split_xattrs_off(row, state.map_xattrs):
             status = BAD_XATTRS
-    if status != MORE and w.quarantine:
+    if status != MORE and state.quarantine:
         row[0] = raw
         row.problem = status
         return MORE
     return status
 
 
-cdef Status inflate_value(Work* w, Row* row) noexcept nogil:
+cdef Status inflate_value(DecodeState* state, Row* row) noexcept nogil:
+    """Decompress a value into the arena (with views, which point to it) or into the scratch memory.
+
+    Return FULL if the batch would exceed max_bytes: the frame is decoded again for the next batch.
+    """
     cdef uint32_t length = 0
     cdef Py_ssize_t head = snappy_length(row.value, row.value_size, &length)
     cdef uint8_t* out
+    # The announced length allocates nothing before it is plausible, and within the limit.
     if head < 0 or <uint64_t>length > SNAPPY_RATIO * <uint64_t>row.value_size:
         return BAD_SNAPPY
-    if <int64_t>length > w.max_value:
+    if <int64_t>length > state.max_value:
         return BAD_SIZE
-    if w.rows and w.data + <int64_t>length > w.max_bytes:
+    if state.rows and state.batch_bytes + <int64_t>length > state.max_bytes:
         return FULL
-    if w.views:
-        if w.arena == NULL or w.arena_room - w.arena_used < length:
-            if not grow(&w.arena, max(2 * w.arena_room, w.arena_used + <int64_t>length)):
+    if state.views:
+        if state.arena == NULL or state.arena_room - state.arena_used < length:
+            if not grow(&state.arena, max(2 * state.arena_room, state.arena_used + <int64_t>length)):
                 return NO_MEMORY
-            w.arena_room = max(2 * w.arena_room, w.arena_used + <int64_t>length)
-        out = w.arena + w.arena_used
+            state.arena_room = max(2 * state.arena_room, state.arena_used + <int64_t>length)
+        out = state.arena + state.arena_used
     else:
-        if w.scratch == NULL or w.scratch_room < length:
-            if not grow(&w.scratch, max(2 * w.scratch_room, <int64_t>length)):
+        if state.scratch == NULL or state.scratch_room < length:
+            if not grow(&state.scratch, max(2 * state.scratch_room, <int64_t>length)):
                 return NO_MEMORY
-            w.scratch_room = max(2 * w.scratch_room, <int64_t>length)
-        out = w.scratch
+            state.scratch_room = max(2 * state.scratch_room, <int64_t>length)
+        out = state.scratch
     if not snappy_inflate(row.value + head, row.value + row.value_size, out, length):
         return BAD_SNAPPY
-    if w.views:
-        w.arena_used += length
-    w.data += length
+    if state.views:
+        state.arena_used += length
+    state.batch_bytes += length
     row.value, row.value_size, row.inflated = out, length, True
     return MORE
 
 
-cdef bint cut_xattrs(Row* row, bint text) noexcept nogil:
-    """The section at the beginning of a value: a length, then pairs of name, 00, text, 00 with a length each."""
+cdef bint split_xattrs_off(Row* row, bint text) noexcept nogil:
+    """Split the section of xattrs off the beginning of a value. Return False if it is malformed.
+
+    The section is a length, then pairs, each a length, a name, 00, a text, 00.
+
+    text: True to require UTF-8, since names and texts become Arrow strings.
+    """
     cdef const uint8_t* at = row.value
     cdef const uint8_t* end
     cdef const uint8_t* zero

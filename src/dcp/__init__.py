@@ -1,6 +1,6 @@
 """Couchbase's change protocol as Arrow columns."""
 
-from dcp.checkpoint import Checkpoint
+from dcp.checkpoint import Checkpoint, CheckpointFile
 from dcp.client import ChangeStream, Client, connect
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
@@ -8,14 +8,17 @@ from dcp.columns.encoder import Encoder
 from dcp.errors import (
     AuthenticationError,
     CheckpointError,
+    ClosedError,
     DcpError,
     FrameError,
     LocalProtocolError,
     RemoteProtocolError,
     RollbackError,
     ServerError,
+    SnapshotError,
     TimeoutError,
     TransportError,
+    UsageError,
 )
 from dcp.position import FailoverLog, StreamPosition
 from dcp.wire import DIALECTS
@@ -31,7 +34,9 @@ __all__ = [
     "ChangeStream",
     "Checkpoint",
     "CheckpointError",
+    "CheckpointFile",
     "Client",
+    "ClosedError",
     "DcpError",
     "Decoder",
     "Encoder",
@@ -43,9 +48,11 @@ __all__ = [
     "RemoteProtocolError",
     "RollbackError",
     "ServerError",
+    "SnapshotError",
     "StreamPosition",
     "TimeoutError",
     "TransportError",
+    "UsageError",
     "connect",
     "decode",
     "encode",

@@ -1,10 +1,12 @@
-"""Where a whole bucket's stream stands: a position for each vbucket, its JSON, and two of them compared."""
+"""Checkpoints: a position for each vbucket of a bucket, its JSON, comparison of two, and the file that keeps one."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from dcp import foreign_checkpoints as foreign
@@ -18,7 +20,12 @@ _MOST_ID = (1 << 32) - 1
 
 
 class Difference(NamedTuple):
-    """How the position of a vbucket is another one. `items`: how many seqnos it moved, backwards if negative."""
+    """Difference between the positions of one vbucket in two checkpoints.
+
+    before, after: the two positions; None where the checkpoint has none for this vbucket.
+    items: number of seqnos that the position moved; negative if it moved back.
+    same_history: True if the lower position lies in the history of the higher one.
+    """
 
     vbucket: int
     before: StreamPosition | None
@@ -29,10 +36,17 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The positions of a bucket's vbuckets; a vbucket that is not there is at its beginning.
+    """Positions of the vbuckets of one bucket. Immutable; a stream that starts from it resumes where it was taken.
 
-    What is known of the bucket and of the stream's filter keeps it from being used for another one.
-    Nothing is known where the text or the tuple is empty, or the number is None.
+    positions: one StreamPosition per vbucket, in order. A vbucket without one is at its beginning.
+    num_vbuckets: number of vbuckets of the bucket; None if unknown.
+    bucket, bucket_uuid: name and UUID of the bucket; empty if unknown.
+    scope: id of the scope that the stream was limited to; None for all.
+    collections: ids of the collections that the stream was limited to; empty for all.
+
+    The last five keep the checkpoint from being used for another bucket or filter, see `check`.
+
+    Raises CheckpointError if the positions are not in order, or a vbucket is out of range or there twice.
     """
 
     positions: tuple[StreamPosition, ...] = ()
@@ -55,12 +69,16 @@ class Checkpoint:
         return len(self.positions)
 
     def by_vbucket(self) -> dict[int, StreamPosition]:
+        """Return the positions by number of their vbucket."""
         return {position.vbucket: position for position in self.positions}
 
     def check(self, stream: Checkpoint) -> None:
-        """Raise unless a stream of this bucket and filter, as an empty checkpoint of it tells, can go on from here.
+        """Raise CheckpointError unless a stream can resume from this checkpoint.
 
-        Other collections than those of the checkpoint would begin in the middle.
+        stream: an empty checkpoint with the bucket and filter of the stream.
+
+        The filter has to be the same, or narrower: a collection that the checkpoint does not cover would begin
+        in the middle.
         """
         self.check_bucket(stream)
         narrower = self.scope == stream.scope and (
@@ -73,17 +91,20 @@ class Checkpoint:
             )
 
     def check_bucket(self, stream: Checkpoint) -> None:
-        """Raise unless its numbers are those of this bucket, whatever the filter."""
+        """Raise CheckpointError unless name, UUID and number of vbuckets agree. The filter may be another one."""
         for name in ("bucket", "bucket_uuid", "num_vbuckets"):
             mine, its = getattr(self, name), getattr(stream, name)
             if mine and its and mine != its:
                 raise CheckpointError(
-                    f"checkpoint: {name}: expected {its!r}, found {mine!r}: it is of another bucket, or of one "
-                    "that was deleted and made anew; begin again without it"
+                    f"checkpoint: {name}: expected {its!r}, found {mine!r}: it belongs to another bucket, or to one "
+                    "that was deleted and recreated; start without it"
                 )
 
     def to_json(self) -> str:
-        """For people and for `from_json`: a line for each vbucket, 64-bit numbers as text."""
+        """Return the checkpoint as JSON for `from_json`: one line per vbucket.
+
+        64-bit numbers are strings, since most JSON readers would round them.
+        """
         head = {
             "format": _FORMAT,
             "version": _VERSION,
@@ -101,7 +122,7 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Checkpoint:
-        """Read what `to_json` wrote. CheckpointError says what else it is, and where."""
+        """Return the checkpoint that `to_json` wrote. Raises CheckpointError if the text is anything else."""
         root = JsonReader.parse(text, "checkpoint", CheckpointError)
         for name, expected in (("format", _FORMAT), ("version", _VERSION)):
             if root[name].value != expected:
@@ -114,36 +135,48 @@ class Checkpoint:
 
     @classmethod
     def from_foreign(cls, kind: str, text: str | bytes) -> Checkpoint:
-        """From what another consumer keeps: cbdatasource, cbes, cbes-backup, go-dcp, java-dcp-client,
-        kafka-connect or spark-3.
+        """Return a checkpoint from the state that another DCP consumer keeps.
 
-        Where a format lacks the snapshot of a position, or contradicts it, the snapshot is taken to
-        reach from 0 to no known end. Nothing is lost then, but the vbucket begins again: the producer
-        says so with a rollback to 0. Without a last seqno (cbdatasource), what lies before the
-        snapshot counts. Of an offset of Spark the start counts, since nobody knows whether its batch
-        was written.
+        kind: cbdatasource, cbes, cbes-backup, go-dcp, java-dcp-client, kafka-connect or spark-3.
+        text: content of the file or document that the consumer wrote.
+
+        A position whose snapshot window is missing or contradictory gets the window 0 to UNKNOWN_END: nothing is
+        lost, but the node answers with a rollback to 0 and the vbucket is read again. For cbdatasource, which
+        keeps no last seqno, the start of the snapshot counts. Of a Spark offset the start counts, since the batch
+        up to its end may not have been written.
+
+        Raises CheckpointError if the text is not of this kind.
         """
         bucket, positions = foreign.read(kind, text)
         return cls(_sorted(positions), bucket=bucket.name, bucket_uuid=bucket.uuid)
 
     def to_foreign(self, kind: str) -> str:
-        """As another consumer would have written it. What its format has no place for is left out."""
-        return foreign.write(kind, foreign.Bucket(self.bucket, self.bucket_uuid), self.positions)
+        """Return the checkpoint as another consumer would have written it, for the kinds of `from_foreign`.
+
+        What its format has no field for is left out. Raises CheckpointError if the format cannot express it.
+        """
+        return foreign.write(kind, foreign.BucketId(self.bucket, self.bucket_uuid), self.positions)
 
     def earliest(self, other: Checkpoint) -> Checkpoint:
-        """The position of each vbucket from which neither of the two misses anything."""
+        """Return, for each vbucket in both, a position from which neither of the two consumers misses a change.
+
+        Raises CheckpointError if the two are of different buckets or filters.
+        """
         mine, its = self.by_vbucket(), other.by_vbucket()
         return self._merged(other, (_earlier(mine[vbucket], its[vbucket]) for vbucket in mine.keys() & its.keys()))
 
     def latest(self, other: Checkpoint) -> Checkpoint:
-        """The further of the two positions of each vbucket; where their histories disagree, as `earliest`."""
+        """Return the higher position of each vbucket; where the two histories disagree, that of `earliest`.
+
+        Raises CheckpointError if the two are of different buckets or filters.
+        """
         mine, its = self.by_vbucket(), other.by_vbucket()
         both = (_later(mine[vbucket], its[vbucket]) for vbucket in mine.keys() & its.keys())
         alone = (mine.get(vbucket) or its[vbucket] for vbucket in mine.keys() ^ its.keys())
         return self._merged(other, (*both, *alone))
 
     def diff(self, after: Checkpoint) -> tuple[Difference, ...]:
-        """Which vbuckets stand elsewhere in `after`, in order."""
+        """Return the vbuckets whose position differs in `after`, in order."""
         mine, its = self.by_vbucket(), after.by_vbucket()
         return tuple(
             _difference(vbucket, mine.get(vbucket), its.get(vbucket))
@@ -152,7 +185,10 @@ class Checkpoint:
         )
 
     def lag(self, high_seqnos: Mapping[int, int]) -> dict[int, int]:
-        """How many seqnos each vbucket is behind."""
+        """Return by how many seqnos each vbucket lags behind its high seqno.
+
+        high_seqnos: high seqno by vbucket; the result has the same vbuckets.
+        """
         mine = self.by_vbucket()
         return {
             vbucket: max(0, high - (mine[vbucket].seqno if vbucket in mine else 0))
@@ -169,7 +205,7 @@ class Checkpoint:
 
 
 def filter_of(checkpoint: Checkpoint) -> str:
-    """What it speaks of, for people: nodes know collections by these ids."""
+    """Return the filter of a checkpoint for messages. Ids are hexadecimal, as nodes log them."""
     if checkpoint.collections:
         return f"collections {', '.join(f'0x{collection:x}' for collection in checkpoint.collections)}"
     return "the whole bucket" if checkpoint.scope is None else f"scope 0x{checkpoint.scope:x}"
@@ -184,7 +220,7 @@ def _earlier(one: StreamPosition, other: StreamPosition) -> StreamPosition:
     if low.seqno == 0:
         return low
     if low.seqno == high.seqno:
-        # The older name of the same place is known to more nodes.
+        # Same seqno under two vbuuids: more nodes know the older one.
         low, high = (low, high) if high.history.end_of(low.vbuuid, 0) is not None else (high, low)
         window = min(low.snapshot_start, high.snapshot_start), max(low.snapshot_end, high.snapshot_end)
         low = replace(low, snapshot_start=window[0], snapshot_end=window[1])
@@ -198,7 +234,7 @@ def _later(one: StreamPosition, other: StreamPosition) -> StreamPosition:
 
 
 def _same_history(low: StreamPosition, high: StreamPosition) -> bool:
-    """Whether all of the lower position, its snapshot included, is in the history of the higher one."""
+    """Return whether the lower position, with its whole snapshot, lies in the history of the higher one."""
     return low.seqno == 0 or low.snapshot_end <= low.history.common(high.history)
 
 
@@ -250,3 +286,49 @@ _HEAD: dict[str, Callable[[JsonReader], Any]] = {
     "scope": lambda node: node.number(_MOST_ID),
     "collections": lambda node: tuple(collection.number(_MOST_ID) for collection in node),
 }
+
+
+class CheckpointFile:
+    """File that keeps the checkpoint of one consumer, readable at any moment, also after a crash.
+
+    path: file to read and replace. A save first writes `.<name>.new` beside it.
+
+    Only one process at a time may save.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def load(self) -> Checkpoint | None:
+        """Return the checkpoint saved last, or None if the file does not exist.
+
+        Raises CheckpointError if the file holds anything else; OSError as Python's own functions do.
+        """
+        try:
+            return Checkpoint.from_json(self.path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except CheckpointError as wrong:
+            raise CheckpointError(f"{self.path}: {wrong}") from None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the file. Readers see the old checkpoint or the new one, also after a power loss."""
+        new = self.path.with_name(f".{self.path.name}.new")
+        with new.open("w", encoding="utf-8") as file:
+            file.write(checkpoint.to_json())
+            file.flush()
+            # The data has to be on disk before the name points to it.
+            os.fsync(file.fileno())
+        new.replace(self.path)
+        sync_directory(self.path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Flush a directory, so that a rename in it survives a power loss. Windows has no such call, and needs none."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,10 +1,10 @@
-"""The cluster map: which node serves which vbucket of a bucket, and what changed since another map."""
+"""Cluster map of a bucket: the node that serves each vbucket, and the difference between two maps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dcp.errors import RemoteProtocolError, TransportError
 from dcp.json_reader import MAX_U64, JsonReader
@@ -14,12 +14,12 @@ Network = Literal["auto", "default", "external"]
 _HOST = "$HOST"
 _MOST_VBUCKETS = 1 << 16
 _MOST_PORT = (1 << 16) - 1
-# So many numbers of vbuckets a text names.
-_NAMED = 10
+# Messages list this many vbuckets at most.
+_LISTED = 10
 
 
-class Address(NamedTuple):
-    """Where a node is reached. A port is None where it offers none of the kind."""
+class NodeAddress(NamedTuple):
+    """Host and ports of a node's data service on one network. A port is None if the node does not offer it."""
 
     host: str
     port: int | None
@@ -32,29 +32,39 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that serves the bucket, with its address on the chosen network, and those it has on others."""
+    """A node that serves the bucket. Nodes with the same address are equal.
 
-    address: Address
+    address: on the chosen network.
+    uuid, server_group: as the map says; empty if it does not.
+    external: address on the external network, if the node has one.
+    """
+
+    address: NodeAddress
     uuid: str = field(default="", compare=False)
     server_group: str = field(default="", compare=False)
-    external: Address | None = field(default=None, compare=False)
+    external: NodeAddress | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return str(self.address)
 
 
-class Move(NamedTuple):
-    """A vbucket that has another owner, or none."""
+class VbucketMove(NamedTuple):
+    """Owners of one vbucket in two maps; None where it has none."""
 
     vbucket: int
     before: Node | None
     after: Node | None
 
 
-class Change(NamedTuple):
-    """What a newer map says otherwise. `recreated`: it is of another bucket of that name, so no position holds."""
+class MapChange(NamedTuple):
+    """Difference between two maps.
 
-    moved: tuple[Move, ...]
+    moved: vbuckets with another owner.
+    added, removed: nodes of only the newer, or only the older map.
+    recreated: True if the maps belong to two buckets of the same name, so that no position is valid any more.
+    """
+
+    moved: tuple[VbucketMove, ...]
     added: tuple[Node, ...]
     removed: tuple[Node, ...]
     recreated: bool
@@ -62,8 +72,16 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterMap:
-    """One revision of a bucket's map. `chains` has for each vbucket its active node and its replicas, as
-    indexes into `nodes`, -1 for none; `forward` is where a rebalance leads, or empty.
+    """One revision of a bucket's map.
+
+    name, uuid: of the bucket.
+    epoch, revision: version of the map; a higher pair is newer.
+    nodes: nodes that serve the bucket.
+    chains: for each vbucket its active node and its replicas, as indexes into `nodes`, -1 for none.
+    forward: chains that a running rebalance leads to; empty if none runs.
+    capabilities: names of features that all nodes support.
+    manifest_uid: uid of the collections manifest; None if the map has none.
+    num_replicas: configured number of replicas.
     """
 
     name: str
@@ -79,10 +97,24 @@ class ClusterMap:
 
     @classmethod
     def parse(cls, text: str | bytes, host: str, port: int | None = None, network: Network = "auto") -> ClusterMap:
-        """From the answer of a node. `host` and `port` are where the client reached it, or, to choose the network,
-        the seed it was given. RemoteProtocolError says what is missing, and where.
+        """Return the map in the answer of a node.
+
+        text: JSON of the map.
+        host: where the client reached the node; it replaces $HOST in the map.
+        port: port of the seed; None for any. Seeds decide the network that "auto" means.
+        network: "default", "external", or "auto" for the one that lists the host and port as a node.
+
+        Raises RemoteProtocolError if something is missing or malformed: the message says where.
         """
-        root = JsonReader.parse(text, "cluster map", RemoteProtocolError)
+        return cls._read(JsonReader.parse(text, "cluster map", RemoteProtocolError), host, port, network)
+
+    @classmethod
+    def from_dict(cls, config: Any, host: str, port: int | None = None, network: Network = "auto") -> ClusterMap:
+        """Return the map in JSON that was parsed already, such as the config of MapChanged. Otherwise as `parse`."""
+        return cls._read(JsonReader(config, "cluster map", RemoteProtocolError), host, port, network)
+
+    @classmethod
+    def _read(cls, root: JsonReader, host: str, port: int | None, network: Network) -> ClusterMap:
         locator = root["nodeLocator"]
         if locator.value != "vbucket":
             locator.refuse("'vbucket'")
@@ -104,34 +136,37 @@ class ClusterMap:
 
     @property
     def num_vbuckets(self) -> int:
+        """Number of vbuckets of the bucket."""
         return len(self.chains)
 
     @property
     def version(self) -> tuple[int, int]:
-        """Epoch and revision, by which one map is newer than another."""
+        """Epoch and revision. Of two maps, that with the higher pair is newer."""
         return self.epoch, self.revision
 
     def newer_than(self, other: ClusterMap) -> bool:
+        """Return whether this map is newer than another."""
         return self.version > other.version
 
     def owner(self, vbucket: int) -> Node | None:
-        """The active node of a vbucket; None while it has none."""
+        """Return the active node of a vbucket; None if it has none now."""
         return next(iter(self._chain(vbucket)), None)
 
     def replicas(self, vbucket: int) -> tuple[Node, ...]:
-        """The replicas of a vbucket that exist."""
+        """Return the nodes that have a replica of a vbucket."""
         return tuple(node for node in self._chain(vbucket)[1:] if node is not None)
 
     def vbuckets_of(self, node: Node) -> tuple[int, ...]:
-        """Those of which a node is the active one."""
+        """Return the vbuckets that are active on a node."""
         return tuple(vbucket for vbucket in range(self.num_vbuckets) if self.owner(vbucket) == node)
 
-    def change_since(self, older: ClusterMap) -> Change:
+    def change_since(self, older: ClusterMap) -> MapChange:
+        """Return the difference to an older map."""
         before = (
             older.owner(vbucket) if vbucket < older.num_vbuckets else None for vbucket in range(self.num_vbuckets)
         )
-        moves = (Move(vbucket, node, self.owner(vbucket)) for vbucket, node in enumerate(before))
-        return Change(
+        moves = (VbucketMove(vbucket, node, self.owner(vbucket)) for vbucket, node in enumerate(before))
+        return MapChange(
             tuple(move for move in moves if move.before != move.after),
             tuple(node for node in self.nodes if node not in older.nodes),
             tuple(node for node in older.nodes if node not in self.nodes),
@@ -144,15 +179,18 @@ class ClusterMap:
         return tuple(None if index < 0 else self.nodes[index] for index in self.chains[vbucket])
 
 
-def named(vbuckets: Iterable[int]) -> str:
-    """Vbuckets in a text: the first of them, and how many more there are."""
+def format_vbuckets(vbuckets: Iterable[int]) -> str:
+    """Return vbucket numbers for a message: the lowest ones, and the number of the others."""
     numbers = sorted(vbuckets)
-    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
-    return ", ".join(map(str, numbers[:_NAMED])) + more
+    more = f" and {len(numbers) - _LISTED} more" if len(numbers) > _LISTED else ""
+    return ", ".join(map(str, numbers[:_LISTED])) + more
 
 
-def nobody_has(vbuckets: Iterable[int]) -> TransportError:
-    return TransportError(f"no node has vbuckets {named(vbuckets)} now: try again when the cluster is whole")
+def no_owner_error(vbuckets: Iterable[int]) -> TransportError:
+    """Return the error for vbuckets that have no active node."""
+    return TransportError(
+        f"vbuckets {format_vbuckets(vbuckets)} have no active node; retry when the cluster is healthy"
+    )
 
 
 def _text(node: JsonReader, name: str) -> str:
@@ -166,54 +204,57 @@ def _number(node: JsonReader, name: str, most: int = MAX_U64) -> int | None:
 
 
 def _version(root: JsonReader) -> tuple[int, int]:
-    """An epoch that is absent, or -1 for unknown, is the lowest."""
+    """Return epoch and revision. An epoch that is absent, or -1 for unknown, counts as 0."""
     epoch = root.get("revEpoch")
     return 0 if epoch is None or epoch.value == -1 else epoch.number(), root["rev"].number()
 
 
 def _nodes(root: JsonReader, vbuckets: JsonReader, host: str) -> Iterator[Node]:
-    """Those that serve the bucket. nodesExt has them first, and in the same order; behind them are others."""
+    """Yield the nodes that serve the bucket.
+
+    nodesExt lists them first, in the order of serverList; nodes without data service of the bucket follow.
+    """
     extended = list(root.get("nodesExt") or ())
-    for place, server in enumerate(vbuckets["serverList"]):
+    for index, server in enumerate(vbuckets["serverList"]):
         listed = _listed(server, host)
-        if place >= len(extended):
+        if index >= len(extended):
             yield Node(listed)
             continue
-        node = extended[place]
+        node = extended[index]
         own = _own_address(node, listed, host)
         yield Node(own, _text(node, "nodeUUID"), _text(node, "serverGroup"), _external(node, own))
 
 
-def _listed(server: JsonReader, seed: str) -> Address:
-    """From text such as `10.0.0.1:11210`, `[::1]:11210` or `$HOST:11210`."""
+def _listed(server: JsonReader, seed: str) -> NodeAddress:
+    """Return the address in text such as `10.0.0.1:11210`, `[::1]:11210` or `$HOST:11210`."""
     host, colon, port = server.text().rpartition(":")
     if not colon or not host or not _is_port(port):
         server.refuse("a host and a port")
-    return Address(seed if host == _HOST else host.removeprefix("[").removesuffix("]"), int(port), None)
+    return NodeAddress(seed if host == _HOST else host.removeprefix("[").removesuffix("]"), int(port), None)
 
 
 def _is_port(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) <= _MOST_PORT
 
 
-def _own_address(node: JsonReader, listed: Address, seed: str) -> Address:
+def _own_address(node: JsonReader, listed: NodeAddress, seed: str) -> NodeAddress:
     services, hostname = node.get("services"), _text(node, "hostname")
     host = (seed if hostname == _HOST else hostname.removeprefix("[").removesuffix("]")) or listed.host
     if services is None:
-        return Address(host, listed.port, None)
+        return NodeAddress(host, listed.port, None)
     port, tls_port = _ports(services)
-    return Address(host, port, tls_port)
+    return NodeAddress(host, port, tls_port)
 
 
-def _external(node: JsonReader, own: Address) -> Address | None:
-    """Without ports of its own an external address has those of the node."""
+def _external(node: JsonReader, own: NodeAddress) -> NodeAddress | None:
+    """Return the external address of a node. One without ports of its own has those of the node."""
     addresses = node.get("alternateAddresses")
     external = None if addresses is None else addresses.get("external")
     if external is None:
         return None
     ports = external.get("ports")
     port, tls_port = (own.port, own.tls_port) if ports is None else _ports(ports)
-    return Address(external["hostname"].text().removeprefix("[").removesuffix("]"), port, tls_port)
+    return NodeAddress(external["hostname"].text().removeprefix("[").removesuffix("]"), port, tls_port)
 
 
 def _ports(services: JsonReader) -> tuple[int | None, int | None]:
@@ -221,13 +262,13 @@ def _ports(services: JsonReader) -> tuple[int | None, int | None]:
 
 
 def _on_network(nodes: tuple[Node, ...], host: str, port: int | None, network: Network) -> tuple[Node, ...]:
-    """Of each node the address on the network; `auto` is the one on which the seed is found, else the default one."""
+    """Return the nodes with their addresses on the network. "auto" is external only if the seed is found there."""
     if network == "default" or (network == "auto" and not _seed_is_external(nodes, host, port)):
         return nodes
     missing = [str(node) for node in nodes if node.external is None]
     if missing:
         raise RemoteProtocolError(
-            f"cluster map: expected an external address of every node, found none of {missing[0]}"
+            f"cluster map: expected an external address of every node, found none of {missing[0]}; use network=default"
         )
     return tuple(Node(node.external, node.uuid, node.server_group, node.external) for node in nodes if node.external)
 
@@ -239,7 +280,7 @@ def _seed_is_external(nodes: tuple[Node, ...], host: str, port: int | None) -> b
     return any(node.external is not None and _is_at(node.external, *seed) for node in nodes)
 
 
-def _is_at(address: Address, host: str, port: int | None) -> bool:
+def _is_at(address: NodeAddress, host: str, port: int | None) -> bool:
     return address.host == host and (port is None or port in address[1:])
 
 

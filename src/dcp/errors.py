@@ -1,19 +1,21 @@
-"""What can go wrong, and whose fault it is.
+"""Exceptions of the package, and which side each of them blames.
 
     DcpError
-    ├── LocalProtocolError      you asked for something the protocol does not allow
-    │   └── CheckpointError     … with a checkpoint that cannot be read, or is of another bucket
+    ├── LocalProtocolError      the calling program
+    │   ├── UsageError          a wrong call, argument or option
+    │   ├── ClosedError         use of something that was closed
+    │   └── CheckpointError     a checkpoint that cannot be read, or belongs to another bucket
     ├── RemoteProtocolError     the peer broke the protocol
-    │   └── FrameError          … in one frame: where it starts, whose it is, what is wrong
-    ├── ServerError             the peer refused: with a status, and what it says of it
-    │   └── AuthenticationError … to believe who you are
-    ├── RollbackError           what a position is built on is lost, and you asked to be told
-    └── TransportError          a node cannot be reached, or is there no more
-        ├── SnapshotError       … or left out the end of a snapshot: it has to be asked again
-        └── TimeoutError        … within the time that it had; also a TimeoutError of Python's own
+    │   └── FrameError          one frame is malformed: byte offset, opcode, vbucket, problem
+    ├── ServerError             the peer refused a request, with a status
+    │   └── AuthenticationError it refused the credentials, or did not prove its own identity
+    ├── RollbackError           changes that a position is built on were lost (only with on_rollback="fail")
+    └── TransportError          a node cannot be reached, or the connection broke
+        ├── SnapshotError       a node skipped the end of a snapshot that it announced
+        └── TimeoutError        no answer in time; also a builtins.TimeoutError
 
-Only these leave an entry point of the package; any other exception is a bug. All of them are
-picklable with their attributes, so they cross process boundaries whole.
+No other exception leaves an entry point of the package: any other one is a bug. All of them can be pickled with
+their attributes, so they cross process boundaries whole. No message contains a password.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ import builtins
 
 
 class DcpError(Exception):
-    """The root of every error this package raises on purpose.
+    """Base class of every error that this package raises on purpose.
 
-    `node` is host and port of the node that it is about, where there is one: its text begins with them.
+    retriable: True if the same call may succeed later without a change by the caller.
+    node: host and port of the node that the error is about; empty if there is none. The message begins with it.
     """
 
     retriable = False
@@ -38,23 +41,34 @@ class DcpError(Exception):
 
 
 class LocalProtocolError(DcpError):
-    """The caller asked for something that cannot be said on the wire."""
+    """Error of the calling program: what it asked for cannot be done, whatever the peer answers."""
+
+
+class UsageError(LocalProtocolError):
+    """Wrong call, argument or option. The message says what was expected, and what was found."""
+
+
+class ClosedError(LocalProtocolError):
+    """Use of a client, stream or connection after it was closed."""
 
 
 class CheckpointError(LocalProtocolError):
-    """A checkpoint that is torn or foreign: what is wrong with it, and where."""
+    """Checkpoint that cannot be read, or that belongs to another bucket or filter.
+
+    The message says which part of it is wrong, what was expected there and what was found.
+    """
 
 
 class RemoteProtocolError(DcpError):
-    """The peer sent something that the protocol does not allow."""
+    """Message of the peer that the protocol does not allow."""
 
 
 class FrameError(RemoteProtocolError):
-    """A frame that cannot be read.
+    """Malformed frame.
 
-    `offset` is the byte at which the frame starts in the input, `opcode` and `vbucket` are what its
-    header says, or None where the header has none. `problem` says what was expected and what was
-    found.
+    problem: what was expected, and what was found.
+    offset: byte at which the frame starts, counted from the beginning of the input or of the connection.
+    opcode, vbucket: as the frame's header says; None if the header has none, or is itself incomplete.
     """
 
     def __init__(self, problem: str, offset: int, opcode: int | None = None, vbucket: int | None = None) -> None:
@@ -65,16 +79,18 @@ class FrameError(RemoteProtocolError):
         self.vbucket = vbucket
 
     def _text(self) -> str:
-        whose = [f"opcode 0x{self.opcode:02x}"] if self.opcode is not None else []
-        whose += [f"vbucket {self.vbucket}"] if self.vbucket is not None else []
-        inside = f" ({', '.join(whose)})" if whose else ""
+        header = [f"opcode 0x{self.opcode:02x}"] if self.opcode is not None else []
+        header += [f"vbucket {self.vbucket}"] if self.vbucket is not None else []
+        inside = f" ({', '.join(header)})" if header else ""
         return f"frame at byte {self.offset}{inside}: {self.problem}"
 
 
 class ServerError(DcpError):
-    """The peer refused.
+    """Refusal of a request by the peer.
 
-    `status` is that of its answer, `context` what it says of it, if anything.
+    problem: what was refused, and what to do about it.
+    status: status of the answer; None if the refusal came without one.
+    context: the server's own explanation; empty if it sent none.
     """
 
     def __init__(self, problem: str, status: int | None = None, context: str = "") -> None:
@@ -84,19 +100,21 @@ class ServerError(DcpError):
         self.context = context
 
     def _text(self) -> str:
-        said = [f"status 0x{self.status:02x}"] if self.status else []
-        said += [self.context] if self.context else []
-        return f"{self.problem} ({', '.join(said)})" if said else self.problem
+        details = [f"status 0x{self.status:02x}"] if self.status else []
+        details += [self.context] if self.context else []
+        return f"{self.problem} ({', '.join(details)})" if details else self.problem
 
 
 class AuthenticationError(ServerError):
-    """The peer does not believe who you are, or did not prove who it is."""
+    """Refused credentials, or a server that did not prove that it knows the password."""
 
 
 class RollbackError(DcpError):
-    """The producer has lost what a position is built on.
+    """Loss of changes that a position is built on. Raised with on_rollback="fail" only; nothing was moved.
 
-    `vbucket` has to go back from `seqno` to `rollback_seqno`; nothing was moved.
+    vbucket: number of the vbucket.
+    seqno: where the consumer is.
+    rollback_seqno: where it has to go back to before it can resume.
     """
 
     def __init__(self, vbucket: int, seqno: int, rollback_seqno: int) -> None:
@@ -113,15 +131,17 @@ class RollbackError(DcpError):
 
 
 class TransportError(DcpError):
-    """A node cannot be reached, or is there no more."""
+    """Failed or lost connection to a node. `retriable` is True."""
 
     retriable = True
 
 
 class SnapshotError(TransportError):
-    """A node went on, or ended a stream, before the end of a snapshot that it announced.
+    """Missing end of a snapshot: the node ended the stream, or began another snapshot, before the announced end.
 
-    Of `vbucket`, `seqno` is the last that came, `end` what was announced.
+    vbucket: number of the vbucket.
+    seqno: last seqno that arrived.
+    end: end of the snapshot as its marker announced it.
     """
 
     def __init__(self, vbucket: int, seqno: int, end: int) -> None:
@@ -133,4 +153,4 @@ class SnapshotError(TransportError):
 
 
 class TimeoutError(TransportError, builtins.TimeoutError):
-    """Nothing came within the time that it had."""
+    """Missing answer: nothing arrived within the time limit of the operation."""

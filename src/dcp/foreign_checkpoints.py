@@ -1,12 +1,10 @@
-"""Positions as other consumers of the protocol keep them.
+"""Readers and writers for the checkpoint formats of other DCP consumers.
 
-Each format has a reader and a writer. Their numbers are plain JSON; Java and Scala have none without
-a sign, and write 2^64 - 1 as -1.
+Their numbers are plain JSON. Java and Scala have no unsigned numbers, and write 2^64 - 1 as -1.
 
-A position of theirs may lack the snapshot it is in, or contradict it: an old offset has a seqno
-only, a seqno may lie outside its snapshot because the two were saved one after the other, and the
-Spark connector invents a snapshot of the one seqno. Then the window is taken as unknown, from 0 to
-UNKNOWN_END, and the producer will send its vbucket back to 0.
+Such a position may lack its snapshot window, or contradict it: an old offset has a seqno only, a seqno may lie outside
+its window because the two were saved one after the other, and the Spark connector invents a window of the one seqno.
+Then the window counts as unknown, from 0 to UNKNOWN_END, and the node answers with a rollback to 0.
 """
 
 from __future__ import annotations
@@ -23,30 +21,34 @@ from dcp.position import NO_LOG, UNKNOWN_END, FailoverLog, StreamPosition
 _MOST_VBUCKETS = 1 << 16
 
 
-class Bucket(NamedTuple):
-    """Whose positions they are, as far as a format tells; empty where it does not."""
+class BucketId(NamedTuple):
+    """Name and UUID of the bucket that a checkpoint belongs to; empty where the format has no field for it."""
 
     name: str = ""
     uuid: str = ""
 
 
-Found = tuple[Bucket, list[StreamPosition]]
+Found = tuple[BucketId, list[StreamPosition]]
 
 
-class Format(NamedTuple):
+class CheckpointFormat(NamedTuple):
+    """Reader and writer of one format."""
+
     read: Callable[[JsonReader], Found]
-    write: Callable[[Bucket, Iterable[StreamPosition]], Any]
+    write: Callable[[BucketId, Iterable[StreamPosition]], Any]
 
 
 def read(kind: str, text: str | bytes) -> Found:
+    """Return the bucket and the positions in a file of another consumer. Raises CheckpointError if it is malformed."""
     return _format(kind).read(JsonReader.parse(text, kind, CheckpointError))
 
 
-def write(kind: str, bucket: Bucket, positions: Iterable[StreamPosition]) -> str:
+def write(kind: str, bucket: BucketId, positions: Iterable[StreamPosition]) -> str:
+    """Return the positions as text in the format of another consumer."""
     return json.dumps(_format(kind).write(bucket, positions))
 
 
-def _format(kind: str) -> Format:
+def _format(kind: str) -> CheckpointFormat:
     if kind not in FORMATS:
         raise CheckpointError(f"kind: expected {', '.join(sorted(FORMATS))}, found {kind!r}")
     return FORMATS[kind]
@@ -60,6 +62,7 @@ def _position(
     manifest_uid: int = 0,
     log: FailoverLog = NO_LOG,
 ) -> StreamPosition:
+    """Return a position; its window is unknown if it is missing or does not contain the seqno."""
     start, end = window if window and window[0] <= seqno <= window[1] else (0, UNKNOWN_END)
     if seqno == 0:
         start, end = 0, 0
@@ -71,7 +74,7 @@ def _signed(number: int) -> int:
 
 
 def _java(node: JsonReader, name: str) -> int:
-    """A member that Java wrote, 0 where it is absent."""
+    """Return a signed member, or 0 if it is absent."""
     found = node.get(name)
     return 0 if found is None else found.number(signed=True)
 
@@ -82,7 +85,10 @@ def _window(node: JsonReader, start: str, end: str) -> tuple[int, int] | None:
 
 
 def _vbuckets(node: JsonReader) -> Iterator[tuple[int, JsonReader]]:
-    """By number, or by the key of a checkpoint document, which may end in a salt that chose its vbucket."""
+    """Yield the members of an object by vbucket number.
+
+    Names are numbers, or keys of checkpoint documents, which may end in a salt that put them into their vbucket.
+    """
     for name, member in node.members().items():
         number = re.fullmatch(r"(?:.*:checkpoint:)?([0-9]{1,5})(?:#.*)?", name, re.DOTALL)
         if number is None or int(number[1]) >= _MOST_VBUCKETS:
@@ -90,18 +96,18 @@ def _vbuckets(node: JsonReader) -> Iterator[tuple[int, JsonReader]]:
         yield int(number[1]), member
 
 
-# Kafka Connect, as its REST interface tells the offsets of a source connector.
+# Kafka Connect: offsets of a source connector, as its REST interface returns them.
 
 
 def _read_kafka(root: JsonReader) -> Found:
-    bucket = Bucket()
+    bucket = BucketId()
     positions = []
     for entry in root["offsets"]:
         partition, offset = entry["partition"], entry["offset"]
         name = partition["bucket"]
         if bucket.name not in ("", name.text()):
             name.refuse(f"one bucket, {bucket.name!r}")
-        bucket = Bucket(name.text())
+        bucket = BucketId(name.text())
         positions.append(
             _position(
                 partition["partition"].number(_MOST_VBUCKETS - 1),
@@ -114,7 +120,7 @@ def _read_kafka(root: JsonReader) -> Found:
     return bucket, positions
 
 
-def _write_kafka(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
+def _write_kafka(bucket: BucketId, positions: Iterable[StreamPosition]) -> Any:
     if not bucket.name:
         raise CheckpointError("kafka-connect: expected the bucket's name in the checkpoint, found none")
     return {
@@ -134,7 +140,7 @@ def _write_kafka(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
     }
 
 
-# The Elasticsearch connector and go-dcp: a document each vbucket, and the file of cbes-checkpoint-backup.
+# The Elasticsearch connector and go-dcp: one document per vbucket, or the file of cbes-checkpoint-backup.
 
 
 def _read_state(vbucket: int, state: JsonReader) -> StreamPosition:
@@ -155,26 +161,26 @@ def _write_state(position: StreamPosition, number: Callable[[int], int]) -> Any:
 
 
 def _read_documents(root: JsonReader) -> Found:
-    bucket = Bucket()
+    bucket = BucketId()
     positions = []
     for vbucket, document in _vbuckets(root):
         uuid = document.get("bucketUuid")
         if uuid is not None and uuid.text():
             if bucket.uuid not in ("", uuid.text()):
                 uuid.refuse(f"one bucket, {bucket.uuid!r}")
-            bucket = Bucket(uuid=uuid.text())
+            bucket = BucketId(uuid=uuid.text())
         positions.append(_read_state(vbucket, document["checkpoint"]))
     return bucket, positions
 
 
-def _documents(number: Callable[[int], int]) -> Format:
-    def write(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
+def _documents(number: Callable[[int], int]) -> CheckpointFormat:
+    def write(bucket: BucketId, positions: Iterable[StreamPosition]) -> Any:
         return {
             str(position.vbucket): {"checkpoint": _write_state(position, number), "bucketUuid": bucket.uuid}
             for position in positions
         }
 
-    return Format(_read_documents, write)
+    return CheckpointFormat(_read_documents, write)
 
 
 def _read_backup(root: JsonReader) -> Found:
@@ -183,23 +189,23 @@ def _read_backup(root: JsonReader) -> Found:
         version.refuse("version 1")
     uuid = root.get("bucketUuid")
     positions = [_read_state(vbucket, state) for vbucket, state in _vbuckets(root["vbuckets"])]
-    return Bucket(uuid="" if uuid is None else uuid.text()), positions
+    return BucketId(uuid="" if uuid is None else uuid.text()), positions
 
 
-def _write_backup(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
+def _write_backup(bucket: BucketId, positions: Iterable[StreamPosition]) -> Any:
     states = {str(position.vbucket): _write_state(position, _signed) for position in positions}
     return {"formatVersion": 1, "bucketUuid": bucket.uuid, "vbuckets": states}
 
 
-# cbdatasource: what a receiver keeps as metadata, and beside it the last seqno, which is the receiver's own.
+# cbdatasource: metadata of a receiver. The last seqno is kept by the receiver itself, and may be added as `lastSeq`.
 
 
 def _read_cbdatasource(root: JsonReader) -> Found:
-    return Bucket(), [_read_metadata(vbucket, metadata) for vbucket, metadata in _vbuckets(root)]
+    return BucketId(), [_read_metadata(vbucket, metadata) for vbucket, metadata in _vbuckets(root)]
 
 
 def _read_metadata(vbucket: int, metadata: JsonReader) -> StreamPosition:
-    """Without the last seqno, only what lies before the snapshot that began last was surely received."""
+    """Return a position. Without the last seqno, only what lies before the last snapshot is known to have arrived."""
     log = _log((_entry(pair) for pair in metadata.get("failOverLog") or ()), metadata)
     first, last = metadata["snapStart"].number(), metadata["snapEnd"].number()
     seqno = metadata.get("lastSeq")
@@ -215,7 +221,7 @@ def _entry(pair: JsonReader) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
-def _write_cbdatasource(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
+def _write_cbdatasource(bucket: BucketId, positions: Iterable[StreamPosition]) -> Any:
     return {
         str(position.vbucket): {
             "seqStart": position.seqno,
@@ -229,13 +235,13 @@ def _write_cbdatasource(bucket: Bucket, positions: Iterable[StreamPosition]) -> 
     }
 
 
-# The Spark connector: offsets in a query's checkpoint, a group of vbuckets for each partition.
+# The Spark connector: offsets in the checkpoint of a query, one group of vbuckets per partition.
 
 
 def _read_spark(root: JsonReader) -> Found:
-    """Only the start of a batch was surely processed."""
+    """Return the start of each range: whether the batch up to its end was written is unknown."""
     starts = [start for group in root for start in _vbuckets(group["start"])]
-    return Bucket(), [_read_spark_offset(vbucket, offset) for vbucket, offset in starts]
+    return BucketId(), [_read_spark_offset(vbucket, offset) for vbucket, offset in starts]
 
 
 def _read_spark_offset(vbucket: int, offset: JsonReader) -> StreamPosition:
@@ -246,7 +252,7 @@ def _read_spark_offset(vbucket: int, offset: JsonReader) -> StreamPosition:
     return _position(vbucket, seqno, vbuuid, window, _java(offset, "collectionsManifestUid"))
 
 
-def _write_spark(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
+def _write_spark(bucket: BucketId, positions: Iterable[StreamPosition]) -> Any:
     offsets = {
         str(position.vbucket): {
             "vbuuid": _signed(position.vbuuid),
@@ -260,11 +266,11 @@ def _write_spark(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
     return [{"start": offsets}]
 
 
-# The state of the Java client: a list with a place for every vbucket.
+# The Java client: a list with one state for each vbucket.
 
 
 def _read_java(root: JsonReader) -> Found:
-    return Bucket(), [_read_partition(vbucket, state) for vbucket, state in enumerate(root["ps"])]
+    return BucketId(), [_read_partition(vbucket, state) for vbucket, state in enumerate(root["ps"])]
 
 
 def _read_partition(vbucket: int, state: JsonReader) -> StreamPosition:
@@ -274,11 +280,11 @@ def _read_partition(vbucket: int, state: JsonReader) -> StreamPosition:
     return _position(vbucket, seqno, _newest(log), _window(state, "sss", "ses"), _java(state, "cm"), log)
 
 
-def _write_java(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
+def _write_java(bucket: BucketId, positions: Iterable[StreamPosition]) -> Any:
     states = []
-    for place, position in enumerate(positions):
-        if place != position.vbucket:
-            raise CheckpointError(f"java-dcp-client: expected a position of every vbucket, found none of {place}")
+    for number, position in enumerate(positions):
+        if number != position.vbucket:
+            raise CheckpointError(f"java-dcp-client: expected a position of every vbucket, found none of {number}")
         states.append(
             {
                 "flog": [{"seqno": _signed(seqno), "uuid": _signed(vbuuid)} for vbuuid, seqno in position.history],
@@ -292,11 +298,11 @@ def _write_java(bucket: Bucket, positions: Iterable[StreamPosition]) -> Any:
     return {"v": 1, "ps": states}
 
 
-def _log(entries: Iterable[tuple[int, int]], where: JsonReader) -> FailoverLog:
+def _log(entries: Iterable[tuple[int, int]], node: JsonReader) -> FailoverLog:
     log = FailoverLog.of(entries)
     seqnos = [branch.seqno for branch in log]
     if seqnos != sorted(seqnos, reverse=True):
-        raise CheckpointError(f"{where.path}: expected a failover log, newest first, found the seqnos {seqnos[:25]}")
+        raise CheckpointError(f"{node.path}: expected a failover log, newest first, found the seqnos {seqnos[:25]}")
     return log
 
 
@@ -305,11 +311,11 @@ def _newest(log: FailoverLog) -> int:
 
 
 FORMATS = {
-    "cbdatasource": Format(_read_cbdatasource, _write_cbdatasource),
+    "cbdatasource": CheckpointFormat(_read_cbdatasource, _write_cbdatasource),
     "cbes": _documents(_signed),
-    "cbes-backup": Format(_read_backup, _write_backup),
+    "cbes-backup": CheckpointFormat(_read_backup, _write_backup),
     "go-dcp": _documents(int),
-    "java-dcp-client": Format(_read_java, _write_java),
-    "kafka-connect": Format(_read_kafka, _write_kafka),
-    "spark-3": Format(_read_spark, _write_spark),
+    "java-dcp-client": CheckpointFormat(_read_java, _write_java),
+    "kafka-connect": CheckpointFormat(_read_kafka, _write_kafka),
+    "spark-3": CheckpointFormat(_read_spark, _write_spark),
 }

@@ -1,4 +1,4 @@
-"""Reading JSON that somebody else wrote: every part knows where it stands, so that a refusal can say so."""
+"""Reader of untrusted JSON: every value knows its path, so that errors can name it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ _LONGEST = 60
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """One value of a document, and the path to it. `error` is what a refusal raises."""
+    """One value of a JSON document.
+
+    value: as json.loads returns it.
+    path: path to the value, for messages.
+    error: makes the exception that a wrong value raises.
+    """
 
     value: Any
     path: str
@@ -24,13 +29,13 @@ class JsonReader:
 
     @classmethod
     def parse(cls, text: str | bytes, name: str, error: Callable[[str], DcpError]) -> JsonReader:
-        """The root of a document, which is called `name` in refusals."""
+        """Return the root of a document. `name` is its path in messages. Raises `error` if the text is not JSON."""
         if not isinstance(text, str | bytes):
             raise error(f"{name}: expected JSON as text or bytes, found a {type(text).__name__}")
         try:
-            # Some editors begin a file with a mark of its byte order.
+            # Some editors begin a file with a byte order mark.
             text = text.removeprefix("\ufeff") if isinstance(text, str) else text
-            value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+            value = json.loads(text, object_pairs_hook=_unique_members, parse_constant=_refuse_constant)
         except json.JSONDecodeError as wrong:
             raise error(f"{name}: line {wrong.lineno}, column {wrong.colno}: {wrong.msg}") from None
         except (ValueError, RecursionError) as wrong:
@@ -38,11 +43,12 @@ class JsonReader:
         return cls(value, name, error)
 
     def refuse(self, expected: str) -> NoReturn:
+        """Raise `error` with the path, what was expected, and what was found."""
         found = {dict: "an object", list: "a list", type(None): "null"}.get(type(self.value)) or repr(self.value)
         raise self.error(f"{self.path}: expected {expected}, found {_short(found)}")
 
     def members(self, *known: str) -> dict[str, JsonReader]:
-        """What an object has; with names given, no others may be there."""
+        """Return the members of an object. With names given, no others are allowed."""
         if not isinstance(self.value, dict):
             self.refuse("an object")
         for name in self.value:
@@ -53,7 +59,7 @@ class JsonReader:
         }
 
     def get(self, name: str) -> JsonReader | None:
-        """A member, or None where it is absent or null."""
+        """Return a member of an object, or None if it is absent or null."""
         if not isinstance(self.value, dict):
             self.refuse("an object")
         value = self.value.get(name)
@@ -68,24 +74,25 @@ class JsonReader:
     def __iter__(self) -> Iterator[JsonReader]:
         if not isinstance(self.value, list):
             self.refuse("a list")
-        return (JsonReader(value, f"{self.path}[{place}]", self.error) for place, value in enumerate(self.value))
+        return (JsonReader(value, f"{self.path}[{index}]", self.error) for index, value in enumerate(self.value))
 
     def text(self) -> str:
+        """Return a string."""
         if not isinstance(self.value, str):
             self.refuse("text")
         return str(self.value)
 
     def hexadecimal(self) -> int:
-        """A number of at most 64 bits."""
+        """Return the number in a string of hexadecimal digits, of at most 64 bits."""
         text = self.text()
         if not 0 < len(text) <= 16 or not set(text) <= set(hexdigits):
             self.refuse("hexadecimal digits")
         return int(text, 16)
 
     def number(self, most: int = MAX_U64, *, signed: bool = False) -> int:
-        """A whole number from 0 to `most`, as a number or as decimal text.
+        """Return a whole number from 0 to `most`, given as a number or as decimal text.
 
-        `signed`: written by a language without unsigned numbers, so that -1 is 2^64 - 1.
+        signed: True if a language without unsigned numbers wrote it, so that -1 stands for 2^64 - 1.
         """
         number = self.value
         if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) <= 20:
@@ -99,7 +106,7 @@ class JsonReader:
         return number
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         names = [name for name, _ in pairs]
@@ -108,7 +115,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _no_number(text: str) -> NoReturn:
+def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number of JSON")
 
 

@@ -1,4 +1,4 @@
-"""What clients do, for Prometheus: `dcp.metrics.register(client)`. It needs the extra `metrics`."""
+"""Prometheus metrics of clients: `dcp.metrics.register(client)`. Needs the extra `metrics`."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from dcp.client import Client
+from dcp.client.monitor import REASONS
 from dcp.client.stats import Stats
-from dcp.client.watch import REASONS
 
-# Every metric has these labels: `client` is its number among those of the registry.
+__all__ = ["register"]
+
+# Labels of every metric. `client` is a number, by the order of registration.
 LABELS = ("bucket", "client")
 
 _TOTALS = {
-    "changes": "Changes that nodes have sent.",
-    "bytes": "Bytes that nodes have sent, as flow control counts them.",
-    "batches": "Batches of changes.",
-    "rollbacks": "Times that a vbucket had to go back, since the cluster had lost changes.",
-    "reconnects": "Connections that were lost.",
+    "changes": "Changes received from nodes.",
+    "bytes": "Bytes received from nodes, as flow control counts them.",
+    "batches": "Batches received.",
+    "rollbacks": "Rollbacks of vbuckets, after the cluster lost changes.",
+    "reconnects": "Connections lost.",
 }
 _NOW = {
-    "changes_per_second": "Changes a second, in the last stats_interval.",
-    "bytes_per_second": "Bytes a second, in the last stats_interval.",
-    "vbuckets": "Vbuckets that are followed.",
-    "streams": "Vbuckets that a node has agreed to send.",
+    "changes_per_second": "Changes per second, over the last stats_interval.",
+    "bytes_per_second": "Bytes per second, over the last stats_interval.",
+    "vbuckets": "Vbuckets being followed.",
+    "streams": "Open streams, one per vbucket.",
 }
-_LAG_ITEMS = "How many changes at most the consumer has not got yet."
-_LAG_SECONDS = "For how long there has been something that the consumer has not got."
+_LAG_ITEMS = "Changes that the consumer has not received yet, at most."
+_LAG_SECONDS = "Seconds since the consumer was last up to date."
 
 
 class _Clients(Collector):
-    """The clients of a registry. One that nobody holds any more is none."""
+    """Clients of one registry. Weak references: a client that nobody else holds is dropped."""
 
     def __init__(self) -> None:
         self._clients: WeakKeyDictionary[Client, int] = WeakKeyDictionary()
@@ -60,7 +62,11 @@ _collectors: WeakKeyDictionary[CollectorRegistry, _Clients] = WeakKeyDictionary(
 
 
 def register(client: Client, registry: CollectorRegistry = REGISTRY) -> None:
-    """Let a registry tell of a client, as long as somebody holds it."""
+    """Export the metrics of a client, as long as the client exists.
+
+    client: client to export. Registering it twice has no effect.
+    registry: registry of prometheus_client; its default one by default.
+    """
     if registry not in _collectors:
         clients = _Clients()
         registry.register(clients)
@@ -69,12 +75,12 @@ def register(client: Client, registry: CollectorRegistry = REGISTRY) -> None:
 
 
 def _metrics() -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-    for name, says in _TOTALS.items():
-        yield CounterMetricFamily(f"dcp_{name}", says, labels=LABELS)
-    for name, says in _NOW.items():
-        yield GaugeMetricFamily(f"dcp_{name}", says, labels=LABELS)
+    for name, text in _TOTALS.items():
+        yield CounterMetricFamily(f"dcp_{name}", text, labels=LABELS)
+    for name, text in _NOW.items():
+        yield GaugeMetricFamily(f"dcp_{name}", text, labels=LABELS)
     yield CounterMetricFamily("dcp_stream_ends", "Streams of vbuckets that ended.", labels=(*LABELS, "reason"))
-    yield GaugeMetricFamily("dcp_stuck_vbuckets", "Vbuckets that do not get on.", labels=(*LABELS, "reason"))
+    yield GaugeMetricFamily("dcp_stuck_vbuckets", "Vbuckets without progress.", labels=(*LABELS, "reason"))
     yield GaugeMetricFamily("dcp_window_bytes", "Flow-control window, 0 for none.", labels=(*LABELS, "node"))
     yield GaugeMetricFamily("dcp_window_used_bytes", "Bytes not processed yet.", labels=(*LABELS, "node"))
     yield GaugeMetricFamily("dcp_lag_items", _LAG_ITEMS, labels=LABELS)
@@ -84,7 +90,7 @@ def _metrics() -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
 
 
 def _values(metric: Metric, stats: Stats) -> Iterator[tuple[tuple[str, ...], float]]:
-    """The further labels of each sample of a metric, and its value."""
+    """Yield the further labels and the value of each sample of a metric."""
     name = metric.name.removeprefix("dcp_")
     if name in (*_TOTALS, *_NOW):
         yield (), getattr(stats, name)

@@ -1,23 +1,23 @@
-"""Where a stream stands: histories of vbuckets, and the position that a stream can be resumed from."""
+"""Positions of streams: the failover log of a vbucket, the position to resume from, and how it advances."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from dcp.errors import LocalProtocolError, RemoteProtocolError
+from dcp.errors import RemoteProtocolError, UsageError
 from dcp.json_reader import MAX_U64
 
-# The end of a snapshot of which only the beginning of the vbucket is known to lie before it.
+# The end of a snapshot whose end nobody announced. A position with it is inside its snapshot.
 UNKNOWN_END = MAX_U64
 
-# As many as a server keeps.
+# Servers keep 25 entries of a failover log.
 MOST_BRANCHES = 25
 
 
 class Branch(NamedTuple):
-    """One history of a vbucket: it began when the vbucket was at `seqno`."""
+    """One history of a vbucket. It began when the vbucket was at `seqno`."""
 
     vbuuid: int
     seqno: int
@@ -25,13 +25,19 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FailoverLog:
-    """The histories of a vbucket, newest first. The oldest one usually began at 0."""
+    """Histories (vbuuids) of one vbucket, newest first. A failover starts a new one.
+
+    branches: (vbuuid, seqno) pairs; `seqno` is the vbucket's high seqno when the history began. The oldest
+        history usually began at 0.
+
+    Two logs tell up to which seqno two nodes, or a node and a consumer, have the same changes: see `common`.
+    """
 
     branches: tuple[Branch, ...]
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> FailoverLog:
-        """From (vbuuid, seqno) pairs, newest first."""
+        """Return the log of these (vbuuid, seqno) pairs, newest first."""
         return cls(tuple(Branch(vbuuid, seqno) for vbuuid, seqno in pairs))
 
     def __iter__(self) -> Iterator[Branch]:
@@ -42,21 +48,23 @@ class FailoverLog:
 
     @property
     def newest(self) -> Branch:
+        """Current history. IndexError if the log is empty."""
         return self.branches[0]
 
     def begin(self, vbuuid: int, seqno: int) -> FailoverLog:
-        """A new history from `seqno` on. Histories that began later are abandoned."""
+        """Return the log with a new history that begins at `seqno`. Histories that began later are dropped."""
         kept = self.cut(seqno).branches[: MOST_BRANCHES - 1]
         return FailoverLog((Branch(vbuuid, seqno), *kept))
 
     def cut(self, seqno: int) -> FailoverLog:
-        """Without the histories that began above `seqno`: what is left after a rollback to it."""
+        """Return the log as it is after a rollback to `seqno`: without the histories that began above it."""
         return FailoverLog(tuple(branch for branch in self.branches if branch.seqno <= seqno))
 
     def end_of(self, vbuuid: int, high_seqno: int) -> int | None:
-        """Where a history ended: at the start of the next newer one, or not yet; None if it is unknown here.
+        """Return the seqno at which a history ended: the start of the next newer one.
 
-        The oldest one counts where a uuid is in the log twice.
+        The newest history ends at `high_seqno`. None if the log has no such vbuuid. If it has the vbuuid twice,
+        the older entry counts.
         """
         end = None
         upper = high_seqno
@@ -67,7 +75,7 @@ class FailoverLog:
         return end
 
     def common(self, other: FailoverLog) -> int:
-        """Up to which seqno both tell the same history; 0 if they share none."""
+        """Return the seqno up to which both logs have the same history; 0 if they share none."""
         for branch in other.branches:
             end = self.end_of(branch.vbuuid, MAX_U64)
             if end is not None:
@@ -79,7 +87,7 @@ NO_LOG = FailoverLog(())
 
 
 class ResumePoint(NamedTuple):
-    """What a stream request says of the past, under the names of its fields."""
+    """Fields of a stream request that say where the consumer is, under the names they have on the wire."""
 
     start_seqno: int
     vbuuid: int
@@ -89,14 +97,23 @@ class ResumePoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """What a consumer has of one vbucket: everything up to `seqno` of the history `vbuuid`.
+    """Position of a consumer in one vbucket: it has everything up to `seqno` of the history `vbuuid`.
 
-    Inside a snapshot it lacks the versions that newer ones of the same snapshot replaced. So the
-    window (`snapshot_start`, `snapshot_end`) belongs to the position: after a failover that lost
-    the window's end, only its start is safe to go back to. A window that nobody knows is from 0
-    to UNKNOWN_END. `marks` are seqnos below at which snapshots ended, newest first: a consumer that
-    goes back between two of them lacks versions there, too. `manifest_uid` and `purge_seqno` are
-    the last that the producer told; 0 is none.
+    vbucket: number of the vbucket.
+    vbuuid: history in which `seqno` was assigned; 0 at the beginning.
+    seqno: last seqno that the consumer has.
+    snapshot_start, snapshot_end: window of the snapshot that `seqno` lies in, both equal to `seqno` where the
+        snapshot is complete. Default 0. An unknown window is 0 to UNKNOWN_END.
+    manifest_uid: newest collections manifest that the stream reported; 0 if none.
+    purge_seqno: newest purge seqno that the node reported; 0 if none.
+    failover_log: histories that the node reported when it accepted the stream.
+    marks: seqnos below `seqno` at which snapshots ended, newest first. A consumer that goes back to a seqno
+        between two marks lacks versions there, too, so a rollback ends on a mark.
+
+    The window belongs to the position. Inside a snapshot the consumer lacks versions that newer ones of the same
+    snapshot replaced; after a failover that lost the end of the window, only its start is safe to go back to.
+
+    Raises UsageError if `seqno` lies outside the window, or `marks` are not in order.
     """
 
     vbucket: int
@@ -111,44 +128,52 @@ class StreamPosition:
 
     def __post_init__(self) -> None:
         if not 0 <= self.snapshot_start <= self.seqno <= self.snapshot_end <= MAX_U64:
-            raise LocalProtocolError(
+            raise UsageError(
                 f"vbucket {self.vbucket}: expected a seqno inside its snapshot, "
                 f"found {self.seqno} and {self.snapshot_start} to {self.snapshot_end}"
             )
         if any(newer <= older for newer, older in zip((self.seqno + 1, *self.marks), self.marks, strict=False)):
-            raise LocalProtocolError(
+            raise UsageError(
                 f"vbucket {self.vbucket}: expected marks up to {self.seqno}, newest first, found {self.marks}"
             )
 
     @property
     def complete(self) -> bool:
-        """Whether no snapshot is half received: the state at `seqno` is consistent."""
+        """True if `seqno` is the end of its snapshot: the consumer's state is consistent."""
         return self.seqno == self.snapshot_end
 
     @property
     def history(self) -> FailoverLog:
-        """The histories it comes from, its own among them."""
+        """Failover log of the position, with the position's own vbuuid in it."""
         if not self.vbuuid or any(branch.vbuuid == self.vbuuid for branch in self.failover_log):
             return self.failover_log
         return FailoverLog.of([(self.vbuuid, 0)])
 
     def resume_point(self) -> ResumePoint:
-        """What to ask for to go on from here. Where the window is unknown, the answer is a rollback to 0."""
+        """Return what a stream request has to say to resume here.
+
+        With an unknown window the node answers with a rollback to 0.
+        """
         if self.seqno == 0:
+            # At the beginning there is no history to compare, so none is named.
             return ResumePoint(0, 0, 0, 0)
         return ResumePoint(self.seqno, self.vbuuid, self.snapshot_start, self.snapshot_end)
 
     def accepted(self, log: FailoverLog) -> StreamPosition:
-        """The producer took the request, and told its histories."""
+        """Return the position after the node accepted the stream and reported its failover log.
+
+        Raises RemoteProtocolError if the log is empty.
+        """
         if not log.branches:
             raise RemoteProtocolError(f"vbucket {self.vbucket}: expected a failover log of 1 entry or more, found none")
         return replace(self, vbuuid=log.newest.vbuuid, failover_log=log)
 
     def rolled_back(self, seqno: int) -> StreamPosition:
-        """Back to where the producer said, or to the end of a snapshot below it. What lies above must be undone.
+        """Return the position to resume from after the node asked for a rollback to `seqno`.
 
-        Where no end is known, and where a seqno leads nowhere back, that is 0: so nothing is lost, and a
-        producer cannot ask for ever.
+        It is the highest mark not above `seqno`, or 0 where no such mark is known. Everything above it has to be
+        undone. A `seqno` that is not below the position also gives 0: each rollback has to move back, or a broken
+        node could ask for rollbacks forever.
         """
         seqno = next((mark for mark in self.marks if mark <= seqno), 0) if seqno < self.seqno else 0
         if seqno == 0:
@@ -159,23 +184,27 @@ class StreamPosition:
             seqno=seqno,
             snapshot_start=seqno,
             snapshot_end=seqno,
-            # What another history purged may have the same number.
+            # Purge seqnos of two histories cannot be compared: the same number may stand for other deletions.
             purge_seqno=0,
             failover_log=self.failover_log.cut(seqno),
             marks=tuple(mark for mark in self.marks if mark < seqno),
         )
 
     def short_of(self, seqno: int) -> StreamPosition:
-        """The same for who took nothing above `seqno`: that lies in a window from where a snapshot ended below it."""
+        """Return the position of a consumer that ignored all changes above `seqno`.
+
+        Its window reaches from the last snapshot end that is not above `seqno`.
+        """
         if self.seqno <= seqno:
             return self
-        start = next((place for place in (self.snapshot_start, *self.marks) if place <= seqno), 0)
+        start = next((known for known in (self.snapshot_start, *self.marks) if known <= seqno), 0)
         return replace(self, seqno=seqno, snapshot_start=start, marks=tuple(m for m in self.marks if m <= start))
 
     def under_older_uuid(self) -> StreamPosition | None:
-        """The same place in the history before, if this one began right here.
+        """Return the same seqno in the previous history, if the current one began exactly here; else None.
 
-        Worth a request before going back to 0: a node that never heard of the newest history may know the other.
+        Worth a request before a rollback to 0: a node that was down during the failover knows only the previous
+        history.
         """
         branches = self.failover_log.branches
         if len(branches) < 2 or not self.complete or branches[0] != (self.vbuuid, self.seqno):
@@ -183,7 +212,104 @@ class StreamPosition:
         return replace(self, vbuuid=branches[1].vbuuid, purge_seqno=0, failover_log=FailoverLog(branches[1:]))
 
     def within(self, seqno: int) -> StreamPosition:
-        """What of it still holds where its history is known to be shared up to `seqno` only."""
+        """Return the part of the position that holds if its history is shared up to `seqno` only."""
         if self.snapshot_end <= seqno:
             return self
         return self.rolled_back(min(seqno, self.seqno if self.complete else self.snapshot_start))
+
+
+class AnnouncedSnapshot(NamedTuple):
+    """A snapshot whose marker arrived, but none of its rows yet."""
+
+    start: int
+    end: int
+    purge_seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A position while its stream runs. Every step returns a new Progress.
+
+    position: may be resumed from at any time.
+    announced: snapshot whose marker arrived, until its first row arrives.
+    first: True until the first marker after the request was accepted.
+    disorder: highest seqno of an out-of-order snapshot that has not ended; None outside of one.
+    """
+
+    position: StreamPosition
+    announced: AnnouncedSnapshot | None = None
+    first: bool = True
+    disorder: int | None = None
+
+    @property
+    def end(self) -> int:
+        """Highest seqno that may arrive before the next marker."""
+        return self.position.snapshot_end if self.announced is None else self.announced.end
+
+    def accepted(self, log: FailoverLog) -> Progress:
+        """Start over from the position: the node accepted a stream request."""
+        return Progress(self.position.accepted(log))
+
+    def marker(self, start: int, end: int, purge_seqno: int = 0) -> Progress:
+        """Begin a snapshot. A `start` inside the snapshot before continues that one."""
+        here = self.position
+        if self.disorder is not None or start > end or end < here.seqno:
+            self._refuse(f"a snapshot that ends at {here.seqno} or above", f"{start} to {end}")
+        known_end = max(here.snapshot_end, self.announced.end if self.announced else 0)
+        if not self.first and start > known_end:
+            # A node begins the next snapshot only after the end of the one before, even if a filter kept the
+            # last rows of that one from this stream. So the snapshot before is complete.
+            here = replace(here, snapshot_start=here.seqno, snapshot_end=here.seqno)
+        return Progress(here, AnnouncedSnapshot(start, end, purge_seqno or here.purge_seqno), first=False)
+
+    def seen(self, seqno: int) -> Progress:
+        """Advance to `seqno`, that of a row or of SEQNO_ADVANCED.
+
+        Of several rows between two markers, one call for the last is enough. Out of order, one call for the
+        highest seqno is.
+        """
+        if self.disorder is not None:
+            return replace(self, disorder=max(self.disorder, seqno))
+        here = self.position
+        start, end, purge_seqno, marks = here.snapshot_start, here.snapshot_end, here.purge_seqno, here.marks
+        if self.announced is not None:
+            # The window begins at the last seqno at the latest: versions right after it may have been replaced
+            # by this snapshot's.
+            start = min(self.announced.start, here.seqno if here.complete else start)
+            marks = _thinned_marks((here.seqno, *marks) if here.complete else marks, start)
+            end, purge_seqno = self.announced.end, self.announced.purge_seqno
+        if not here.seqno <= seqno <= end:
+            self._refuse(f"a seqno from {here.seqno} to {end}", str(seqno))
+        if seqno == end:
+            start = seqno
+        moved = replace(here, seqno=seqno, snapshot_start=start, snapshot_end=end, purge_seqno=purge_seqno, marks=marks)
+        return Progress(moved, first=self.first)
+
+    def manifest(self, uid: int) -> Progress:
+        """Record the manifest uid of a system event, unless a newer one is known."""
+        return replace(self, position=replace(self.position, manifest_uid=max(uid, self.position.manifest_uid)))
+
+    def disorder_begins(self) -> Progress:
+        """Enter an out-of-order snapshot: the position stays where it is until `disorder_ends`."""
+        if self.disorder is not None or not self.first:
+            self._refuse("an out-of-order snapshot at the beginning only", "another one")
+        return replace(self, disorder=0)
+
+    def disorder_ends(self) -> Progress:
+        """Leave an out-of-order snapshot: the position moves to its highest seqno, and is complete there."""
+        if self.disorder is None:
+            self._refuse("the beginning of an out-of-order snapshot", "its end")
+        seqno = max(self.disorder, self.position.seqno)
+        return Progress(replace(self.position, seqno=seqno, snapshot_start=seqno, snapshot_end=seqno))
+
+    def _refuse(self, expected: str, found: str) -> NoReturn:
+        raise RemoteProtocolError(f"vbucket {self.position.vbucket}: expected {expected}, found {found}")
+
+
+def _thinned_marks(marks: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """Return the marks up to `most`, fewer the further back: one for each power of 4 of the distance.
+
+    So a position keeps about 32 marks at most, and a rollback loses little beyond what it has to.
+    """
+    kept = {((marks[0] - mark).bit_length() + 1) // 2: mark for mark in marks if 0 < mark <= most}
+    return tuple(sorted(kept.values(), reverse=True))

@@ -1,4 +1,4 @@
-"""Fixtures for those who test against a cluster in memory; pytest finds them where this package is installed.
+"""Fixtures for tests against an embedded cluster. pytest loads them where this package is installed.
 
 @pytest.mark.dcp_cluster(nodes=3, replicas=1)
 def test_something(dcp_cluster):
@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker `dcp_cluster`."""
     config.addinivalue_line(
-        "markers", "dcp_cluster(**options): the options of the cluster that the fixture `dcp_cluster` starts"
+        "markers", "dcp_cluster(**options): arguments of the cluster that the fixture `dcp_cluster` starts"
     )
 
 
 @pytest.fixture
 def dcp_cluster_factory() -> Iterator[Callable[..., Cluster]]:
-    """Starts clusters, with the options of `dcp.embedded.Cluster`; they are closed when the test is over."""
+    """Function that starts clusters, which are closed at the end of the test.
+
+    It takes the arguments of `dcp.embedded.Cluster`, raises what that raises, and may be called several times.
+    """
+    # Imported here: pytest loads this plugin in every project where the package is installed.
     from dcp.embedded import Cluster
 
     with ExitStack() as stack:
@@ -38,7 +43,11 @@ def dcp_cluster_factory() -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture
 def dcp_cluster(request: pytest.FixtureRequest, dcp_cluster_factory: Callable[..., Cluster]) -> Cluster:
-    """A cluster of the test's own, with the options of its marker `dcp_cluster`."""
+    """Embedded cluster for one test: `dcp.embedded.Cluster` with the keyword arguments of the marker `dcp_cluster`.
+
+    Without the marker all arguments have their defaults: one node, 64 vbuckets, no replicas, release 8.0. The cluster
+    is closed at the end of the test. Raises pytest.UsageError if the marker has positional arguments.
+    """
     marker = request.node.get_closest_marker("dcp_cluster")
     if marker and marker.args:
         raise pytest.UsageError(f"dcp_cluster: expected options by name, such as nodes=3, found {marker.args[0]!r}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import dcp
-from dcp.checkpoint_file import CheckpointFile
+from dcp.checkpoint import CheckpointFile
 
 _COLUMNS = ["event", "vbucket", "seqno", "collection_id", "key", "value", "snapshot_end"]
 

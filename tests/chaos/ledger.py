@@ -34,7 +34,7 @@ class Ledger(Consumer):
         number = cluster.collection_ids()[path]
         written = {
             (version.vbucket, version.seqno, version.event, key)
-            for key, versions in cluster.history(path).items()
+            for key, versions in cluster.recorded_versions(path).items()
             for version in versions
         }
         for vbucket, log in self.rows.items():

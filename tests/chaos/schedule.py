@@ -10,7 +10,7 @@ from random import Random
 
 import dcp
 from dcp.embedded import Cluster
-from dcp.embedded.faults import Handle
+from dcp.embedded.faults import FaultHandle
 from tests.chaos.ledger import Ledger
 from tests.chaos.setting import LASTING, PATH, SCOPE, Setting
 from tests.chaos.trouble import AT_REQUESTS, BREAKING, TROUBLE
@@ -39,7 +39,7 @@ class Schedule:
         self._say = log
         # What the consumer does at random depends on when batches come: it has its own dice.
         self._dice = Random(f"consumer {seed}")
-        self._faults: list[Handle] = []
+        self._faults: list[FaultHandle] = []
         # Whether a fault that is over has broken the protocol since the consumer connected.
         self._broken = False
         self._down: list[int] = []
@@ -343,7 +343,7 @@ class Schedule:
         self._read(0.0)
 
 
-def _breaks(fault: Handle) -> bool:
+def _breaks(fault: FaultHandle) -> bool:
     return fault.name in BREAKING and fault.hits > 0
 
 

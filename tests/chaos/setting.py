@@ -35,7 +35,7 @@ class Setting:
             "replicas": random.choice((0, 1, 1, 1, 2)),
             "server_version": version,
             "history": release >= (7, 2) and random.random() < 0.3,
-            "record": True,
+            "record_versions": True,
             "seed": seed,
         }
         # PBKDF2 is slow on purpose: once in a while will do.

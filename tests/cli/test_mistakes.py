@@ -44,7 +44,7 @@ MISTAKES = [
     ("tail URL --from torn.json", 1, "torn.json: checkpoint: line 1, column 6"),
     ("tail URL --from other.json", 1, "expected a member 'format', found none"),
     ("tail URL --event update", 2, "'update' is not one of 'mutation'"),
-    ("tail URL --collection shop.orders", 1, "there is no 'shop.orders' in 'default'"),
+    ("tail URL --collection shop.orders", 1, "'shop.orders' not found in bucket 'default'"),
     ("tail URL --hex --no-values", 2, "expected one of them, found both"),
     ("tail URL --max 0", 2, "0 is not in the range"),
     ("copy URL new --follow --to now", 2, "--follow and --to: expected one of them, found both"),

@@ -127,7 +127,7 @@ def test_changes_are_printed_as_they_arrive_until_ctrl_c() -> None:
     ("change", "options", "code", "problem"),
     [
         (("s3cret", "wr0ng"), (), 1, "the server refuses user 'dcp': wrong name or password"),
-        (("/default", "/nothing"), (), 1, "bucket 'nothing': there is none of this name"),
+        (("/default", "/nothing"), (), 1, "bucket 'nothing': bucket not found"),
         (("couchbase", "http"), (), 1, r"url: scheme: expected couchbase:// or couchbases://, found http://"),
         (
             ("", ""),
@@ -135,7 +135,7 @@ def test_changes_are_printed_as_they_arrive_until_ctrl_c() -> None:
             1,
             "yesterday: expected beginning, now, a time with a UTC offset",
         ),
-        (("", ""), ("--collection", "a.b"), 1, "collection: there is no 'a.b' in 'default'"),
+        (("", ""), ("--collection", "a.b"), 1, "collection: 'a.b' not found in bucket 'default'"),
         (("", ""), ("--event", "mutations"), 2, "'mutations' is not one of 'mutation', 'deletion'"),
         (("", ""), ("--hex", "--no-values"), 2, "--hex and --no-values: expected one of them, found both"),
     ],

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 import dcp
-from dcp.client.dialects import SESSIONS
+from dcp.client.follow.settings import SESSIONS
 from dcp.embedded import Cluster
-from dcp.position import StreamPosition
-from dcp.progress import Progress
-from dcp.session.events import Refused
-from dcp.session.stream import Stream
+from dcp.position import Progress, StreamPosition
+from dcp.session.events import StreamRefused
+from dcp.session.stream import ConsumerStream
 from dcp.wire import DIALECTS
 from dcp.wire.memcached import Status, VbucketState
 from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
@@ -26,7 +25,7 @@ drafts = pytest.mark.parametrize("dialect", DRAFTS)
 
 
 @drafts
-def test_a_bucket_is_copied_and_gone_on_from(dialect: str) -> None:
+def test_a_bucket_is_copied_and_gone_on_from(dialect: Any) -> None:
     with Cluster(nodes=2, vbuckets=8, dialect=dialect) as cluster:
         cluster.load(1000)
         cluster.delete("key-0000000007")
@@ -51,7 +50,7 @@ def test_a_bucket_is_copied_and_gone_on_from(dialect: str) -> None:
 
 @pytest.mark.parametrize("spoken", sorted(SESSIONS))
 @pytest.mark.parametrize("dialect", sorted(SESSIONS))
-def test_a_node_that_speaks_another_dialect_is_told_so(spoken: str, dialect: str) -> None:
+def test_a_node_that_speaks_another_dialect_is_told_so(spoken: str, dialect: Any) -> None:
     version = "8.0" if spoken == "dcp" else "3.0"
     with Cluster(server_version=version, dialect=spoken, vbuckets=4) as cluster:
         cluster.load(10)
@@ -64,7 +63,7 @@ def test_a_node_that_speaks_another_dialect_is_told_so(spoken: str, dialect: str
 
 
 @drafts
-def test_now_is_where_it_begins(dialect: str) -> None:
+def test_now_is_where_it_begins(dialect: Any) -> None:
     with Cluster(vbuckets=4, dialect=dialect) as cluster, dcp.connect(cluster.url, dialect=dialect) as client:
         cluster.load(100)
         with client.stream("now") as stream:
@@ -75,7 +74,7 @@ def test_now_is_where_it_begins(dialect: str) -> None:
 
 
 @drafts
-def test_writes_that_a_failover_lost_are_taken_back(dialect: str) -> None:
+def test_writes_that_a_failover_lost_are_taken_back(dialect: Any) -> None:
     with (
         Cluster(nodes=3, vbuckets=8, replicas=1, dialect=dialect) as cluster,
         dcp.connect(cluster.url, dialect=dialect) as client,
@@ -90,7 +89,7 @@ def test_writes_that_a_failover_lost_are_taken_back(dialect: str) -> None:
 
 
 @drafts
-def test_a_consumer_that_is_slow_stops_the_node(dialect: str) -> None:
+def test_a_consumer_that_is_slow_stops_the_node(dialect: Any) -> None:
     with (
         Cluster(vbuckets=2, dialect=dialect) as cluster,
         dcp.connect(cluster.url, dialect=dialect, dcp_buffer_size=20_000) as client,
@@ -107,16 +106,16 @@ def test_a_consumer_that_is_slow_stops_the_node(dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", [name for name in SESSIONS if name != "dcp"])
 @pytest.mark.parametrize("options", [{"scope": "_default"}, {"collections": ["_default"]}, {"persisted_only": True}])
-def test_a_stream_is_not_chosen_by_what_a_dialect_lacks(dialect: str, options: dict[str, object]) -> None:
+def test_a_stream_is_not_chosen_by_what_a_dialect_lacks(dialect: Any, options: dict[str, object]) -> None:
     with Cluster(vbuckets=2, dialect=dialect) as cluster, dcp.connect(cluster.url, dialect=dialect) as client:
         name = next(iter(options))
-        with pytest.raises(dcp.LocalProtocolError, match=f"^{name}: {DIALECTS[dialect].title} has no such thing"):
+        with pytest.raises(dcp.LocalProtocolError, match=f"^{name}: {DIALECTS[dialect].title} does not support it"):
             client.stream(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("option", ["compression=off", "noop_interval=20", "dcp_priority=low"])
 def test_a_connection_does_not_ignore_what_a_dialect_lacks(option: str) -> None:
-    with pytest.raises(dcp.LocalProtocolError, match=f"^{option.partition('=')[0]}: UPR draft 2 has no such thing"):
+    with pytest.raises(dcp.LocalProtocolError, match=f"^{option.partition('=')[0]}: UPR draft 2 does not support it"):
         dcp.connect(f"couchbase://localhost/b?dialect=upr2&{option}")
 
 
@@ -214,7 +213,7 @@ def test_changes_alone_have_a_beginning_and_no_second_one() -> None:
             assert batch is not None
             assert all(key.startswith(b"later-") for key in batch.to_arrow().column("key").to_pylist())
             cluster.crash(0)
-            with pytest.raises(dcp.TransportError, match="nothing says where to go on without a gap"):
+            with pytest.raises(dcp.TransportError, match="the dialect cannot resume without a gap"):
                 list(stream)
 
 
@@ -224,10 +223,10 @@ CHECKPOINT = dcp.Checkpoint()
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"start": CHECKPOINT}, "start: expected beginning or now, as TAP numbers no changes, found a Checkpoint"),
-        ({"end": CHECKPOINT}, "end: expected None or now, as TAP numbers no changes, found a Checkpoint"),
-        ({"start": "now", "end": "now"}, "end: expected None, as TAP numbers no changes, found 'now'"),
-        ({"start": "yesterday"}, "start: expected beginning or now, as TAP numbers no changes, found 'yesterday'"),
+        ({"start": CHECKPOINT}, "start: expected beginning or now, as TAP has no seqnos, found a Checkpoint"),
+        ({"end": CHECKPOINT}, "end: expected None or now, as TAP has no seqnos, found a Checkpoint"),
+        ({"start": "now", "end": "now"}, "end: expected None, as TAP has no seqnos, found 'now'"),
+        ({"start": "2026-11-01T00:00Z"}, "start: expected beginning or now, as TAP has no seqnos, found a datetime"),
     ],
 )
 def test_tap_knows_no_positions(options: dict[str, Any], problem: str) -> None:
@@ -257,7 +256,7 @@ def test_nobody_tells_how_far_behind_tap_is(caplog: pytest.LogCaptureFixture) ->
             Keeper().catch_up(stream, cluster)
             with pytest.raises(TimeoutError):
                 stream.next(0.3)
-        assert not [record for record in caplog.records if "nothing comes" in record.message]
+        assert not [record for record in caplog.records if "no progress" in record.message]
 
 
 def test_connections_of_which_nothing_is_wanted_are_closed() -> None:
@@ -268,12 +267,12 @@ def test_connections_of_which_nothing_is_wanted_are_closed() -> None:
         with client.stream(vbuckets=[0], end="now") as stream:
             # Nothing is announced: only the sign of life after 20 seconds would say so.
             follower = stream._follower
-            connections = follower._connections
-            until(lambda: connections._full)
-            (link,) = connections._full
+            pool = follower._pool
+            until(lambda: pool._full)
+            (link,) = pool._full
             with follower._lock:
-                refusal = Refused(Stream(0, Progress(StreamPosition(0))), Status.NOT_MY_VBUCKET, b"")
-                follower._outcome.refused(refusal, link.name)
+                refusal = StreamRefused(ConsumerStream(0, Progress(StreamPosition(0))), Status.NOT_MY_VBUCKET, b"")
+                follower._transitions.refused(refusal, link.name)
                 follower._work.notify_all()
-            until(lambda: link not in connections._full and len(connections._full) == 1)
+            until(lambda: link not in pool._full and len(pool._full) == 1)
             assert link.closing

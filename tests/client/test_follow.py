@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_only_the_chosen_collections_come() -> None:
                 assert sorted(keys) == sorted(f"order{n}".encode() for n in range(20))
             rows = list(client.stream(end="now", scope="shop"))
             assert sum(map(len, rows)) == 40
-            with pytest.raises(dcp.LocalProtocolError, match=r"there is no .shop\.nothing. in .default."):
+            with pytest.raises(dcp.LocalProtocolError, match=r".shop\.nothing. not found in bucket .default."):
                 client.stream(collections=["shop.nothing"])
 
 
@@ -152,7 +153,7 @@ def test_a_producer_that_is_never_satisfied_is_an_error() -> None:
         with (
             cluster.fault("rollback", to=0, forever=True),
             client.stream() as stream,
-            pytest.raises(dcp.RemoteProtocolError, match="asked to go back although it begins at 0"),
+            pytest.raises(dcp.RemoteProtocolError, match="rollback requested although the stream begins at seqno 0"),
         ):
             stream.next(PATIENCE)
 
@@ -190,22 +191,23 @@ def test_a_closed_door_is_named_with_its_port() -> None:
     [
         (
             {"start": "yesterday"},
-            "start: expected beginning, now, a Checkpoint, or a time with its zone such as .*, found 'yesterday'",
+            "start: expected beginning, .*, or a time with a UTC offset .*, found 'yesterday'",
         ),
-        ({"start": None}, "start: expected beginning, now, .*, found None"),
-        ({"end": "never"}, "end: expected None, now, a Checkpoint, or a time .*, found 'never'"),
+        ({"start": None}, "start: expected beginning, .*, found None"),
+        ({"end": "never"}, "end: expected None, now, latest, a Checkpoint .*, found 'never'"),
         ({"on_rollback": "ignore"}, "on_rollback: expected replay or fail, found 'ignore'"),
         ({"vbuckets": [99]}, r"vbuckets: expected some of 0 to 3, found \[99\]"),
-        ({"vbuckets": [True]}, r"vbuckets: expected some of 0 to 3, found \[True\]"),
-        ({"scope": ""}, "scope: expected a name, found ''"),
-        ({"collections": [""]}, "collections: expected names such as hotel or inventory.hotel, found ''"),
+        ({"vbuckets": [True]}, r"vbuckets: expected numbers such as 0,4-7, found \[True\]"),
+        ({"scope": ""}, "scope: expected text, found ''"),
+        ({"collections": [""]}, "collections: expected one or more names, each once, such as"),
         ({"collections": ["."]}, "collections: expected names such as hotel or inventory.hotel, found '.'"),
         ({"collections": ["shop."]}, "collections: expected names such as hotel or inventory.hotel, found 'shop.'"),
-        ({"linger": 10**30}, "linger: expected 0 to 3600 seconds, such as 0.02, found 10"),
-        ({"history": 1}, "history: expected True or False, found 1"),
-        ({"persisted_only": "no"}, "persisted_only: expected True or False, found 'no'"),
-        ({"max_frame": "foo"}, "max_frame: expected a number of bytes, such as 65536, found 'foo'"),
-        ({"max_frame": None}, "max_frame: expected a number of bytes, such as 65536, found None"),
+        ({"linger": 10**30}, "linger: expected a duration of at most 1000000000 s, found 10"),
+        ({"linger": "2h"}, "linger: expected a duration of at most 3600 s, such as 20ms, found '2h'"),
+        ({"history": 2}, "history: expected on or off .*, found 2"),
+        ({"persisted_only": "maybe"}, "persisted_only: expected on or off .*, found 'maybe'"),
+        ({"max_frame": "foo"}, "max_frame: expected a size in bytes such as 67108864, 64k, 20mb or 1g, found 'foo'"),
+        ({"max_frame": None}, "max_frame: expected a size in bytes such as 67108864, 64k, 20mb or 1g, found None"),
         ({"columns": ["kee"]}, "columns: there is no column 'kee'.*did you mean key"),
     ],
 )
@@ -231,13 +233,13 @@ def test_nothing_begins_now_where_nobody_knows_how_far_it_is() -> None:
         cluster.load(20)
         cluster.failover(1)
         for start in (client.positions, client.stream):
-            with pytest.raises(dcp.TransportError, match=r"no node has vbuckets .*: try again"):
+            with pytest.raises(dcp.TransportError, match=r"vbuckets .* have no active node; retry"):
                 start("now")
 
 
 @pytest.mark.parametrize("option", ["ca_cert_path", "cert_path", "key_path"])
 def test_certificates_are_not_given_for_clear_text(option: str) -> None:
-    with pytest.raises(dcp.LocalProtocolError, match=f"option {option}: expected couchbases://.*clear text"):
+    with pytest.raises(dcp.LocalProtocolError, match=f"{option}: expected couchbases://, which is TLS"):
         dcp.connect(f"couchbase://u:p@127.0.0.1:1/default?{option}=ca.pem")
 
 
@@ -260,24 +262,24 @@ def test_a_stream_does_not_end_where_another_bucket_stood() -> None:
     with Cluster(vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
         cluster.load(10)
         elsewhere = replace(client.positions("now"), bucket_uuid="0" * 32)
-        with pytest.raises(dcp.CheckpointError, match=r"bucket_uuid: expected .* it is of another bucket"):
+        with pytest.raises(dcp.CheckpointError, match=r"bucket_uuid: expected .* it belongs to another bucket"):
             client.stream(end=elsewhere)
 
 
-@pytest.mark.parametrize("timeout", [math.nan, "1"])
+@pytest.mark.parametrize("timeout", [math.nan, "soon", -1])
 def test_a_timeout_that_is_no_time_is_refused(timeout: object) -> None:
     with (
         Cluster(vbuckets=4) as cluster,
         dcp.connect(cluster.url) as client,
         client.stream("now") as stream,
-        pytest.raises(dcp.LocalProtocolError, match="timeout: expected None or seconds, such as 10, found"),
+        pytest.raises(dcp.LocalProtocolError, match="timeout: expected None or a duration"),
     ):
         stream.next(timeout)  # type: ignore[arg-type]
 
 
 def test_an_old_node_that_has_a_replica_only_is_left_when_the_map_says_so() -> None:
     """Servers before 5.0 let everybody stream replicas, and tell nobody of a new map."""
-    options = {"sasl_mech_force": "PLAIN", "config_poll_interval": "100ms"}
+    options: dict[str, Any] = {"sasl_mech_force": "PLAIN", "config_poll_interval": "100ms"}
     with Cluster(nodes=2, vbuckets=1, replicas=1, server_version="4.0") as cluster:
         cluster.upsert("key", "1")
         # The node refuses until it has the replica, so that the client never hears of an end.
@@ -307,12 +309,12 @@ def test_the_map_that_comes_with_a_connection_counts() -> None:
 
 def test_of_maps_that_nodes_tell_at_once_the_newest_stays() -> None:
     with Cluster(vbuckets=1024) as cluster, dcp.connect(cluster.url) as client:
-        access = client._access
+        access = client._agent
         told = access.ask("get_cluster_config").body()
         with hasty_threads(), ThreadPoolExecutor(2) as pool:
             for number in range(1000, 1040, 2):
                 both = ({**told, "rev": rev} for rev in (number, number + 1))
-                list(pool.map(lambda config: access.learn(config, cluster.addresses[0]), both))
+                list(pool.map(lambda config: access.learn_map(config, cluster.addresses[0]), both))
                 assert client.map.revision == number + 1
 
 
@@ -323,7 +325,7 @@ def test_the_threads_of_a_client_that_nobody_holds_come_to_their_end() -> None:
         stream = dcp.connect(cluster.url, stats_interval="20ms").stream(persisted_only=True)
         assert stream.next(PATIENCE) is not None
         started = set(threading.enumerate()) - before
-        assert {"dcp supervisor", "dcp watch", "dcp persistence"} < {thread.name for thread in started}
+        assert {"dcp supervisor", "dcp monitor", "dcp persistence"} < {thread.name for thread in started}
         del stream
         gc.collect()
         for thread in started:
@@ -351,7 +353,7 @@ def test_a_stream_that_nobody_holds_ends_and_what_it_did_still_counts() -> None:
 
 
 def test_an_end_does_not_wait_for_a_node_that_does_not_answer() -> None:
-    never = {"kv_connect_timeout": "1h", "bootstrap_timeout": "1h", "stats_interval": "10ms"}
+    never: dict[str, Any] = {"kv_connect_timeout": "1h", "bootstrap_timeout": "1h", "stats_interval": "10ms"}
     with Cluster(vbuckets=4, tls=True) as cluster:
         before = set(threading.enumerate())
         client = dcp.connect(f"{cluster.tls_url}?ca_cert_path={cluster.ca_file}", **never)

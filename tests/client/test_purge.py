@@ -48,7 +48,7 @@ def test_who_asks_to_go_on_is_told_what_may_be_missing(caplog: pytest.LogCapture
         first, *others = rows
         assert (first["event"], first["seqno"], first["snapshot_end"]) == ("purged", 100, 150)
         assert [(row["event"], row["key"]) for row in others] == [("mutation", b"last")]
-        assert "forgotten deletions up to seqno 150, and the stream began at 100" in caplog.text
+        assert "deletions up to seqno 150 were purged, and the stream began at 100" in caplog.text
 
 
 def test_who_has_seen_the_deletions_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,8 +12,8 @@ import dns.resolver
 import dns.rrset
 import pytest
 
-from dcp.client.connection_string import Address
-from dcp.client.srv import lookup
+from dcp.client.connection_string import HostPort
+from dcp.client.transport import lookup_srv
 
 NAME = "_couchbases._tcp.cloud.example."
 RECORDS = ["20 0 11207 late.example.", "10 1 11207 light.example.", "10 9 11208 heavy.example."]
@@ -52,9 +52,9 @@ def name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("name_server")
 def test_records_are_tried_by_priority_then_by_weight() -> None:
     expected = [("heavy.example", 11208), ("light.example", 11207), ("late.example", 11207)]
-    assert lookup(NAME.rstrip("."), 5.0) == tuple(Address(host, port) for host, port in expected)
+    assert lookup_srv(NAME.rstrip("."), 5.0) == tuple(HostPort(host, port) for host, port in expected)
 
 
 @pytest.mark.usefixtures("name_server")
 def test_a_name_without_records_has_none() -> None:
-    assert lookup("_couchbase._tcp.single.example", 5.0) == ()
+    assert lookup_srv("_couchbase._tcp.single.example", 5.0) == ()

@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,13 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import dcp
 from dcp import metrics
+from dcp.client.monitor import REASONS
 from dcp.client.stats import Stats
-from dcp.client.watch import REASONS
 from dcp.embedded import Cluster
 from tests.client.consumer import PATIENCE, Consumer, catch_up
 from tests.client.test_failures import GUIDE
 
-SOON = {"stats_interval": "50ms"}
+SOON: dict[str, Any] = {"stats_interval": "50ms"}
 
 
 def stats_when(client: dcp.Client, holds: Callable[[Stats], object]) -> Stats:
@@ -113,7 +114,7 @@ def test_vbuckets_that_do_not_get_on_are_reported_with_the_reason(
                 with_patience(stream, consumer)
             while samples(registry)["dcp_stuck_vbuckets", reason] != 1:
                 with_patience(stream, consumer)
-            reports = [record for record in caplog.records if "nothing comes of vbuckets" in record.message]
+            reports = [record for record in caplog.records if "no progress on vbuckets" in record.message]
             assert {record.levelname for record in reports} == {"WARNING"}
 
 
@@ -194,7 +195,7 @@ def section(heading: str) -> str:
 
 def test_the_guide_has_every_field_reason_and_metric(cluster: Cluster) -> None:
     names = set(
-        re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.+?) \|", section("How it goes: `client.stats()`"), re.M)))
+        re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.+?) \|", section("Measure: `client.stats()`"), re.M)))
     )
     assert names == {each.name for each in dataclasses.fields(Stats)} | set(REASONS)
     registry = CollectorRegistry()
@@ -204,7 +205,7 @@ def test_the_guide_has_every_field_reason_and_metric(cluster: Cluster) -> None:
             list(client.stream(end="now", vbuckets=[2]))
             stats_when(client, lambda told: told.lag and told.connections)
             exposed = {name for name, *_ in samples(registry)}
-    assert set(re.findall(r"`(dcp_\w+)`", section("Metrics"))) == exposed
+    assert set(re.findall(r"`(dcp_\w+)`", section("Prometheus"))) == exposed
 
 
 def test_no_level_of_the_log_shows_what_is_secret(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from dcp._codec import Splitter
@@ -14,7 +14,7 @@ from dcp.wire.body import JSON
 from dcp.wire.dcp import ENDLESS, OpenFlag
 from dcp.wire.frame import Frame, encode, read_frame
 from dcp.wire.layout import Kind, Magic
-from dcp.wire.memcached import MAX_FRAME, Status
+from dcp.wire.memcached import FEATURES, MAX_FRAME, Feature, Status
 
 # Longer than anything takes that goes right.
 PATIENCE = 20.0
@@ -32,6 +32,7 @@ class Consumer:
         cluster: Cluster,
         node: int = 0,
         *,
+        features: Sequence[Feature] = (),
         controls: Mapping[str, str] | None = None,
     ) -> None:
         host, _, port = cluster.addresses[node].rpartition(":")
@@ -42,13 +43,15 @@ class Consumer:
         self._waiting: list[Frame] = []
         self._opaques = count(1)
         try:
-            self._open(cluster, controls or {})
+            self._open(cluster, features, controls or {})
         except BaseException:
             self.socket.close()
             raise
 
-    def _open(self, cluster: Cluster, controls: Mapping[str, str]) -> None:
+    def _open(self, cluster: Cluster, features: Sequence[Feature], controls: Mapping[str, str]) -> None:
         user = cluster.credentials
+        if features:
+            self.ask("hello", key=b"consumer", value=FEATURES.encode(features))
         self.ask("sasl_auth", key=b"PLAIN", value=f"\0{user.username}\0{user.password}".encode())
         self.ask("select_bucket", key=b"default")
         flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from dcp.embedded.manifest import Collection, Manifest, Scope
-from dcp.embedded.store import AnyItem, Item, SystemItem
+from dcp.embedded.manifest import BucketManifest, Collection, Scope
+from dcp.embedded.store import AnyItem, StoredItem, SystemItem
 from dcp.errors import FrameError
 from dcp.position import FailoverLog
 from dcp.wire.body import FAILOVER_LOG
@@ -102,19 +102,19 @@ def _relatives(talk: Transcript) -> Iterator[Transcript]:
                     yield other
 
 
-def _documented(talk: Transcript) -> Iterator[tuple[int, Item]]:
+def _documented(talk: Transcript) -> Iterator[tuple[int, StoredItem]]:
     for document in talk.documents:
         if document.seqno is not None and not document.deleted:
             yield document.vbucket, _from_document(document)
 
 
-def _from_document(document: Document) -> Item:
+def _from_document(document: Document) -> StoredItem:
     body = document.value or b""
     datatype = Datatype.JSON if body[:1] in (b"{", b"[", b'"') else Datatype(0)
     if document.xattrs:
         datatype |= Datatype.XATTR
         body = join_xattrs(((name.encode(), text.encode()) for name, text in document.xattrs.items()), body)
-    return Item(
+    return StoredItem(
         "mutation",
         document.seqno or 0,
         document.key,
@@ -137,10 +137,10 @@ def _sent(talk: Transcript, connection: Connection) -> Iterator[tuple[int, AnyIt
             yield frame.vbucket, _system(frame)
 
 
-def _changed(frame: Frame, collections: bool) -> Item:
+def _changed(frame: Frame, collections: bool) -> StoredItem:
     collection, key = split_collection(frame.key) if collections else (0, frame.key)
     numbers = {name: int(frame.fields.get(name, 0)) for name in ("seqno", "rev_seqno", "flags", "expiry")}
-    return Item(
+    return StoredItem(
         frame.name,
         key=key,
         value=frame.value,
@@ -167,15 +167,15 @@ def _fullest(version: str, vbucket: int, item: AnyItem) -> AnyItem:
 
 
 @cache
-def _seen_in_full(version: str) -> dict[tuple[int, int, int], Item]:
+def _seen_in_full(version: str) -> dict[tuple[int, int, int], StoredItem]:
     """The changes that a server sent to those who asked for all of their values."""
-    found: dict[tuple[int, int, int], Item] = {}
+    found: dict[tuple[int, int, int], StoredItem] = {}
     for talk in map(transcript, TRANSCRIPTS):
         flags = OpenFlag(open_flags(talk))
         in_full = OpenFlag.INCLUDE_XATTRS in flags and not flags & _WITHOUT_VALUES
         if talk.version == version and talk.dialect == "dcp" and in_full:
             for vbucket, item in _sent(talk, talk.main):
-                if isinstance(item, Item):
+                if isinstance(item, StoredItem):
                     known = found.setdefault((vbucket, item.seqno, item.cas), item)
                     if item.datatype & Datatype.SNAPPY and not known.datatype & Datatype.SNAPPY:
                         found[vbucket, item.seqno, item.cas] = item
@@ -225,9 +225,9 @@ def _requests(talk: Transcript, names: Iterable[str] | None) -> Iterator[Frame]:
             yield frame
 
 
-def manifest_of(items: Iterable[AnyItem]) -> Manifest:
+def manifest_of(items: Iterable[AnyItem]) -> BucketManifest:
     """The scopes and collections that the system events leave."""
-    scopes: dict[int, Scope] = {0: Manifest().scopes[0]}
+    scopes: dict[int, Scope] = {0: BucketManifest().scopes[0]}
     uid = 0
     for item in items:
         if not isinstance(item, SystemItem):
@@ -241,4 +241,4 @@ def manifest_of(items: Iterable[AnyItem]) -> Manifest:
             new = (Collection(item.collection_id, item.key.decode(), item.max_ttl),)
             begins = item.event_id == SystemEvent.COLLECTION_BEGIN
             scopes[item.scope_id] = replace(scope, collections=rest + new if begins else rest)
-    return Manifest(uid, tuple(scopes.values()))
+    return BucketManifest(uid, tuple(scopes.values()))

@@ -15,8 +15,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"expiry": -1}, "expiry: expected 0 to 4294967295, found -1"),
     ({"flags": 1 << 40}, "flags: expected 0 to 4294967295, found 1099511627776"),
     ({"datatype": 300}, "datatype: expected 0 to 7, found 300"),
-    ({"datatype": 4}, "value: not what its datatype 4 says: xattrs: length at byte 0"),
-    ({"datatype": 2}, "value: not what its datatype 2 says: no snappy block"),
+    ({"datatype": 4}, "value: expected bytes of datatype 4, found others: xattrs: length at byte 0"),
+    ({"datatype": 2}, "value: expected bytes of datatype 2, found others: not a Snappy block"),
     ({"value": bytes(22 << 20)}, "value: expected at most 22020096 bytes, found 23068672"),
 ]
 

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dcp.embedded import Cluster
-from dcp.embedded.bucket import Node
-from dcp.embedded.conversation import Conversation
-from dcp.embedded.faults import FAULTS, describe
+from dcp.embedded.faults import FAULTS, describe_faults
 from dcp.embedded.faults.fault import options_of
 from dcp.errors import FrameError, LocalProtocolError
 from dcp.wire.body import FAILOVER_LOG
@@ -155,7 +153,7 @@ def test_fault_oversize(cluster: Cluster) -> None:
 def test_fault_refuse(cluster: Cluster, status: str | int) -> None:
     expected = Status[status.upper()] if isinstance(status, str) and not status[0].isdigit() else status
     if status == "0x1234":
-        with pytest.raises(LocalProtocolError, match="fault refuse: status: expected a status by name or number"):
+        with pytest.raises(LocalProtocolError, match="fault refuse: status: expected a name of Status or a number"):
             cluster.fault("refuse", status=status)
         return
     with Consumer(cluster) as consumer, cluster.fault("refuse", status=status, times=2) as fault:
@@ -309,18 +307,13 @@ def test_fault_repeat_marker(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_fault_stream_ids(cluster: Cluster, counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_stream_ids(cluster: Cluster, counted: bool) -> None:
     cluster.delete("key-3")
     controls = NOOPS | {"enable_stream_id": "true"}
-    converse = cluster._server._converse
-
-    def with_collections(node: Node) -> Conversation:
-        talk = converse(node)
-        talk.session.features = frozenset([Feature.COLLECTIONS])
-        return talk
-
-    monkeypatch.setattr(cluster._server, "_converse", with_collections)
-    with cluster.fault("stream_ids", counted=counted), Consumer(cluster, controls=controls) as consumer:
+    with (
+        cluster.fault("stream_ids", counted=counted),
+        Consumer(cluster, features=[Feature.XERROR, Feature.COLLECTIONS], controls=controls) as consumer,
+    ):
         assert consumer.stream(0, sid=3).status == Status.SUCCESS
         deletion = consumer.until("deletion")[-1]
     assert deletion.stream_id == 3
@@ -342,7 +335,7 @@ def test_the_same_seed_makes_the_same_garbage() -> None:
     seen = []
     for _ in range(2):
         with Cluster(vbuckets=1, seed=3) as cluster, cluster.fault("garbage", size=40):
-            fault = cluster._faults.on[0]
+            fault = cluster._faults.active[0]
             seen.append(fault.random.randbytes(8))
     assert seen[0] == seen[1]
 
@@ -365,7 +358,7 @@ def test_a_place_that_there_is_not_is_refused(cluster: Cluster, option: str) -> 
 
 
 def test_the_table_describes_every_fault_and_option() -> None:
-    text = describe()
+    text = describe_faults()
     for name, fault in FAULTS.items():
         assert dataclasses.is_dataclass(fault)
         assert f"{name}: " in text
@@ -375,5 +368,5 @@ def test_the_table_describes_every_fault_and_option() -> None:
 def test_a_fault_that_is_over_leaves_nothing_behind(cluster: Cluster) -> None:
     for name in FAULTS:
         cluster.fault(name).clear()
-    assert cluster._faults.on == ()
+    assert cluster._faults.active == ()
     assert everything(cluster) == list(range(1, COUNT + 1))

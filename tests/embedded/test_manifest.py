@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dcp.embedded.manifest import Change, Manifest
+from dcp.embedded.manifest import BucketManifest, ManifestStep
 from dcp.errors import LocalProtocolError
 from dcp.wire.dcp import SystemEvent
 
 
-def built() -> Manifest:
-    manifest, _ = Manifest().create_scope("inventory")
+def built() -> BucketManifest:
+    manifest, _ = BucketManifest().create_scope("inventory")
     manifest, _ = manifest.create_collection("inventory", "hotel")
     return manifest.create_collection("inventory", "cart", max_ttl=3600)[0]
 
@@ -30,9 +30,11 @@ def test_a_manifest_is_written_as_servers_answer_it() -> None:
 
 
 def test_every_change_is_an_event_with_the_new_uid() -> None:
-    assert Manifest().create_scope("s")[1] == [Change(SystemEvent.SCOPE_CREATE, 1, "s", 8)]
-    assert built().create_collection("_default", "c")[1] == [Change(SystemEvent.COLLECTION_BEGIN, 4, "c", 0, 11)]
-    assert built().drop_collection("inventory", "hotel")[1] == [Change(SystemEvent.COLLECTION_END, 4, "hotel", 8, 9)]
+    assert BucketManifest().create_scope("s")[1] == [ManifestStep(SystemEvent.SCOPE_CREATE, 1, "s", 8)]
+    assert built().create_collection("_default", "c")[1] == [ManifestStep(SystemEvent.COLLECTION_BEGIN, 4, "c", 0, 11)]
+    assert built().drop_collection("inventory", "hotel")[1] == [
+        ManifestStep(SystemEvent.COLLECTION_END, 4, "hotel", 8, 9)
+    ]
 
 
 def test_the_collections_of_a_dropped_scope_go_first_with_the_old_uid() -> None:
@@ -57,9 +59,9 @@ def test_what_is_not_there_or_there_already_is_refused_with_what_there_is() -> N
         LocalProtocolError, match="collection 'x': expected one of scope inventory, which has hotel, cart"
     ):
         built().drop_collection("inventory", "x")
-    with pytest.raises(LocalProtocolError, match="there is one already"):
+    with pytest.raises(LocalProtocolError, match="it exists already"):
         built().create_collection("inventory", "hotel")
-    with pytest.raises(LocalProtocolError, match="there is one already"):
+    with pytest.raises(LocalProtocolError, match="it exists already"):
         built().create_scope("inventory")
     with pytest.raises(LocalProtocolError, match="the default scope cannot be dropped"):
         built().drop_scope("_default")
@@ -68,4 +70,4 @@ def test_what_is_not_there_or_there_already_is_refused_with_what_there_is() -> N
 @pytest.mark.parametrize("name", ["", "_x", "%x", "a b", "ä", "x" * 252])
 def test_a_name_that_servers_refuse_is_refused(name: str) -> None:
     with pytest.raises(LocalProtocolError, match="expected 1 to 251 letters"):
-        Manifest().create_scope(name)
+        BucketManifest().create_scope(name)

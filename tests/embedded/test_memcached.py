@@ -7,18 +7,18 @@ import pytest
 import dcp
 from dcp.wire.memcached import Status
 from tests.embedded.memcached import QUESTIONS, answers, recorded
-from tests.embedded.talk import Client, bucket
+from tests.embedded.raw_client import CommandClient, make_bucket
 
 # memcached tells the flags after a touch, and its own version.
 OTHERWISE = ("touch", "version")
 
 
 def ours() -> list[list[dcp.Frame]]:
-    client = Client(bucket(vbuckets=1))
+    client = CommandClient(make_bucket(vbuckets=1))
 
     def ask(data: bytes) -> bytes:
-        client.talk.receive(data, client.now)
-        return b"".join(map(bytes, client.talk.send(client.now)))
+        client.connection.receive(data, client.now)
+        return b"".join(map(bytes, client.connection.send(client.now)))
 
     return list(answers(ask))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.embedded.rollback import Resume, Rules, rollback_point
+from dcp.embedded.rollback import Resume, RollbackRules, rollback_point
 from dcp.position import FailoverLog
 
 A, B, C, UNKNOWN = 0xA, 0xB, 0xC, 0xF
@@ -57,7 +57,7 @@ def test_a_request_goes_on_or_back_to_where_it_should(
 
 
 def test_servers_up_to_5_1_roll_back_where_the_start_equals_the_purge_seqno() -> None:
-    assert rollback_point(resume(180, C, 150, 200, {}), LOG, HIGH, 180, Rules(purge_window=True)) == 0
+    assert rollback_point(resume(180, C, 150, 200, {}), LOG, HIGH, 180, RollbackRules(purge_window=True)) == 0
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_servers_of_3_0_compare_a_snapshot_as_it_was_announced(
     # As protocol documents of that time say: at the end of a branch it is fine; a snapshot beyond it goes back to
     # that end; one of which nothing came is fine; any other goes back to its own start.
     start, first, last = window
-    assert rollback_point(resume(start, vbuuid, first, last, {}), LOG, HIGH, 0, Rules(collapse=False)) == point
+    assert rollback_point(resume(start, vbuuid, first, last, {}), LOG, HIGH, 0, RollbackRules(collapse=False)) == point
 
 
 def test_servers_of_3_0_know_no_purge() -> None:
-    assert rollback_point(resume(150, C, 150, 150, {}), LOG, HIGH, 180, Rules(purge=False)) is None
+    assert rollback_point(resume(150, C, 150, 150, {}), LOG, HIGH, 180, RollbackRules(purge=False)) is None
 
 
 seqnos = st.integers(0, 400)

@@ -8,26 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.embedded.store import JOURNAL, Item, SystemItem, Vbucket
+from dcp.embedded.store import JOURNAL, StoredItem, SystemItem, VbucketStore
 from dcp.position import FailoverLog
 from dcp.wire.memcached import VbucketState
 
 CHANGES = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from(["mutation", "deletion"])))
 
 
-def vbucket() -> Vbucket:
-    return Vbucket(7, VbucketState.ACTIVE, FailoverLog.of([(1, 0)]))
+def vbucket() -> VbucketStore:
+    return VbucketStore(7, VbucketState.ACTIVE, FailoverLog.of([(1, 0)]))
 
 
-def filled(changes: list[tuple[bytes, str]]) -> tuple[Vbucket, list[Item]]:
-    items = [Item(event, 2 * n + 1, key, delete_time=n) for n, (key, event) in enumerate(changes)]
+def filled(changes: list[tuple[bytes, str]]) -> tuple[VbucketStore, list[StoredItem]]:
+    items = [StoredItem(event, 2 * n + 1, key, delete_time=n) for n, (key, event) in enumerate(changes)]
     vb = vbucket()
     for item in items:
         vb.put(item)
     return vb, items
 
 
-def latest(items: list[Item], after: int, until: int) -> list[Item]:
+def latest(items: list[StoredItem], after: int, until: int) -> list[StoredItem]:
     """The last version of each key, of those that are in the range still."""
     last = {item.key: item for item in items}
     return [item for item in items if last[item.key] is item and after < item.seqno <= until]
@@ -46,7 +46,7 @@ def test_what_is_read_is_the_latest_version_of_each_key_in_order(changes: list[t
 @given(CHANGES, st.integers(0, 40))
 def test_writes_that_are_taken_back_have_never_been(changes: list[tuple[bytes, str]], count: int) -> None:
     vb, items = filled(changes)
-    vb.take_back(count)
+    vb.undo_writes(count)
     kept = items[: max(0, len(items) - count)]
     expected, _ = filled(changes[: len(kept)])
     assert vb.since(0) == expected.since(0) == latest(kept, 0, 1000)
@@ -62,16 +62,16 @@ def test_many_items_at_once_are_the_same_as_one_by_one() -> None:
 
 
 def test_the_last_of_many_items_can_be_taken_back() -> None:
-    items = [Item("mutation", n, b"%d" % n) for n in range(1, JOURNAL + 11)]
+    items = [StoredItem("mutation", n, b"%d" % n) for n in range(1, JOURNAL + 11)]
     vb = vbucket()
     vb.extend(items)
     assert vb.last_writes == items[10:]
-    vb.take_back(JOURNAL)
+    vb.undo_writes(JOURNAL)
     assert vb.since(0) == items[:10]
 
 
-@pytest.mark.parametrize("change", [lambda vb: vb.drop(0), lambda vb: vb.purge()])
-def test_what_a_drop_or_a_purge_has_forgotten_does_not_come_back(change: Callable[[Vbucket], object]) -> None:
+@pytest.mark.parametrize("change", [lambda vb: vb.drop_collection(0), lambda vb: vb.purge()])
+def test_what_a_drop_or_a_purge_has_forgotten_does_not_come_back(change: Callable[[VbucketStore], object]) -> None:
     vb, _ = filled([(b"a", "deletion"), (b"b", "mutation")])
     change(vb)
     assert vb.last_writes == []
@@ -92,7 +92,7 @@ def test_a_purge_forgets_tombstones_but_the_last_item_and_says_up_to_where(
 def test_a_copy_goes_its_own_way() -> None:
     vb, _ = filled([(b"a", "mutation")])
     other = vb.copy(VbucketState.REPLICA)
-    vb.put(Item("mutation", 9, b"b"))
+    vb.put(StoredItem("mutation", 9, b"b"))
     assert (len(vb), len(other), other.high_seqno, other.state) == (2, 1, 1, VbucketState.REPLICA)
 
 
@@ -106,4 +106,4 @@ def test_the_drop_of_a_collection_replaces_its_creation() -> None:
 def test_a_seqno_that_does_not_rise_is_refused() -> None:
     vb, _ = filled([(b"a", "mutation")])
     with pytest.raises(ValueError, match="vbucket 7: expected a seqno above 1, found 1"):
-        vb.put(Item("mutation", 1, b"b"))
+        vb.put(StoredItem("mutation", 1, b"b"))

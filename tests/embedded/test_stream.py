@@ -9,137 +9,139 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp import Frame
-from dcp.embedded.bucket import Bucket
-from dcp.embedded.store import Item, Vbucket
+from dcp.embedded.bucket import BucketStore
+from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
 from dcp.wire.framing import UNCOUNTED_HEAD
 from dcp.wire.memcached import Feature, Status, VbucketState
-from tests.embedded.talking import Consumer, bucket, filled, named
+from tests.embedded.raw_client import DcpClient, filled_bucket, make_bucket, summaries
 
 DISK, MEMORY, HISTORY = 0x06, 0x05, 0x36
 
 
-def put(vbucket: Vbucket, key: bytes, collection: int = 0, event: str = "mutation") -> None:
+def put(vbucket: VbucketStore, key: bytes, collection: int = 0, event: str = "mutation") -> None:
     seqno = vbucket.high_seqno + 1
-    vbucket.put(Item(event, seqno, key, cas=seqno, collection_id=collection))
+    vbucket.put(StoredItem(event, seqno, key, cas=seqno, collection_id=collection))
 
 
 # Where a stream begins and ends.
 
 
 def test_a_stream_goes_on_with_what_is_written_later() -> None:
-    made, vbucket = filled(2)
-    consumer = Consumer(made)
-    assert named(consumer.stream()) == [("marker", 0, 2, MEMORY), ("mutation", 1), ("mutation", 2)]
+    made, vbucket = filled_bucket(2)
+    consumer = DcpClient(made)
+    assert summaries(consumer.stream()) == [("marker", 0, 2, MEMORY), ("mutation", 1), ("mutation", 2)]
     put(vbucket, b"a")
     put(vbucket, b"a")
-    assert named(consumer.hear()) == [("marker", 4, 4, 0x01), ("mutation", 4)]
+    assert summaries(consumer.receive()) == [("marker", 4, 4, 0x01), ("mutation", 4)]
 
 
 def test_from_latest_begins_with_what_comes_next() -> None:
-    made, vbucket = filled(3)
-    consumer = Consumer(made)
+    made, vbucket = filled_bucket(3)
+    consumer = DcpClient(made)
     assert consumer.stream(flags=StreamFlag.FROM_LATEST) == []
     put(vbucket, b"next")
-    assert named(consumer.hear()) == [("marker", 3, 4, MEMORY), ("mutation", 4)]
+    assert summaries(consumer.receive()) == [("marker", 3, 4, MEMORY), ("mutation", 4)]
 
 
 def test_to_latest_ends_at_what_there_was() -> None:
-    made, _ = filled(3)
-    frames = Consumer(made).stream(flags=StreamFlag.TO_LATEST)
-    assert named(frames) == [("marker", 0, 3, MEMORY), *(("mutation", n) for n in (1, 2, 3)), ("end", StreamEnd.OK)]
+    made, _ = filled_bucket(3)
+    frames = DcpClient(made).stream(flags=StreamFlag.TO_LATEST)
+    assert summaries(frames) == [("marker", 0, 3, MEMORY), *(("mutation", n) for n in (1, 2, 3)), ("end", StreamEnd.OK)]
 
 
 def test_to_latest_from_where_it_ends_ends_at_once() -> None:
-    made, vbucket = filled(3)
+    made, vbucket = filled_bucket(3)
     flags = StreamFlag.TO_LATEST
-    assert named(Consumer(made).stream(3, vbuuid=vbucket.log.newest.vbuuid, flags=flags)) == [("end", StreamEnd.OK)]
+    assert summaries(DcpClient(made).stream(3, vbuuid=vbucket.log.newest.vbuuid, flags=flags)) == [
+        ("end", StreamEnd.OK)
+    ]
 
 
 def test_disk_only_is_what_is_persisted_in_one_snapshot_of_the_disk() -> None:
-    made, vbucket = filled(4)
+    made, vbucket = filled_bucket(4)
     vbucket.persisted_seqno = 3
-    frames = Consumer(made).stream(flags=StreamFlag.DISK_ONLY)
-    assert named(frames) == [("marker", 0, 3, DISK), *(("mutation", n) for n in (1, 2, 3)), ("end", StreamEnd.OK)]
+    frames = DcpClient(made).stream(flags=StreamFlag.DISK_ONLY)
+    assert summaries(frames) == [("marker", 0, 3, DISK), *(("mutation", n) for n in (1, 2, 3)), ("end", StreamEnd.OK)]
 
 
 def test_an_end_inside_a_snapshot_is_rounded_up() -> None:
-    made, _ = filled(4)
-    assert named(Consumer(made).stream(0, 2))[-2:] == [("mutation", 4), ("end", StreamEnd.OK)]
+    made, _ = filled_bucket(4)
+    assert summaries(DcpClient(made).stream(0, 2))[-2:] == [("mutation", 4), ("end", StreamEnd.OK)]
 
 
 def test_a_resume_inside_a_snapshot_begins_where_that_began() -> None:
-    made, vbucket = filled(4)
-    frames = Consumer(made).stream(3, vbuuid=vbucket.log.newest.vbuuid, window=(2, 4))
-    assert named(frames) == [("marker", 2, 4, MEMORY), ("mutation", 4)]
+    made, vbucket = filled_bucket(4)
+    frames = DcpClient(made).stream(3, vbuuid=vbucket.log.newest.vbuuid, window=(2, 4))
+    assert summaries(frames) == [("marker", 2, 4, MEMORY), ("mutation", 4)]
 
 
 def test_what_left_memory_comes_from_disk_and_the_rest_from_memory() -> None:
-    made, vbucket = filled(2)
-    vbucket.leave_memory()
-    consumer = Consumer(made)
-    assert named(consumer.stream())[0] == ("marker", 0, 2, DISK)
+    made, vbucket = filled_bucket(2)
+    vbucket.evict_checkpoint()
+    consumer = DcpClient(made)
+    assert summaries(consumer.stream())[0] == ("marker", 0, 2, DISK)
     put(vbucket, b"a")
-    assert named(consumer.hear())[0] == ("marker", 3, 3, MEMORY)
+    assert summaries(consumer.receive())[0] == ("marker", 3, 3, MEMORY)
 
 
 def test_a_checkpoint_that_the_disk_has_shown_is_not_announced_again() -> None:
-    made, vbucket = filled(2)
-    vbucket.leave_memory()
+    made, vbucket = filled_bucket(2)
+    vbucket.evict_checkpoint()
     put(vbucket, b"a")
     put(vbucket, b"b")
-    consumer = Consumer(made)
-    assert named(consumer.stream())[0] == ("marker", 0, 4, DISK)
+    consumer = DcpClient(made)
+    assert summaries(consumer.stream())[0] == ("marker", 0, 4, DISK)
     put(vbucket, b"c")
-    assert named(consumer.hear())[0] == ("marker", 5, 5, MEMORY)
+    assert summaries(consumer.receive())[0] == ("marker", 5, 5, MEMORY)
 
 
 @pytest.mark.parametrize("disk", [False, True])
 def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool) -> None:
-    made, vbucket = filled(2)
-    consumer = Consumer(made)
+    made, vbucket = filled_bucket(2)
+    consumer = DcpClient(made)
     consumer.stream()
     put(vbucket, b"key1", event="deletion")
     put(vbucket, b"last")
     vbucket.purge()
     if disk:
-        vbucket.leave_memory()
-    assert named(consumer.hear()) == [("end", StreamEnd.ROLLBACK)]
+        vbucket.evict_checkpoint()
+    assert summaries(consumer.receive()) == [("end", StreamEnd.ROLLBACK)]
 
 
 def test_writes_that_are_taken_back_end_the_streams_that_had_them() -> None:
-    made, vbucket = filled(3)
-    consumer = Consumer(made, controls={"connection_buffer_size": "100"})
-    vbucket.take_back(1)
+    made, vbucket = filled_bucket(3)
+    consumer = DcpClient(made, controls={"connection_buffer_size": "100"})
+    vbucket.undo_writes(1)
     consumer.stream()
-    vbucket.take_back(1)
+    vbucket.undo_writes(1)
     consumer.acknowledge(1000)
-    assert named(consumer.hear()) == [("end", StreamEnd.ROLLBACK)]
+    assert summaries(consumer.receive()) == [("end", StreamEnd.ROLLBACK)]
 
 
 @pytest.mark.parametrize("state", [VbucketState.DEAD, VbucketState.REPLICA, VbucketState.PENDING])
 def test_a_change_of_state_ends_the_stream(state: VbucketState) -> None:
-    made, vbucket = filled(2)
-    consumer = Consumer(made)
+    made, vbucket = filled_bucket(2)
+    consumer = DcpClient(made)
     consumer.stream()
     put(vbucket, b"unsent")
     vbucket.state = state
-    assert named(consumer.hear()) == [("end", StreamEnd.STATE_CHANGED)]
-    assert consumer.hear() == []
+    assert summaries(consumer.receive()) == [("end", StreamEnd.STATE_CHANGED)]
+    assert consumer.receive() == []
 
 
 def test_deletions_can_be_left_out_of_the_first_backfill_only() -> None:
-    made, vbucket = filled(2)
+    made, vbucket = filled_bucket(2)
     put(vbucket, b"key1", event="deletion")
-    vbucket.leave_memory()
-    consumer = Consumer(bucket_of(made, "8.5"), flags=OpenFlag.PRODUCER | OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL)
-    assert named(consumer.stream()) == [("marker", 0, 3, DISK), ("mutation", 2), ("seqno_advanced", 3)]
+    vbucket.evict_checkpoint()
+    consumer = DcpClient(bucket_of(made, "8.5"), flags=OpenFlag.PRODUCER | OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL)
+    assert summaries(consumer.stream()) == [("marker", 0, 3, DISK), ("mutation", 2), ("seqno_advanced", 3)]
     put(vbucket, b"key2", event="deletion")
-    assert named(consumer.hear())[-1] == ("deletion", 4)
+    assert summaries(consumer.receive())[-1] == ("deletion", 4)
 
 
-def bucket_of(made: Bucket, version: str) -> Bucket:
-    made.generation = type(made.generation).of(version)
+def bucket_of(made: BucketStore, version: str) -> BucketStore:
+    made.release = type(made.release).of(version)
     return made
 
 
@@ -147,19 +149,19 @@ def bucket_of(made: Bucket, version: str) -> Bucket:
 
 
 def test_a_marker_of_version_2_2_says_up_to_where_tombstones_were_purged() -> None:
-    made, vbucket = filled(2)
+    made, vbucket = filled_bucket(2)
     put(vbucket, b"key1", event="deletion")
     put(vbucket, b"last")
     vbucket.purge()
-    vbucket.leave_memory()
-    marker = Consumer(made, controls={"max_marker_version": "2.2"}).stream()[0]
+    vbucket.evict_checkpoint()
+    marker = DcpClient(made, controls={"max_marker_version": "2.2"}).stream()[0]
     assert (marker.fields["version"], marker.fields["purge_seqno"]) == (2, 3)
     assert (marker.fields["snapshot_end"], marker.fields["flags"]) == (4, DISK)
 
 
 def test_a_marker_for_sync_replication_says_what_is_visible() -> None:
-    made, _ = filled(2)
-    marker = Consumer(made, controls={"enable_sync_writes": "true", "consumer_name": "replica"}).stream()[0]
+    made, _ = filled_bucket(2)
+    marker = DcpClient(made, controls={"enable_sync_writes": "true", "consumer_name": "replica"}).stream()[0]
     assert marker.fields == {
         "version": 0,
         "snapshot_start": 0,
@@ -171,23 +173,23 @@ def test_a_marker_for_sync_replication_says_what_is_visible() -> None:
 
 
 def test_a_change_stream_has_every_version_in_one_snapshot() -> None:
-    made = bucket(history=True)
+    made = make_bucket(history=True)
     vbucket = made.active(0)
     for _ in range(3):
         put(vbucket, b"same")
-    vbucket.leave_memory()
-    consumer = Consumer(made, controls={"change_streams": "true"})
+    vbucket.evict_checkpoint()
+    consumer = DcpClient(made, controls={"change_streams": "true"})
     versions = [("mutation", n) for n in (1, 2, 3)]
-    assert named(consumer.stream()) == [("marker", 0, 3, HISTORY), *versions]
-    assert named(Consumer(made, name=b"other").stream()) == [("marker", 0, 3, DISK), ("mutation", 3)]
+    assert summaries(consumer.stream()) == [("marker", 0, 3, HISTORY), *versions]
+    assert summaries(DcpClient(made, name=b"other").stream()) == [("marker", 0, 3, DISK), ("mutation", 3)]
 
 
 # Collections.
 
 
-def with_collections() -> tuple[Bucket, Vbucket, int, int, int]:
+def with_collections() -> tuple[BucketStore, VbucketStore, int, int, int]:
     """A bucket with scope s, collections a and b in it: their ids, at seqnos 1 to 3."""
-    made = bucket()
+    made = make_bucket()
     made.change_manifest(*made.manifest.create_scope("s"))
     for name in ("a", "b"):
         made.change_manifest(*made.manifest.create_collection("s", name))
@@ -204,59 +206,59 @@ def test_a_filter_advances_over_what_is_not_for_it() -> None:
     made, vbucket, _, a, b = with_collections()
     put(vbucket, b"x", a)
     put(vbucket, b"x", b)
-    consumer = Consumer(made)
-    shown = named(consumer.stream(chosen={"collections": ids(a)}))
+    consumer = DcpClient(made)
+    shown = summaries(consumer.stream(chosen={"collections": ids(a)}))
     assert shown == [("marker", 0, 5, MEMORY), ("system_event", 2), ("mutation", 4), ("seqno_advanced", 5)]
     put(vbucket, b"y", b)
-    assert named(consumer.hear()) == [("marker", 6, 6, 0x01), ("seqno_advanced", 6)]
+    assert summaries(consumer.receive()) == [("marker", 6, 6, 0x01), ("seqno_advanced", 6)]
 
 
 def test_a_stream_whose_last_collection_goes_ends_with_its_drop() -> None:
     made, _, _, a, b = with_collections()
-    consumer = Consumer(made)
+    consumer = DcpClient(made)
     consumer.stream(chosen={"collections": ids(a, b)})
     made.change_manifest(*made.manifest.drop_collection("s", "a"))
-    assert named(consumer.hear()) == [("marker", 4, 4, 0x01), ("system_event", 4)]
+    assert summaries(consumer.receive()) == [("marker", 4, 4, 0x01), ("system_event", 4)]
     made.change_manifest(*made.manifest.drop_collection("s", "b"))
-    assert named(consumer.hear())[1:] == [("system_event", 5), ("end", StreamEnd.FILTER_EMPTY)]
+    assert summaries(consumer.receive())[1:] == [("system_event", 5), ("end", StreamEnd.FILTER_EMPTY)]
 
 
 def test_a_scope_takes_in_what_is_created_in_it_and_ends_when_it_goes() -> None:
     made, vbucket, scope, _, _ = with_collections()
-    consumer = Consumer(made)
+    consumer = DcpClient(made)
     events = [("system_event", n) for n in (1, 2, 3)]
-    assert named(consumer.stream(chosen={"scope": f"{scope:x}"})) == [("marker", 0, 3, MEMORY), *events]
+    assert summaries(consumer.stream(chosen={"scope": f"{scope:x}"})) == [("marker", 0, 3, MEMORY), *events]
     made.change_manifest(*made.manifest.create_collection("s", "c"))
     made.change_manifest(*made.manifest.create_collection("_default", "elsewhere"))
     c = made.manifest.collection("s", "c").id
     put(vbucket, b"x", c)
     put(vbucket, b"x", made.manifest.collection("_default", "elsewhere").id)
-    shown = named(consumer.hear())
+    shown = summaries(consumer.receive())
     assert shown == [("marker", 4, 7, 0x01), ("system_event", 4), ("mutation", 6), ("seqno_advanced", 7)]
     made.change_manifest(*made.manifest.drop_scope("s"))
-    shown = named(consumer.hear())
+    shown = summaries(consumer.receive())
     assert shown[1:] == [("system_event", n) for n in (8, 9, 10, 11)] + [("end", StreamEnd.FILTER_EMPTY)]
 
 
 def test_a_client_without_collections_is_told_nothing_but_documents_of_the_default_one() -> None:
     made, vbucket, _, a, _ = with_collections()
-    consumer = Consumer(made, features=())
+    consumer = DcpClient(made, features=())
     assert consumer.stream() == []
     put(vbucket, b"x", a)
     put(vbucket, b"y")
     put(vbucket, b"z", a)
-    assert named(consumer.hear()) == [("marker", 0, 5, MEMORY), ("mutation", 5)]
+    assert summaries(consumer.receive()) == [("marker", 0, 5, MEMORY), ("mutation", 5)]
     made.change_manifest(*made.manifest.drop_collection("_default", "_default"))
-    assert named(consumer.hear()) == [("end", StreamEnd.OK)]
+    assert summaries(consumer.receive()) == [("end", StreamEnd.OK)]
 
 
 def out_of_order(control: str, last: int) -> list[Any]:
     made, vbucket, _, a, b = with_collections()
     for key, collection in ((b"z", a), (b"y", a), (b"x", last or b)):
         put(vbucket, key, collection)
-    vbucket.leave_memory()
-    consumer = Consumer(made, controls={"enable_out_of_order_snapshots": control})
-    return named(consumer.stream(chosen={"collections": ids(a)}))
+    vbucket.evict_checkpoint()
+    consumer = DcpClient(made, controls={"enable_out_of_order_snapshots": control})
+    return summaries(consumer.stream(chosen={"collections": ids(a)}))
 
 
 def test_a_collection_from_disk_may_come_out_of_order() -> None:
@@ -272,38 +274,42 @@ def test_a_snapshot_out_of_order_can_say_how_far_it_reaches() -> None:
 def test_after_a_snapshot_out_of_order_come_ordinary_ones() -> None:
     made, vbucket, _, a, _ = with_collections()
     put(vbucket, b"x", a)
-    vbucket.leave_memory()
-    consumer = Consumer(made, controls={"enable_out_of_order_snapshots": "true"})
+    vbucket.evict_checkpoint()
+    consumer = DcpClient(made, controls={"enable_out_of_order_snapshots": "true"})
     consumer.stream(chosen={"collections": ids(a)})
     put(vbucket, b"w", a)
-    assert [frame.name for frame in consumer.hear()] == ["snapshot_marker", "mutation"]
+    assert [frame.name for frame in consumer.receive()] == ["snapshot_marker", "mutation"]
 
 
 # Stream ids.
 
 
 def test_streams_with_ids_share_a_vbucket_and_end_each_for_itself() -> None:
-    made, vbucket = filled(1)
-    consumer = Consumer(made, controls={"enable_stream_id": "true", "send_stream_end_on_client_close_stream": "true"})
+    made, vbucket = filled_bucket(1)
+    consumer = DcpClient(made, controls={"enable_stream_id": "true", "send_stream_end_on_client_close_stream": "true"})
     for sid in (1, 2):
         assert {frame.stream_id for frame in consumer.stream(chosen={"sid": sid})} == {sid}
-    assert consumer.refused(chosen={"sid": 2}).status == Status.KEY_EEXISTS
-    assert consumer.refused().status == consumer.refused(chosen={"sid": 0}).status == Status.DCP_STREAM_ID_INVALID
-    assert consumer.close().status == consumer.close(sid=3).status == Status.DCP_STREAM_ID_INVALID
-    assert consumer.close(sid=1).status == Status.SUCCESS
+    assert consumer.refused_stream(chosen={"sid": 2}).status == Status.KEY_EEXISTS
+    assert (
+        consumer.refused_stream().status
+        == consumer.refused_stream(chosen={"sid": 0}).status
+        == Status.DCP_STREAM_ID_INVALID
+    )
+    assert consumer.close_stream().status == consumer.close_stream(sid=3).status == Status.DCP_STREAM_ID_INVALID
+    assert consumer.close_stream(sid=1).status == Status.SUCCESS
     put(vbucket, b"x")
-    assert {frame.stream_id for frame in consumer.hear()} == {2}
+    assert {frame.stream_id for frame in consumer.receive()} == {2}
 
 
 @pytest.mark.parametrize(("flags", "extras", "counted"), [(0x01, 18, 3), (0x21, 21, 0)])
 def test_only_deletions_with_times_do_not_count_their_stream_id(flags: int, extras: int, counted: int) -> None:
-    made, vbucket = filled(1)
+    made, vbucket = filled_bucket(1)
     put(vbucket, b"key1", event="deletion")
-    consumer = Consumer(made, flags=OpenFlag(flags), controls={"enable_stream_id": "true"})
+    consumer = DcpClient(made, flags=OpenFlag(flags), controls={"enable_stream_id": "true"})
     frames = consumer.stream(chosen={"sid": 5})
-    assert named(frames)[-1] == ("deletion", 2)
+    assert summaries(frames)[-1] == ("deletion", 2)
     assert frames[-1].stream_id == 5
-    raw = consumer.said[-(24 + 3 + extras + len(b"\0key1")) :]
+    raw = consumer.received[-(24 + 3 + extras + len(b"\0key1")) :]
     assert (raw[0], raw[1], raw[2], raw[4], raw[24]) == (0x08, 0x58, counted, extras, UNCOUNTED_HEAD)
 
 
@@ -325,20 +331,20 @@ STEPS = st.lists(
 def test_whenever_it_listens_a_consumer_ends_with_what_there_is(
     steps: list[Any], chosen: tuple[int, ...] | None, collections: bool, version: str
 ) -> None:
-    made = bucket(version)
+    made = make_bucket(version)
     made.change_manifest(*made.manifest.create_collection("_default", "one"))
     made.change_manifest(*made.manifest.create_collection("_default", "two"))
     numbers = [0, *(made.manifest.collection("_default", name).id for name in ("one", "two"))]
     vbucket = made.active(0)
     features = {Feature.COLLECTIONS} if collections else set()
-    consumer = Consumer(made, features=features)
+    consumer = DcpClient(made, features=features)
     wanted = {numbers[n] for n in chosen} if chosen and collections else None
     frames = consumer.stream(chosen={"collections": ids(*wanted)} if wanted else None)
     for step in [*steps, ("hear",)]:
         if step[0] == "hear":
-            frames += consumer.hear()
+            frames += consumer.receive()
         elif step[0] == "disk":
-            vbucket.leave_memory()
+            vbucket.evict_checkpoint()
         else:
             put(vbucket, step[1], numbers[step[2]], step[0])
     wanted = wanted or (set(numbers) if collections else {0})
@@ -346,7 +352,7 @@ def test_whenever_it_listens_a_consumer_ends_with_what_there_is(
     check_snapshots(frames, complete=version != "6.6")
     changes = [frame for frame in frames if frame.name in ("mutation", "deletion")]
     heard = {frame.key: (frame.name, frame.fields["seqno"], frame.cas) for frame in changes}
-    stored = [item for item in vbucket if isinstance(item, Item) and item.collection_id in wanted]
+    stored = [item for item in vbucket if isinstance(item, StoredItem) and item.collection_id in wanted]
     assert sorted(heard.values(), key=lambda one: one[1]) == [(item.event, item.seqno, item.cas) for item in stored]
 
 

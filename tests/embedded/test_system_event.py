@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dcp.embedded.store import SystemItem
 from dcp.embedded.system_event import flatbuffer, system_event
 from dcp.wire.dcp import SystemEvent
-from tests.embedded.talking import Consumer, bucket
+from tests.embedded.raw_client import DcpClient, make_bucket
 
 _TYPES: dict[str, Any] = {
     "Q": numbers.Uint64Flags,
@@ -76,12 +76,12 @@ def test_an_event_has_its_slots(event: SystemEvent, codes: str, content: list[An
 
 
 def test_a_connection_gets_all_of_its_events_so_once_it_asked() -> None:
-    made = bucket()
+    made = make_bucket()
     made.change_manifest(*made.manifest.create_scope("s"))
     made.change_manifest(*made.manifest.create_collection("s", "c"))
     made.change_manifest(*made.manifest.drop_scope("s"))
-    asked = Consumer(made, controls={"flatbuffers_system_events": "true"}).stream()
-    plain = Consumer(made, name=b"other").stream()
+    asked = DcpClient(made, controls={"flatbuffers_system_events": "true"}).stream()
+    plain = DcpClient(made, name=b"other").stream()
     assert [frame.fields.get("version") for frame in asked[1:]] == [2, 2]
     assert [frame.body()["manifest_uid"] for frame in asked[1:]] == [2, 3]
     assert [frame.fields.get("version") for frame in plain[1:]] == [0, 0]

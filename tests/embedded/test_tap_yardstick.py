@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from dcp.embedded.bucket import Bucket
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.bucket import BucketStore
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.handlers import HANDLERS
-from dcp.embedded.release import Generation
-from dcp.embedded.store import Item
+from dcp.embedded.release import Release
+from dcp.embedded.store import StoredItem
 from dcp.wire.frame import Frame, decode
 from dcp.wire.tap import TapFlag, TapOpaque
 from tests.conformance import TRANSCRIPTS, Document, cut, transcript
@@ -53,9 +53,9 @@ class Replay:
         self.backfilled = next(
             (i for i, frame in enumerate(self.recorded) if frame.fields.get("code") == TapOpaque.CLOSE_BACKFILL), 0
         )
-        generation = Generation.of(".".join(path.parent.name.split(".")[:2]))
-        self.bucket = Bucket("default", vbuckets=8, generation=generation, clock=lambda: NOW)
-        self.talk = Conversation(self.bucket, self.bucket.nodes[0], HANDLERS)
+        release = Release.of(".".join(path.parent.name.split(".")[:2]))
+        self.bucket = BucketStore("default", vbuckets=8, release=release, clock=lambda: NOW)
+        self.connection = ServerConnection(self.bucket, self.bucket.nodes[0], HANDLERS)
         self.written: set[tuple[int, bytes, int]] = set()
         self.fill()
 
@@ -79,7 +79,7 @@ class Replay:
     def place_checkpoints(self) -> None:
         """What a server sends again behind the backfill is in its open checkpoint."""
         for vbucket in self.bucket.actives():
-            vbucket.leave_memory()
+            vbucket.evict_checkpoint()
         behind = self.recorded[self.backfilled :] if self.backfilled else []
         for frame in reversed(behind):
             vbucket = self.bucket.active(frame.vbucket)
@@ -109,7 +109,7 @@ class Replay:
 
     def put(self, document: Document, rev_seqno: int) -> None:
         vbucket = self.bucket.active(document.vbucket)
-        item = Item(
+        item = StoredItem(
             "deletion" if document.deleted else "mutation",
             vbucket.high_seqno + 1,
             document.key,
@@ -127,7 +127,7 @@ class Replay:
         if position <= self.backfilled and self.backfilled:
             return
         if self.recorded[position].name == "tap_checkpoint_end":
-            self.bucket.active(self.recorded[position].vbucket).leave_memory()
+            self.bucket.active(self.recorded[position].vbucket).evict_checkpoint()
         for frame in self.recorded[position:]:
             if position and frame.name == "tap_checkpoint_end" and frame is not self.recorded[position]:
                 return
@@ -148,10 +148,10 @@ class Replay:
         for direction, size, milliseconds in self.raw["timeline"]:
             now = milliseconds / 1000
             if direction == "client":
-                self.talk.receive(client[:size], now)
+                self.connection.receive(client[:size], now)
                 client = client[size:]
             elif direction == "server":
-                self.talk.tick(now)
+                self.connection.tick(now)
                 due += size
                 while due > 0:
                     raw = self.say(len(ours), now)
@@ -165,8 +165,8 @@ class Replay:
         """One frame: a window lets no more out."""
         if position < len(self.recorded) and (is_row(self.recorded[position]) or "end" in self.recorded[position].name):
             self.write_for(position)
-        self.talk.out.window, self.talk.out.outstanding = 1, 0
-        return b"".join(bytes(part) for part in self.talk.send(now))
+        self.connection.out.window, self.connection.out.outstanding = 1, 0
+        return b"".join(bytes(part) for part in self.connection.send(now))
 
     def alike(self, position: int, frame: Frame) -> Frame:
         """A frame without what is a matter of chance."""
@@ -207,9 +207,9 @@ def test_the_frames_are_those_of_the_recorded_server(path: Path) -> None:
 @pytest.mark.parametrize("path", LED_AGAIN, ids=name_of)
 def test_the_connection_closes_when_the_recorded_server_closed_it(path: Path) -> None:
     replay, _, _ = replayed(path)
-    replay.talk.out.window = 0
-    replay.talk.send(100.0)
-    assert replay.talk.closing is any(direction == "server_close" for direction, _, _ in replay.raw["timeline"])
+    replay.connection.out.window = 0
+    replay.connection.send(100.0)
+    assert replay.connection.closing is any(direction == "server_close" for direction, _, _ in replay.raw["timeline"])
 
 
 def test_so_many_conversations_are_the_same() -> None:

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_our_own_client_gets_in(authority: Authority, tmp_path: Path) -> None:
         cluster.load(100)
         certificate = {"cert_path": str(tmp_path / "client.pem"), "key_path": str(tmp_path / "client.key")}
         without_name = cluster.tls_url.partition("://")[0] + "://" + cluster.tls_url.rpartition("@")[2]
-        trust = {"ca_cert_path": cluster.ca_file}
+        trust: dict[str, Any] = {"ca_cert_path": cluster.ca_file}
         for url, options in ((cluster.url, {}), (cluster.tls_url, trust), (without_name, trust | certificate)):
             with dcp.connect(url, **options) as client:
                 keys = [key for batch in client.stream(end="now") for key in batch.to_arrow()["key"].to_pylist()]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dcp.embedded import topology
-from dcp.embedded.bucket import NOBODY, Bucket
-from dcp.embedded.store import JOURNAL, Item, Vbucket
+from dcp.embedded.bucket import NOBODY, BucketStore
+from dcp.embedded.store import JOURNAL, StoredItem, VbucketStore
 from dcp.errors import LocalProtocolError
 from dcp.wire.dcp import SystemEvent
 from dcp.wire.memcached import VbucketState
@@ -19,19 +19,19 @@ from dcp.wire.memcached import VbucketState
 KEYS = [b"key-%d" % n for n in range(12)]
 
 
-def bucket(nodes: int = 3, replicas: int = 1, vbuckets: int = 8) -> Bucket:
-    return Bucket("b", nodes=nodes, vbuckets=vbuckets, replicas=replicas, clock=lambda: 1000.0, seed=1)
+def bucket(nodes: int = 3, replicas: int = 1, vbuckets: int = 8) -> BucketStore:
+    return BucketStore("b", nodes=nodes, vbuckets=vbuckets, replicas=replicas, clock=lambda: 1000.0, seed=1)
 
 
-def fill(made: Bucket, count: int) -> list[Item]:
+def fill(made: BucketStore, count: int) -> list[StoredItem]:
     return [made.store(b"key-%d" % n, b"%d" % n) for n in range(count)]
 
 
-def contents(copy: Vbucket) -> dict[bytes, bytes]:
-    return {item.key: item.value for item in copy if isinstance(item, Item) and item.alive}
+def contents(copy: VbucketStore) -> dict[bytes, bytes]:
+    return {item.key: item.value for item in copy if isinstance(item, StoredItem) and item.alive}
 
 
-def documents(made: Bucket) -> dict[bytes, bytes]:
+def documents(made: BucketStore) -> dict[bytes, bytes]:
     return {key: value for copy in made.actives() for key, value in contents(copy).items()}
 
 
@@ -165,7 +165,7 @@ def test_a_failover_loses_exactly_the_last_writes_of_the_node(lose: int) -> None
 @pytest.mark.parametrize(("lose", "kept"), [(None, 7), (0, 10), (1, 9), (5, 5)])
 def test_what_replicas_lag_behind_is_lost_unless_it_is_said_how_much(lose: int | None, kept: int) -> None:
     made = bucket(nodes=2, vbuckets=1)
-    made.set_lag(3)
+    made.set_replica_lag(3)
     fill(made, 10)
     topology.failover(made, 0, lose)
     assert documents(made) == {b"key-%d" % n: b"%d" % n for n in range(kept)}
@@ -186,7 +186,7 @@ def test_a_vbucket_that_forgot_its_last_writes_bounds_those_of_the_others() -> N
     fill(made, 40)
     forgetful = made.active(0)
     last = forgetful.last_cas
-    forgetful.drop(99)
+    forgetful.drop_collection(99)
     newer = [copy for n in (0, 2) for copy in [made.active(n)] for item in copy.last_writes if item.cas > last]
     with pytest.raises(LocalProtocolError, match=f"at most {len(newer)} writes"):
         topology.failover(made, 0, len(newer) + 1)
@@ -208,7 +208,7 @@ def test_without_a_replica_a_vbucket_waits_for_its_node() -> None:
 
 def test_collections_that_change_while_nobody_has_a_vbucket_are_another_history() -> None:
     made = bucket(nodes=2, vbuckets=1)
-    made.set_lag(1)
+    made.set_replica_lag(1)
     fill(made, 2)
     known = made.active(0).log.newest
     topology.crash(made, 1)
@@ -231,7 +231,7 @@ def test_a_vbucket_that_is_made_anew_knows_the_collections() -> None:
     fresh = [copy for copy in made.actives() if not contents(copy)]
     assert fresh
     for copy in fresh:
-        assert [item.event_id for item in copy if not isinstance(item, Item)] == [
+        assert [item.event_id for item in copy if not isinstance(item, StoredItem)] == [
             SystemEvent.SCOPE_CREATE,
             SystemEvent.COLLECTION_BEGIN,
         ]
@@ -239,7 +239,7 @@ def test_a_vbucket_that_is_made_anew_knows_the_collections() -> None:
 
 def test_a_promotion_loses_what_the_replica_has_not() -> None:
     made = bucket(nodes=2, vbuckets=1)
-    made.set_lag(2)
+    made.set_replica_lag(2)
     fill(made, 5)
     topology.promote(made, 0, 1)
     assert made.owners == [[1, 0]]
@@ -266,14 +266,14 @@ Step = tuple[Callable[..., object], tuple[int, ...]]
 MISTAKES: list[tuple[list[Step], str]] = [
     ([(topology.failover, (9,))], "node: expected 0 to 2, found 9"),
     ([(topology.failover, (0, -1))], "lose: expected at least 0"),
-    ([(topology.recover, (0,))], "node 0: it is there already"),
-    ([(topology.move, (0, 0))], "vbucket 0: node 0 has the active copy already"),
+    ([(topology.recover, (0,))], "node 0: expected a node that is down, found it up"),
+    ([(topology.move, (0, 0))], "vbucket 0: expected another node than its owner, found 0"),
     ([(topology.move, (8, 0))], "vbucket: expected 0 to 7, found 8"),
-    ([(topology.crash, (1,)), (topology.crash, (1,))], "node 1: it is not there"),
+    ([(topology.crash, (1,)), (topology.crash, (1,))], "node 1: expected a node that is up, found it down"),
     ([(topology.crash, (1,)), (topology.rebalance_in, ())], "node 1: it is down; recover it"),
-    ([(topology.failover, (1,)), (topology.failover, (1,))], "node 1: it has no vbuckets"),
+    ([(topology.failover, (1,)), (topology.failover, (1,))], "node 1: expected a node with vbuckets, found none"),
     ([(topology.rebalance_out, (n,)) for n in range(3)], "node 2: the last node cannot leave"),
-    ([(Bucket.set_lag, (-1,))], "lag: expected at least 0"),
+    ([(BucketStore.set_replica_lag, (-1,))], "lag: expected at least 0"),
 ]
 
 
@@ -292,7 +292,9 @@ def test_the_pager_lets_expire_what_is_due() -> None:
     made.store(b"old", b"1", expiry=1000)
     made.store(b"new", b"1", expiry=1001)
     assert made.expire_due() == 1
-    assert [item.event for copy in made.actives() for item in copy if isinstance(item, Item)].count("expiration") == 1
+    assert [item.event for copy in made.actives() for item in copy if isinstance(item, StoredItem)].count(
+        "expiration"
+    ) == 1
     assert documents(made) == {b"new": b"1"}
 
 

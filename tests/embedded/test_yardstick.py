@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dcp.embedded.bucket import NOBODY, Bucket
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.bucket import NOBODY, BucketStore
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.handlers import HANDLERS
-from dcp.embedded.release import Generation
-from dcp.embedded.store import Item, SystemItem
+from dcp.embedded.release import Release
+from dcp.embedded.store import StoredItem, SystemItem
 from dcp.embedded.users import Privilege, User
 from dcp.wire.dcp import StreamEnd, SystemEvent
 from dcp.wire.frame import Frame, encode, read_frame
@@ -89,15 +89,15 @@ class Rerun:
     """A recorded conversation, with an embedded node as the server."""
 
     def __init__(self, talk: Transcript) -> None:
-        self.talk = talk
+        self.transcript = talk
         self.server = said(talk, "server")
         self.client = said(talk, "client")
         self.sent: list[bytes] = []
         # How many bytes of streams had been sent when a turn of the client came.
         self.paces: list[tuple[int, int]] = []
         self.items = items_of(talk)
-        generation = Generation.of(VERSIONS[talk.version])
-        self.bucket = Bucket(bucket_of(talk), vbuckets=64, generation=generation, clock=lambda: 0)
+        release = Release.of(VERSIONS[talk.version])
+        self.bucket = BucketStore(bucket_of(talk), vbuckets=64, release=release, clock=lambda: 0)
         self.node = self.bucket.nodes[0]
         for number, log in logs_of(talk).items():
             self.node.vbuckets[number].log = log
@@ -106,7 +106,7 @@ class Rerun:
             self.bucket.owners[number] = [NOBODY]
         self._fill()
         self._advance()
-        self.conversation = Conversation(self.bucket, self.node, HANDLERS, users=USERS)
+        self.connection = ServerConnection(self.bucket, self.node, HANDLERS, users=USERS)
 
     # What was stored when.
 
@@ -121,17 +121,17 @@ class Rerun:
             elif self._when(opening) - answered[opening.frame.opaque] < SOON:
                 self._store(opening.frame)
             if opening is None or opening.frame.name == "oso_snapshot":
-                self.node.vbuckets[number].leave_memory()
+                self.node.vbuckets[number].evict_checkpoint()
 
     def _advance(self) -> None:
         """Let the vbuckets be as far as the server said."""
-        for told in seqnos_of(self.talk):
+        for told in seqnos_of(self.transcript):
             for number in self.node.vbuckets.keys() - told:
                 del self.node.vbuckets[number]
                 self.bucket.owners[number] = [NOBODY]
             for number, seqno in told.items():
                 if seqno > self.node.vbuckets[number].high_seqno:
-                    self.node.vbuckets[number].put(Item("mutation", seqno, b"last"))
+                    self.node.vbuckets[number].put(StoredItem("mutation", seqno, b"last"))
 
     def _openings(self) -> dict[int, Said | None]:
         """What the first snapshot of each vbucket begins with."""
@@ -147,7 +147,7 @@ class Rerun:
         return max(int(one.frame.fields.get("seqno", 0)) for one in self.server[:end])
 
     def _when(self, one: Said) -> float:
-        return self.talk.timeline[one.turn].when
+        return self.transcript.timeline[one.turn].when
 
     def _store(self, marker: Frame) -> None:
         """Put what a snapshot ends with, where the snapshot shows it: on disk, or in memory."""
@@ -155,7 +155,7 @@ class Rerun:
         new = vbucket.high_seqno < end_of(marker)
         self._put(marker.vbucket, end_of(marker))
         if is_from_disk(marker):
-            vbucket.leave_memory()
+            vbucket.evict_checkpoint()
         elif new and begins_checkpoint(marker):
             vbucket.checkpoint_start = int(marker.fields["snapshot_start"])
 
@@ -167,18 +167,18 @@ class Rerun:
                 continue
             vbucket.put(item)
             if isinstance(item, SystemItem) and item.event_id == SystemEvent.COLLECTION_END:
-                vbucket.drop(item.collection_id or 0)
+                vbucket.drop_collection(item.collection_id or 0)
         if any(isinstance(item, SystemItem) for item in items):
             self.bucket.manifest = manifest_of(items)
 
     # The conversation.
 
     def run(self) -> None:
-        for number, turn in enumerate(self.talk.timeline):
+        for number, turn in enumerate(self.transcript.timeline):
             if turn.side == "client":
                 self.paces.append((number, counted(self.sent)))
                 data = b"".join(one.raw for one in self.client if one.turn == number)
-                self.conversation.receive(data, turn.when)
+                self.connection.receive(data, turn.when)
                 self._drain(turn.when)
             for one in self.server:
                 if one.turn == number:
@@ -196,13 +196,13 @@ class Rerun:
 
     def _wait_for_noop(self, now: float) -> None:
         """Let it be due. Servers count whole seconds, and what came together has the time of the first."""
-        due = self.conversation.due()
+        due = self.connection.due()
         assert due is not None
         assert abs(due - now) < _A_SECOND_OR_SO
-        self.conversation.tick(due)
+        self.connection.tick(due)
 
     def _drain(self, now: float) -> None:
-        while parts := self.conversation.send(now):
+        while parts := self.connection.send(now):
             self.sent.extend(cut(b"".join(bytes(part) for part in parts)))
 
 
@@ -250,10 +250,10 @@ def test_the_node_says_what_the_server_said(path: Path) -> None:
     ours = by_stream(rerun.sent)
     assert recorded.keys() == ours.keys()
     for stream, frames in recorded.items():
-        sent = ours[stream][: len(frames)] if rerun.talk.id == ENDS_EARLY else ours[stream]
+        sent = ours[stream][: len(frames)] if rerun.transcript.id == ENDS_EARLY else ours[stream]
         assert shown(sent) == shown(frames)
         assert sent == frames
-    assert rerun.conversation.closing == any(turn.side == "server_close" for turn in rerun.talk.timeline)
+    assert rerun.connection.closing == any(turn.side == "server_close" for turn in rerun.transcript.timeline)
 
 
 def shown(raws: list[bytes]) -> list[str]:

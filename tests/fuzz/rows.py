@@ -102,7 +102,7 @@ class Decoded:
 
     cells: dict[str, list[Any]] = field(default_factory=dict)
     controls: list[tuple[int, dcp.Frame]] = field(default_factory=list)
-    counted: int = 0
+    flow_bytes: int = 0
     rows: int = 0
     error: str = ""
     offset: int = 0
@@ -115,7 +115,7 @@ class Decoded:
             assert len(cells) == batch.num_rows, name
             self.cells.setdefault(name, []).extend(cells)
         self.rows += batch.num_rows
-        self.counted += batch.counted
+        self.flow_bytes += batch.flow_bytes
 
 
 def cells_of(batch: dcp.Batch) -> dict[str, list[Any]]:
@@ -209,7 +209,7 @@ class Expected:
     def _control(self, frame: dcp.Frame, raw: bytes, *, counts: bool) -> None:
         self.decoded.controls.append((self.decoded.rows, frame))
         if counts and raw[0] in (0x80, 0x08):
-            self.decoded.counted += len(raw)
+            self.decoded.flow_bytes += len(raw)
 
     def _act(self, frame: dcp.Frame, message: Message) -> None:
         whose = (frame.opaque, frame.vbucket, _stream_id(frame) or 0)
@@ -268,7 +268,7 @@ class Expected:
             self.decoded.cells[name].append(_signed(cell) if column.format == "l" and cell is not None else cell)
         self.decoded.rows += 1
         if raw[0] in (0x80, 0x08):
-            self.decoded.counted += len(raw)
+            self.decoded.flow_bytes += len(raw)
 
     def _event(self, message: Message) -> int | str:
         if self.options.types == "plain":
@@ -315,7 +315,7 @@ def _opened(value: bytes, datatype: int, options: Options, mapped: bool) -> tupl
                 if mapped:
                     return rest, [(name.decode(), text.decode()) for name, text in pairs], ""
             except (dcp.DcpError, UnicodeDecodeError):
-                raise dcp.DcpError("xattrs: not a sound section") from None
+                raise dcp.DcpError("xattrs: not a valid section") from None
             return rest, body[: len(body) - len(rest)], ""
     except dcp.DcpError as error:
         if options.errors == "raise":
@@ -324,7 +324,7 @@ def _opened(value: bytes, datatype: int, options: Options, mapped: bool) -> tupl
     return body, None, ""
 
 
-_UNSOUND = "snappy: not a sound block"
+_UNSOUND = "snappy: not a valid block"
 
 
 def inflate(block: bytes, most: int) -> bytes:

@@ -117,7 +117,7 @@ def codec(data: bytes) -> None:
             full = decoder._advance(max_rows, max_bytes)
             for row, _, offset, counted, raw in decoder._controls():
                 assert 0 <= row <= decoder.rows
-                assert 0 <= counted <= decoder.counted
+                assert 0 <= counted <= decoder.flow_bytes
                 assert stream.startswith(raw, offset)
             if not (full or decoder.rows) and flags & 7:
                 continue
@@ -151,7 +151,7 @@ def decoder(data: bytes) -> None:
     assert not whole.error.endswith(": None")
     assert whole.controls == pieces.controls
     assert whole.cells == pieces.cells or not whole.rows
-    assert whole.counted == pieces.counted
+    assert whole.flow_bytes == pieces.flow_bytes
 
 
 def decode_whole(options: Options, stream: bytes) -> Decoded:
@@ -209,7 +209,7 @@ def _drain(decoder: dcp.Decoder, decoded: Decoded, max_rows: int | None, max_byt
             decoded.error, decoded.offset = str(error), error.offset
             return
         if not batch.num_rows and not batch.controls:
-            assert not batch.counted
+            assert not batch.flow_bytes
             return
         decoded.add(batch)
 
@@ -234,7 +234,7 @@ def rows(data: bytes) -> None:
     assert decoded.rows == expected.rows
     for name in expected.cells if expected.rows else ():
         assert decoded.cells[name] == expected.cells[name], name
-    assert decoded.counted == expected.counted
+    assert decoded.flow_bytes == expected.flow_bytes
 
 
 def arrow(data: bytes) -> None:

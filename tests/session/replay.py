@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import dcp
-from dcp.position import FailoverLog, StreamPosition
-from dcp.progress import Progress
+from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.events import Event
 from dcp.session.handshake import Agreement
 from dcp.session.session import Session
-from dcp.session.stream import Stream
+from dcp.session.stream import ConsumerStream
 from dcp.wire.dcp import OpenFlag, OsoSnapshot, StreamFlag
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Kind
 from dcp.wire.memcached import FEATURES, Feature, Status
 from tests.conformance import Transcript, cut
+from tests.session.shaking import ready_session
 
 ROWS = frozenset(["mutation", "deletion", "expiration", "prepare", "commit", "abort"])
 COLUMNS = ["event", "vbucket", "seqno", "key", "collection_id", "stream_id"]
@@ -38,7 +38,7 @@ class Request:
     position: StreamPosition
     # Whether our position says what the recorded one did.
     faithful: bool
-    stream: Stream | None = None
+    stream: ConsumerStream | None = None
     asked: bytes = b""
     model: Progress | None = None
     outcome: list[str] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Replay:
         def decoder(collections: bool) -> dcp.Decoder:
             return dcp.Decoder(columns=COLUMNS, collections=collections, inflate=inflate)
 
-        session = Session.agreed(self.agreement, decoder, 0.0)
+        session = ready_session(self.agreement, decoder)
         data = b""
         for step in self.steps:
             if step.request is not None or step.closes is not None:
@@ -149,7 +149,7 @@ class Replay:
             Progress(request.position),
             end=int(fields["end_seqno"]),
             flags=StreamFlag(int(fields["flags"])),
-            chosen=request.frame.body() if request.frame.value else None,
+            stream_filter=request.frame.body() if request.frame.value else None,
         )
         request.asked = session.outgoing()
         return data
@@ -177,8 +177,8 @@ class Replay:
         delivery = session.take()
         for row in delivery.batch.to_arrow().to_pylist():
             self.rows.append((row["event"], row["vbucket"], row["seqno"], row["key"], row["stream_id"]))
-        session.processed(delivery.counted)
-        self.counted += delivery.counted
+        session.processed(delivery.flow_bytes)
+        self.counted += delivery.flow_bytes
 
     # ------------------------------------------------------------------ the slow model
 

@@ -1,10 +1,10 @@
-"""A server that is asked one thing at a time, and answers as it is told to."""
+"""Sessions for tests: ready ones without a handshake, and a server that answers handshakes as it is told to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import dcp
 from dcp.session.events import Event
@@ -19,14 +19,29 @@ MANY = 1 << 30
 PASSWORD = "correct horse battery"
 WISHES = ConnectionSettings("test", "travel", Credentials("alice", PASSWORD), tls=True)
 
+AnySession = TypeVar("AnySession", bound=Session)
 Said = Status | bytes | tuple[Status, bytes]
 
 
 def decoder(collections: bool) -> dcp.Decoder:
+    """Return the decoder that most tests use."""
     return dcp.Decoder(collections=collections)
 
 
+def ready_session(agreement: Agreement, decoder: Callable[[bool], dcp.Decoder]) -> Session:
+    """Return a session whose handshake ended with this agreement."""
+    return made_ready(Session(ConnectionSettings("", "", collections=agreement.collections), decoder, 0.0), agreement)
+
+
+def made_ready(session: AnySession, agreement: Agreement) -> AnySession:
+    """End the handshake of a new session with this agreement."""
+    session.outgoing()
+    session.agreement = agreement
+    return session
+
+
 def hear(session: Session, data: bytes, now: float = 0.0) -> list[Event]:
+    """Pass bytes of the node to a session, and return its events."""
     events: list[Event] = []
     while data:
         with session.buffer() as room:
@@ -38,7 +53,7 @@ def hear(session: Session, data: bytes, now: float = 0.0) -> list[Event]:
 
 
 class Peer:
-    """Takes everything, but for `said`: by the name of a command, or of a control."""
+    """A server that accepts everything, except for `said`: an answer by the name of a command or control."""
 
     def __init__(self, said: Mapping[str, Said] | None = None) -> None:
         self.said: dict[str, Said] = {"sasl_list_mechs": b"SCRAM-SHA512 PLAIN", "get_cluster_config": b"{}"}
@@ -64,7 +79,7 @@ class Peer:
 
 
 def shake(peer: Peer, **wishes: Any) -> tuple[Session, Agreement]:
-    """The session when it is ready. Raises what the handshake raises."""
+    """Return a session after its handshake. Raises what the handshake raises."""
     session = Session(replace(WISHES, **wishes), decoder, 0.0)
     while session.agreement is None:
         (asked,) = dcp.decode(session.outgoing())

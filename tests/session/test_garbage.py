@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp.errors import DcpError, RemoteProtocolError, ServerError
-from dcp.progress import Progress
+from dcp.position import Progress
 from dcp.session.session import Session
-from dcp.session.stream import Stream
+from dcp.session.stream import ConsumerStream
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from tests.conformance import TRANSCRIPTS, cut, transcript
 from tests.session.replay import Replay, with_opaque
-from tests.session.shaking import MANY, WISHES, Peer, decoder
+from tests.session.shaking import MANY, WISHES, Peer, decoder, ready_session
 from tests.session.test_replay import STREAMED
 
 SMALL = [path for path in STREAMED if path.stat().st_size < 12_000]
@@ -72,11 +72,11 @@ def survive(session: Session, data: bytes, chunk: int) -> DcpError | None:
             _, full = session.received(count, 0.0, 7, MANY)
             while full:
                 delivery = session.take()
-                for mark in delivery.marks.values():
+                for mark in delivery.positions.values():
                     assert mark.position.vbucket < 1 << 16
-                session.processed(delivery.counted)
+                session.processed(delivery.flow_bytes)
                 _, full = session.advance(7, MANY)
-        for mark in session.take().marks.values():
+        for mark in session.take().positions.values():
             assert mark.position.seqno >= 0
     except DcpError as error:
         return error
@@ -87,14 +87,14 @@ def survive(session: Session, data: bytes, chunk: int) -> DcpError | None:
 @given(st.sampled_from(SMALL), DAMAGES, st.sampled_from([1, 13, 1 << 20]))
 def test_damaged_conversations_end_in_documented_errors(path: object, damages: list[Damage], chunk: int) -> None:
     replay = Replay(transcript(next(one for one in SMALL if one == path)))
-    session = Session.agreed(replay.agreement, decoder, 0.0)
-    opened: dict[object, Stream] = {}
+    session = ready_session(replay.agreement, decoder)
+    opened: dict[object, ConsumerStream] = {}
     frames = []
     for step in replay.steps:
         if step.request is not None and (step.request.frame.vbucket, step.request.sid) not in opened:
             key = step.request.frame.vbucket, step.request.sid
             chosen = step.request.frame.body() if step.request.frame.value else None
-            opened[key] = session.open(Progress(step.request.position), chosen=chosen)
+            opened[key] = session.open(Progress(step.request.position), stream_filter=chosen)
         stream = None
         if step.whose is not None:
             stream = opened[step.whose.frame.vbucket, step.whose.sid]
@@ -148,5 +148,5 @@ def test_a_flood_of_strangers_takes_no_room() -> None:
     one = encode(Frame("seqno_advanced", Magic.REQUEST, 99, vbucket=9, fields={"seqno": 5}))
     for _ in range(300):
         assert survive(session, one * 100, 1 << 20) is None
-    assert session.strays == 30_000
-    assert not session._decoder.controls
+    assert session.stray_messages == 30_000
+    assert not session._decoder.new_controls

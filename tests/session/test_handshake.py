@@ -7,15 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 import dcp
-from dcp.embedded.bucket import Bucket
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.bucket import BucketStore
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.handlers import HANDLERS
-from dcp.embedded.release import Generation
+from dcp.embedded.release import Release
 from dcp.embedded.users import User
 from dcp.errors import AuthenticationError, DcpError, LocalProtocolError, RemoteProtocolError, ServerError
-from dcp.position import StreamPosition
-from dcp.progress import Progress
-from dcp.session.events import MapChanged, Ready
+from dcp.position import Progress, StreamPosition
+from dcp.session.events import MapChanged, SessionReady
 from dcp.session.handshake import ConnectionSettings
 from dcp.session.sasl import Credentials
 from dcp.session.session import Session
@@ -38,8 +37,8 @@ def released(version: str) -> tuple[int, ...]:
     "version", ["3.0", "4.0", "4.6", "5.0", "5.5", "6.0", "6.5", "6.6", "7.0", "7.2", "7.6", "8.0", "8.5"]
 )
 def test_every_generation_of_servers_is_agreed_with(version: str) -> None:
-    bucket = Bucket("travel", vbuckets=4, generation=Generation.of(version), clock=lambda: 1e9, seed=1)
-    talk = Conversation(bucket, bucket.nodes[0], HANDLERS, users={"alice": User("alice", PASSWORD)})
+    bucket = BucketStore("travel", vbuckets=4, release=Release.of(version), clock=lambda: 1e9, seed=1)
+    talk = ServerConnection(bucket, bucket.nodes[0], HANDLERS, users={"alice": User("alice", PASSWORD)})
     mechanism = None if released(version) >= (5, 0) else "PLAIN"
     wishes = ConnectionSettings("t", "travel", WISHES.credentials, mechanism, xattrs=True, values=False)
     session = Session(wishes, decoder, 0.0)
@@ -47,7 +46,7 @@ def test_every_generation_of_servers_is_agreed_with(version: str) -> None:
         talk.receive(session.outgoing(), 0.0)
         events = hear(session, b"".join(bytes(part) for part in talk.send(0.0)))
         session.take()
-        if any(isinstance(event, Ready) for event in events):
+        if any(isinstance(event, SessionReady) for event in events):
             break
     agreement = session.agreement
     assert agreement is not None
@@ -179,7 +178,7 @@ def test_an_optional_control_is_done_without(name: str, status: Status) -> None:
 def test_without_noops_there_is_no_deadline() -> None:
     session, agreement = shake(Peer({"enable_noop": Status.EINVAL}), collections=False)
     assert agreement.noop_interval is None
-    assert session.due() is None
+    assert session.deadline() is None
 
 
 ROLE = "data_dcp_reader"
@@ -188,16 +187,20 @@ REFUSED: list[tuple[dict[str, Said], type[DcpError], str]] = [
     ({"sasl_auth": Status.ETMPFAIL}, AuthenticationError, "cannot authenticate user 'alice' now"),
     ({"sasl_list_mechs": Status.UNKNOWN_COMMAND}, AuthenticationError, "server offers none.*sasl_mech_force=PLAIN"),
     ({"sasl_list_mechs": b"GSSAPI"}, AuthenticationError, "offers GSSAPI"),
-    ({"select_bucket": Status.KEY_ENOENT}, ServerError, "'travel': there is none of this name"),
-    ({"select_bucket": Status.EACCESS}, ServerError, f"'travel': there is none, or.*{ROLE}"),
+    ({"select_bucket": Status.KEY_ENOENT}, ServerError, "'travel': bucket not found; check"),
+    ({"select_bucket": Status.EACCESS}, ServerError, f"'travel': bucket not found, or.*{ROLE}"),
     ({"select_bucket": Status.ETMPFAIL}, ServerError, "'travel': refused .status 0x86"),
     ({"open": Status.EACCESS}, ServerError, ROLE),
-    ({"open": Status.NOT_SUPPORTED}, ServerError, "'travel' has no changes to stream"),
+    ({"open": Status.NOT_SUPPORTED}, ServerError, "'travel': buckets of its type do not support DCP"),
     ({"open": Status.EINVAL}, ServerError, "open of 'test': refused"),
     ({"open": (Status.ENOMEM, b'{"error":{"context":"full up"}}')}, ServerError, "full up"),
-    ({"enable_noop": Status.EINVAL}, ServerError, "enable_noop: refused, but no stream has collections or xattrs"),
+    (
+        {"enable_noop": Status.EINVAL},
+        ServerError,
+        "enable_noop: refused, but servers do not stream collections or xattrs",
+    ),
     ({"enable_noop": Status.ENOMEM}, ServerError, "control enable_noop: refused"),
-    ({"enable_stream_id": Status.EINVAL}, ServerError, "it takes 6.5"),
+    ({"enable_stream_id": Status.EINVAL}, ServerError, "need server 6.5"),
     ({"change_streams": Status.NOT_SUPPORTED}, ServerError, "keeps none"),
     ({"get_cluster_config": b"{no"}, RemoteProtocolError, "expected JSON"),
 ]
@@ -285,4 +288,4 @@ def test_an_answer_to_something_else_breaks_the_protocol() -> None:
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
     session = Session(WISHES, decoder, 100.0)
-    assert session.due() == 160.0
+    assert session.deadline() == 160.0

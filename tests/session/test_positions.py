@@ -30,4 +30,4 @@ def test_no_change_is_lost_or_comes_back() -> None:
     # Enough of everything happened for this to mean something.
     assert counts["rows"] > 20 * SCHEDULES
     assert counts["connections"] > 5 * SCHEDULES
-    assert counts["RolledBack"] > SCHEDULES // 2
+    assert counts["StreamRolledBack"] > SCHEDULES // 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dcp
-from dcp.session.events import Accepted, Ended, Refused, RolledBack
+from dcp.session.events import StreamAccepted, StreamEnded, StreamRefused, StreamRolledBack
 from dcp.wire.document import split_collection
 from dcp.wire.layout import Kind
 from dcp.wire.memcached import Feature
@@ -58,7 +58,7 @@ def test_a_session_hears_what_was_said(path: Path) -> None:
         replay = Replay(talk)
         session = replay.run(chunks())
         replay.model()
-        check(replay, session.strays)
+        check(replay, session.stray_messages)
         check_documents(path, replay)
 
 
@@ -75,10 +75,10 @@ def check(replay: Replay, strays: int) -> None:
         if request.faithful:
             assert request.asked == with_opaque(request.raw, stream.opaque)
         mine = [event for event in replay.events if getattr(event, "stream", None) is stream]
-        kinds = {"SUCCESS": Accepted, "ROLLBACK": RolledBack, "stream_end": Ended}
-        expected = [kinds.get(said, Refused) for said in request.outcome if said != "close_stream"]
+        kinds = {"SUCCESS": StreamAccepted, "ROLLBACK": StreamRolledBack, "stream_end": StreamEnded}
+        expected = [kinds.get(said, StreamRefused) for said in request.outcome if said != "close_stream"]
         assert [type(event) for event in mine] == expected
-        assert stream.ended == (expected[-1] is not Accepted)
+        assert stream.ended == (expected[-1] is not StreamAccepted)
     assert sum(outcomes.values()) == len(replay.events)
     # Answers to what another client asked besides.
     assert strays == sum(step.whose is None and frame.name != "dcp_noop" for frame, step in frames)

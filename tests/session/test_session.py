@@ -10,12 +10,11 @@ import pytest
 
 import dcp
 from dcp.errors import LocalProtocolError, RemoteProtocolError
-from dcp.position import FailoverLog, StreamPosition
-from dcp.progress import Progress
-from dcp.session.events import Accepted, Answered, Ended, Refused, RolledBack
+from dcp.position import FailoverLog, Progress, StreamPosition
+from dcp.session.events import CommandAnswered, StreamAccepted, StreamEnded, StreamRefused, StreamRolledBack
 from dcp.session.handshake import Agreement
 from dcp.session.session import Session
-from dcp.session.stream import Stream
+from dcp.session.stream import ConsumerStream
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd
 from dcp.wire.dcp_body import StreamFilter
@@ -23,7 +22,7 @@ from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
-from tests.session.shaking import MANY, decoder, hear
+from tests.session.shaking import MANY, decoder, hear, ready_session
 
 CLOSING = "send_stream_end_on_client_close_stream"
 AGREEMENT = Agreement(
@@ -37,37 +36,39 @@ LOG = FailoverLog.of([(0xB, 100), (0xA, 0)])
 
 
 def ready(agreement: Agreement = AGREEMENT) -> Session:
-    return Session.agreed(agreement, decoder, 0.0)
+    return ready_session(agreement, decoder)
 
 
-def message(stream: Stream, name: str, *, key: bytes = b"", **fields: Any) -> bytes:
+def message(stream: ConsumerStream, name: str, *, key: bytes = b"", **fields: Any) -> bytes:
     magic = Magic.REQUEST if stream.stream_id is None else Magic.FRAMED_REQUEST
     infos = () if stream.stream_id is None else (stream_id(stream.stream_id),)
     return encode(Frame(name, magic, stream.opaque, vbucket=stream.vbucket, fields=fields, key=key, frame_info=infos))
 
 
-def row(stream: Stream, seqno: int) -> bytes:
+def row(stream: ConsumerStream, seqno: int) -> bytes:
     rest = {"rev_seqno": 1, "flags": 0, "expiry": 0, "lock_time": 0, "nru": 0}
     return message(stream, "mutation", key=b"\0k", seqno=seqno, **rest)
 
 
-def marker(stream: Stream, start: int, end: int, **more: int) -> bytes:
+def marker(stream: ConsumerStream, start: int, end: int, **more: int) -> bytes:
     window = {"snapshot_start": start, "snapshot_end": end, "flags": int(MarkerFlag.MEMORY)}
     return message(stream, "snapshot_marker", key=b"", **window, **more)
 
 
-def answer(stream: Stream, status: Status = Status.SUCCESS, value: bytes = b"", **fields: int) -> bytes:
+def answer(stream: ConsumerStream, status: Status = Status.SUCCESS, value: bytes = b"", **fields: int) -> bytes:
     said = value or (FAILOVER_LOG.encode(LOG) if status is Status.SUCCESS else b"")
     return encode(Frame("stream_request", Magic.RESPONSE, stream.opaque, status=int(status), fields=fields, value=said))
 
 
-def streaming(agreement: Agreement = AGREEMENT, seqno: int = 0, sid: int | None = None) -> tuple[Session, Stream]:
+def streaming(
+    agreement: Agreement = AGREEMENT, seqno: int = 0, sid: int | None = None
+) -> tuple[Session, ConsumerStream]:
     session = ready(agreement)
     chosen = None if sid is None else StreamFilter(sid=sid)
     position = StreamPosition(7, 0xA if seqno else 0, seqno, seqno, seqno, purge_seqno=5)
-    stream = session.open(Progress(position), chosen=chosen)
+    stream = session.open(Progress(position), stream_filter=chosen)
     session.outgoing()
-    assert [type(event) for event in hear(session, answer(stream))] == [Accepted]
+    assert [type(event) for event in hear(session, answer(stream))] == [StreamAccepted]
     return session, stream
 
 
@@ -80,7 +81,7 @@ def told(session: Session) -> list[tuple[str, dict[str, Any]]]:
 
 def test_answers_that_a_node_waits_for_come_first() -> None:
     session, stream = streaming()
-    session.ask("get_failover_log", vbucket=7)
+    session.send_command("get_failover_log", vbucket=7)
     noops = [encode(Frame("dcp_noop", Magic.REQUEST, opaque)) for opaque in (11, 12)]
     hear(session, noops[0] + marker(stream, 0, 9) + row(stream, 1) + noops[1])
     out = dcp.decode(session.outgoing())
@@ -92,23 +93,23 @@ def test_what_is_processed_is_given_back_of_every_message_that_counts() -> None:
     session, stream = streaming(replace(AGREEMENT, window=1 << 20))
     counted = marker(stream, 0, 5) + row(stream, 1) + message(stream, "seqno_advanced", seqno=5)
     counted += marker(stream, 91, 95) + row(stream, 95) + message(stream, "stream_end", reason=0)
-    stray = Stream(4711, Progress(StreamPosition(9)))
+    stray = ConsumerStream(4711, Progress(StreamPosition(9)))
     counted += message(stray, "seqno_advanced", seqno=5)
     hear(session, counted + encode(Frame("dcp_noop", Magic.REQUEST, 1)))
     delivery = session.take()
-    session.processed(delivery.counted)
-    assert session.strays == 1
+    session.processed(delivery.flow_bytes)
+    assert session.stray_messages == 1
     session.outgoing()
-    session.give_back()
+    session.acknowledge()
     assert told(session) == [("buffer_ack", {"bytes": len(counted)})]
-    session.give_back()
+    session.acknowledge()
     assert told(session) == []
 
 
 def test_a_quarter_of_the_window_is_given_back_at_once() -> None:
     session, stream = streaming()
     hear(session, marker(stream, 0, 90) + row(stream, 1))
-    counted = session.take().counted
+    counted = session.take().flow_bytes
     session.processed(249 - counted)
     assert told(session) == []
     session.processed(counted)
@@ -123,24 +124,24 @@ def test_messages_without_rows_take_no_room_and_need_no_consumer() -> None:
         hear(session, marker(stream, n, n + 1) + message(stream, "seqno_advanced", seqno=n + 1))
         given_back += sum(fields["bytes"] for _, fields in told(session))
     assert 200 * 76 - 250 <= given_back <= 200 * 76
-    assert session.news
+    assert session.has_updates
     delivery = session.take()
     assert not delivery.batch.controls
-    assert delivery.marks[7, None].position.seqno == 200
+    assert delivery.positions[7, None].position.seqno == 200
 
 
 def test_the_node_counts_as_gone_after_two_intervals() -> None:
     session, stream = streaming()
-    assert session.due() == 240.0
+    assert session.deadline() == 240.0
     hear(session, marker(stream, 0, 9), now=50.0)
-    assert session.due() == 290.0
+    assert session.deadline() == 290.0
 
 
 def test_a_known_purge_is_told_where_servers_understand_it() -> None:
     position = StreamPosition(7, 0xA, 50, 50, 50, purge_seqno=44)
     for controls, expected in ((AGREEMENT.controls, None), (AGREEMENT.controls | {"max_marker_version"}, 44)):
         session = ready(replace(AGREEMENT, controls=controls))
-        session.open(Progress(position), chosen=StreamFilter(collections=(8,)))
+        session.open(Progress(position), stream_filter=StreamFilter(collections=(8,)))
         (asked,) = dcp.decode(session.outgoing())
         assert asked.body() == StreamFilter(collections=(8,), purge_seqno=expected)
 
@@ -153,7 +154,7 @@ def test_only_what_can_be_asked_for_is() -> None:
     with pytest.raises(LocalProtocolError, match="vbucket 7: expected one stream at a time"):
         session.open(Progress(StreamPosition(7)))
     with pytest.raises(LocalProtocolError, match="stream id"):
-        session.open(Progress(StreamPosition(8)), chosen=StreamFilter(sid=3))
+        session.open(Progress(StreamPosition(8)), stream_filter=StreamFilter(sid=3))
     with pytest.raises(LocalProtocolError, match="stream id"):
         ready(WITH_IDS).open(Progress(StreamPosition(8)))
     assert dcp.decode(session.outgoing()) == []
@@ -161,14 +162,14 @@ def test_only_what_can_be_asked_for_is() -> None:
 
 def test_refusals_and_rollbacks_end_a_request() -> None:
     session = ready()
-    for status, kind in ((Status.ETMPFAIL, Refused), (Status.NOT_MY_VBUCKET, Refused)):
+    for status, kind in ((Status.ETMPFAIL, StreamRefused), (Status.NOT_MY_VBUCKET, StreamRefused)):
         stream = session.open(Progress(StreamPosition(7)))
         (event,) = hear(session, answer(stream, status, b"{not json"))
         assert isinstance(event, kind)
         assert (event.status, stream.ended) == (status, True)
     stream = session.open(Progress(StreamPosition(7, 0xA, 50, 40, 60)))
     (event,) = hear(session, answer(stream, Status.ROLLBACK, rollback_seqno=30))
-    assert isinstance(event, RolledBack)
+    assert isinstance(event, StreamRolledBack)
     assert (event.seqno, event.stream.position.seqno) == (30, 50)
 
 
@@ -176,11 +177,11 @@ def test_a_second_answer_and_answers_to_nothing_are_counted_and_dropped() -> Non
     session, stream = streaming()
     hear(session, marker(stream, 0, 9) + row(stream, 4))
     assert hear(session, answer(stream) + answer(stream, Status.ROLLBACK, rollback_seqno=0)) == []
-    opaque = session.ask("get_failover_log", vbucket=7)
+    opaque = session.send_command("get_failover_log", vbucket=7)
     said = encode(Frame("get_failover_log", Magic.RESPONSE, opaque, value=FAILOVER_LOG.encode(LOG)))
-    assert [type(event) for event in hear(session, said + said)] == [Answered]
-    assert session.strays == 3
-    assert session.take().marks[7, None].position.seqno == 4
+    assert [type(event) for event in hear(session, said + said)] == [CommandAnswered]
+    assert session.stray_messages == 3
+    assert session.take().positions[7, None].position.seqno == 4
 
 
 def test_a_closed_stream_ends_when_the_server_says_so() -> None:
@@ -189,7 +190,7 @@ def test_a_closed_stream_ends_when_the_server_says_so() -> None:
     closed = encode(Frame("close_stream", Magic.RESPONSE, stream.opaque))
     assert hear(session, marker(stream, 0, 9) + row(stream, 1) + closed) == []
     (event,) = hear(session, message(stream, "stream_end", reason=int(StreamEnd.CLOSED)))
-    assert isinstance(event, Ended)
+    assert isinstance(event, StreamEnded)
     assert (event.reason, session.streams) == (StreamEnd.CLOSED, {})
 
 
@@ -199,20 +200,20 @@ def test_where_it_says_no_more_it_ends_with_the_answer(controls: frozenset[str],
     session.close_stream(stream)
     said = marker(stream, 0, 9) + row(stream, 3)
     (event,) = hear(session, said + encode(Frame("close_stream", Magic.RESPONSE, stream.opaque, status=int(status))))
-    assert isinstance(event, Ended)
-    assert session.take().marks[7, None].position.seqno == 3
+    assert isinstance(event, StreamEnded)
+    assert session.take().positions[7, None].position.seqno == 3
     again = session.open(Progress(stream.position))
     assert again.opaque != stream.opaque
 
 
 def test_streams_of_one_vbucket_are_told_apart_by_their_ids() -> None:
     session = ready(WITH_IDS)
-    streams = [session.open(Progress(StreamPosition(7)), chosen=StreamFilter(sid=sid)) for sid in (1, 2)]
+    streams = [session.open(Progress(StreamPosition(7)), stream_filter=StreamFilter(sid=sid)) for sid in (1, 2)]
     assert streams[0].opaque != streams[1].opaque
     hear(session, b"".join(map(answer, streams)))
     hear(session, b"".join(marker(stream, 0, 50) for stream in streams))
     hear(session, row(streams[0], 10) + row(streams[1], 20) + row(streams[0], 11))
-    marks = session.take().marks
+    marks = session.take().positions
     assert {key: mark.position.seqno for key, mark in marks.items()} == {(7, 1): 11, (7, 2): 20}
     session.outgoing()
     session.close_stream(streams[1])
@@ -224,16 +225,16 @@ def test_out_of_order_no_position_moves_until_the_end() -> None:
     session, stream = streaming()
     begins, ends = (message(stream, "oso_snapshot", flags=int(flag)) for flag in OsoSnapshot)
     hear(session, begins + row(stream, 9) + row(stream, 2))
-    assert session.take().marks[7, None].position.seqno == 0
+    assert session.take().positions[7, None].position.seqno == 0
     hear(session, row(stream, 4) + message(stream, "seqno_advanced", seqno=12) + ends)
-    position = session.take().marks[7, None].position
+    position = session.take().positions[7, None].position
     assert (position.seqno, position.snapshot_start, position.snapshot_end) == (12, 12, 12)
 
 
 def test_both_markers_of_a_change_stream_are_one_snapshot() -> None:
     session, stream = streaming()
     hear(session, marker(stream, 0, 50) + row(stream, 10) + marker(stream, 0, 50) + row(stream, 20))
-    position = session.take().marks[7, None].position
+    position = session.take().positions[7, None].position
     assert (position.seqno, position.snapshot_start, position.snapshot_end) == (20, 0, 50)
 
 
@@ -258,7 +259,7 @@ def test_both_markers_of_a_change_stream_are_one_snapshot() -> None:
 def test_markers_of_every_version(more: dict[str, int], purge_seqno: int) -> None:
     session, stream = streaming(seqno=20)
     hear(session, marker(stream, 20, 50, **more) + row(stream, 30))
-    position = session.take().marks[7, None].position
+    position = session.take().positions[7, None].position
     assert (position.seqno, position.snapshot_start, position.snapshot_end) == (30, 20, 50)
     assert position.purge_seqno == purge_seqno
 
@@ -293,7 +294,7 @@ def breach(what: str) -> tuple[Session, bytes]:
         return session, message(stream, "seqno_advanced", seqno=1)
     hear(session, marker(stream, 0, 50) + row(stream, 10))
     session.take()
-    other = Stream(stream.opaque, Progress(StreamPosition(8)))
+    other = ConsumerStream(stream.opaque, Progress(StreamPosition(8)))
     return session, {
         "a row beyond the snapshot": row(stream, 51),
         "a row that was there": marker(stream, 0, 50) + row(stream, 9) + marker(stream, 0, 50),
@@ -310,7 +311,7 @@ def breach(what: str) -> tuple[Session, bytes]:
 def test_what_breaks_the_protocol_is_said_for_good(what: str) -> None:
     session, said = breach(what)
     hear(session, said)
-    if session.news:
+    if session.has_updates:
         # What came before it.
         with contextlib.suppress(RemoteProtocolError):
             session.take()
@@ -326,7 +327,7 @@ def test_what_came_before_is_delivered_first_and_nothing_behind() -> None:
     assert hear(session, marker(stream, 0, 50) + row(stream, 10) + bad + row(stream, 11) + end) == []
     delivery = session.take()
     assert delivery.batch.num_rows == 1
-    assert delivery.marks[7, None].position.seqno in (0, 10)
+    assert delivery.positions[7, None].position.seqno in (0, 10)
     with pytest.raises(RemoteProtocolError):
         session.take()
 
@@ -335,4 +336,4 @@ def test_opaques_go_round_without_meeting() -> None:
     session, stream = streaming()
     session._opaques = 0xFFFF_FFF0
     assert stream.opaque == 1
-    assert session.ask("get_failover_log", vbucket=1) == 2
+    assert session.send_command("get_failover_log", vbucket=1) == 2

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, ServerError
-from dcp.position import StreamPosition
-from dcp.progress import Progress
-from dcp.session.events import Accepted, Ended, MapChanged, Refused
+from dcp.position import Progress, StreamPosition
+from dcp.session.events import MapChanged, StreamAccepted, StreamEnded, StreamRefused
 from dcp.session.handshake import ConnectionSettings
-from dcp.session.legacy.tap import ONLY_CHANGES, TapSession, TapStream
+from dcp.session.legacy.tap import ONLY_CHANGES, TapConsumerStream, TapSession
 from dcp.wire.dcp import ENDLESS, StreamEnd
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
@@ -25,7 +24,9 @@ from tests.session.shaking import Peer, hear
 BEGIN, END = TapOpaque.INITIAL_VBUCKET_STREAM, TapOpaque.CLOSE_BACKFILL
 
 
-def ready(*vbuckets: int, end: int = ENDLESS, window: int = 0, **asks: Any) -> tuple[TapSession, list[TapStream]]:
+def ready(
+    *vbuckets: int, end: int = ENDLESS, window: int = 0, **asks: Any
+) -> tuple[TapSession, list[TapConsumerStream]]:
     """A session that has asked for vbuckets."""
     session = TapSession(
         ConnectionSettings("me", "b", window=window), lambda _: dcp.Decoder("tap", ["key"]), 0.0, **asks
@@ -35,7 +36,7 @@ def ready(*vbuckets: int, end: int = ENDLESS, window: int = 0, **asks: Any) -> t
         (asked,) = dcp.decode(session.outgoing())
         hear(session, peer.answer(asked))
     opened = (session.open(Progress(StreamPosition(number)), end=end) for number in vbuckets)
-    return session, [stream for stream in opened if isinstance(stream, TapStream)]
+    return session, [stream for stream in opened if isinstance(stream, TapConsumerStream)]
 
 
 def message(name: str, opaque: int, vbucket: int = 0, *, ttl: int = 255, key: bytes = b"", **fields: int) -> bytes:
@@ -84,9 +85,9 @@ def test_rows_are_acknowledged_when_the_consumer_is_done_with_them() -> None:
     hear(session, row(9))
     second = session.take()
     assert answers(session) == []
-    session.processed(first.counted)
+    session.processed(first.flow_bytes)
     assert answers(session) == [("deletion", 5, 0), ("deletion", 6, 0), ("tap_opaque", 8, 0)]
-    session.processed(second.counted)
+    session.processed(second.flow_bytes)
     assert answers(session) == [("deletion", 9, 0)]
 
 
@@ -94,11 +95,11 @@ def test_a_consumer_without_room_gets_them_again() -> None:
     session, _ = ready(0)
     session.outgoing()
     hear(session, opaque(4, BEGIN) + row(5))
-    session.processed(session.take().counted)
+    session.processed(session.take().flow_bytes)
     hear(session, row(6))
-    session.decline(session.take().counted)
+    session.decline(session.take().flow_bytes)
     hear(session, row(7))
-    session.processed(session.take().counted)
+    session.processed(session.take().flow_bytes)
     assert answers(session)[1:] == [("deletion", 5, 0), ("deletion", 6, Status.ETMPFAIL), ("deletion", 7, 0)]
 
 
@@ -106,9 +107,9 @@ def test_what_exists_ends_where_that_was_asked_for() -> None:
     session, (first, second) = ready(0, 1, end=1)
     session.outgoing()
     begun = hear(session, opaque(2, BEGIN) + opaque(4, BEGIN, 1))
-    assert [type(event) for event in begun] == [Accepted, Accepted]
+    assert [type(event) for event in begun] == [StreamAccepted, StreamAccepted]
     (end,) = hear(session, row(5) + opaque(6, END))
-    assert isinstance(end, Ended)
+    assert isinstance(end, StreamEnded)
     assert (end.stream, end.reason) == (first, StreamEnd.OK)
     assert (first.ended, second.ended) == (True, False)
 
@@ -117,7 +118,7 @@ def test_only_changes_begin_without_a_word() -> None:
     session, streams = ready(0, 1, date=ONLY_CHANGES)
     session.outgoing()
     events = hear(session, opaque(2, TapOpaque.ENABLE_AUTO_NACK))
-    assert [(type(event), getattr(event, "stream", None)) for event in events] == [(Accepted, s) for s in streams]
+    assert [(type(event), getattr(event, "stream", None)) for event in events] == [(StreamAccepted, s) for s in streams]
 
 
 NOOP = encode(Frame("noop", Magic.REQUEST), "tap")
@@ -128,7 +129,7 @@ def test_a_vbucket_that_is_not_announced_is_not_there(then: bytes) -> None:
     session, (_, second) = ready(0, 1)
     session.outgoing()
     hear(session, opaque(2, TapOpaque.ENABLE_AUTO_NACK) + opaque(4, BEGIN))
-    refused = next(event for event in hear(session, then) if isinstance(event, Refused))
+    refused = next(event for event in hear(session, then) if isinstance(event, StreamRefused))
     assert (refused.stream, refused.status) == (second, Status.NOT_MY_VBUCKET)
     assert second.ended
 
@@ -139,14 +140,14 @@ def test_a_sign_of_life_is_a_reason_to_look_at_the_map() -> None:
     hear(session, opaque(4, BEGIN))
     assert [type(event) for event in hear(session, NOOP)] == [MapChanged]
     hear(session, b"", 100.0)
-    assert session.due() == session.last_heard + 60
+    assert session.deadline() == session.last_heard + 60
 
 
 def test_a_connection_may_be_refused() -> None:
     session, streams = ready(0, 1)
     session.outgoing()
     events = hear(session, encode(Frame("tap_connect", Magic.RESPONSE, status=int(Status.NOT_SUPPORTED)), "tap"))
-    assert [(type(event), getattr(event, "status", None)) for event in events] == [(Refused, 0x83)] * 2
+    assert [(type(event), getattr(event, "status", None)) for event in events] == [(StreamRefused, 0x83)] * 2
     assert all(stream.ended for stream in streams)
 
 
@@ -159,7 +160,7 @@ def test_vbuckets_are_taken_over_only_by_who_asked_for_them(asked: bool) -> None
     events = hear(session, opaque(2, BEGIN) + states[0] + opaque(4, END) + states[1])
     expected = Status.SUCCESS if asked else Status.NOT_SUPPORTED
     assert [status for name, _, status in answers(session) if name == "tap_vbucket_set"] == [expected] * 2
-    assert [type(event) for event in events] == ([Accepted, Ended] if asked else [Accepted])
+    assert [type(event) for event in events] == ([StreamAccepted, StreamEnded] if asked else [StreamAccepted])
     assert stream.ended == asked
 
 
@@ -194,10 +195,10 @@ def test_its_owner_stops_reading_when_the_consumer_is_behind() -> None:
     session.outgoing()
     hear(session, opaque(2, BEGIN) + row(3) + row(4))
     delivery = session.take()
-    assert not session.hungry
-    assert session.due() is None
-    session.processed(delivery.counted)
-    assert session.hungry
+    assert not session.wants_bytes
+    assert session.deadline() is None
+    session.processed(delivery.flow_bytes)
+    assert session.wants_bytes
 
 
 PARTS = [opaque(2, BEGIN), row(3), row(4), opaque(6, END), row(7), message("tap_flush", 8), NOOP, b"\x80", b"\x81\x40"]
@@ -211,7 +212,7 @@ def test_only_documented_errors_come_of_anything(parts: list[bytes], size: int) 
     try:
         for at in range(0, len(data), size):
             hear(session, data[at : at + size])
-            session.processed(session.take().counted)
+            session.processed(session.take().flow_bytes)
             session.outgoing()
     except DcpError:
         return

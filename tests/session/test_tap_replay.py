@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 import dcp
-from dcp.position import StreamPosition
-from dcp.progress import Progress
-from dcp.session.events import Accepted, Ended, Event
+from dcp.position import Progress, StreamPosition
+from dcp.session.events import Event, StreamAccepted, StreamEnded
 from dcp.session.handshake import ConnectionSettings
-from dcp.session.legacy.tap import TapSession, TapStream
+from dcp.session.legacy.tap import TapConsumerStream, TapSession
 from dcp.wire.dcp import ENDLESS
 from dcp.wire.frame import encode
 from dcp.wire.memcached import Status
@@ -54,9 +53,9 @@ class Replay:
         self.rows: list[tuple[str, int, bytes, int, bytes]] = []
         self.sent = b""
 
-    def _open(self, vbucket: int) -> TapStream:
+    def _open(self, vbucket: int) -> TapConsumerStream:
         stream = self.session.open(Progress(StreamPosition(vbucket)), end=1 if self.dump else ENDLESS)
-        assert isinstance(stream, TapStream)
+        assert isinstance(stream, TapConsumerStream)
         return stream
 
     def run(self, chunks: Iterator[int]) -> None:
@@ -91,9 +90,9 @@ class Replay:
         self.rows += [(row["event"], row["vbucket"], row["key"], row["cas"], row["value"]) for row in found]
         status = max((self.statuses.get(row["opaque"], Status.SUCCESS) for row in found), default=Status.SUCCESS)
         if status and self._most_rows == 1:
-            self.session.decline(delivery.counted, status)
+            self.session.decline(delivery.flow_bytes, status)
         else:
-            self.session.processed(delivery.counted)
+            self.session.processed(delivery.flow_bytes)
         self.sent += self.session.outgoing()
 
 
@@ -114,10 +113,10 @@ def check(replay: Replay) -> None:
     answered = dcp.decode(replay.sent, "tap")[1:]
     assert [(frame.name, frame.opaque) for frame in answered] == [(frame.name, frame.opaque) for frame in asking]
     assert b"".join(encode(frame, "tap") for frame in answered) == replay.sent[-24 * len(answered) :] or not answered
-    assert replay.session.strays == 0
+    assert replay.session.stray_messages == 0
     for stream in replay.streams:
         mine = [type(event) for event in replay.events if getattr(event, "stream", None) is stream]
-        assert mine == ([Accepted, Ended] if replay.dump else [Accepted])
+        assert mine == ([StreamAccepted, StreamEnded] if replay.dump else [StreamAccepted])
         assert stream.ended == replay.dump
         last = [int(f.fields["checkpoint"]) for f in replay.said if f.name == "tap_checkpoint_start"]
         assert stream.checkpoint == (last[-1] if last else None)

@@ -8,23 +8,22 @@ from typing import Any
 import pytest
 
 import dcp
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.handlers import HANDLERS_OF
 from dcp.errors import LocalProtocolError, RemoteProtocolError, ServerError
-from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
-from dcp.progress import Progress
-from dcp.session.events import Accepted, Ended, Refused, RolledBack
+from dcp.position import UNKNOWN_END, FailoverLog, Progress, StreamPosition
+from dcp.session.events import StreamAccepted, StreamEnded, StreamRefused, StreamRolledBack
 from dcp.session.handshake import Agreement, ConnectionSettings
 from dcp.session.legacy.upr import UprSession
 from dcp.session.session import Session
-from dcp.session.stream import Stream
+from dcp.session.stream import ConsumerStream
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import StreamEnd
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
-from tests.session.shaking import Peer, hear
+from tests.session.shaking import Peer, hear, made_ready
 from tests.session.world import COLUMNS, World
 
 both = pytest.mark.parametrize("draft", ["upr1", "upr2"])
@@ -52,8 +51,10 @@ class UprWorld(World):
 
     def connect(self) -> None:
         self.count("connections")
-        self.talk = Conversation(self.bucket, self.bucket.nodes[self.active()], HANDLERS_OF[self.draft], self.draft)
-        self.session = UprSession.agreed(Agreement(), lambda _: dcp.Decoder(self.draft, columns=COLUMNS), 0.0)
+        self.talk = ServerConnection(self.bucket, self.bucket.nodes[self.active()], HANDLERS_OF[self.draft], self.draft)
+        self.session = made_ready(
+            UprSession(ConnectionSettings("", ""), lambda _: dcp.Decoder(self.draft, columns=COLUMNS), 0.0), Agreement()
+        )
 
 
 @both
@@ -73,7 +74,7 @@ def test_no_change_is_lost_or_comes_back(draft: str) -> None:
         counts.update(world.counts)
     # Enough of everything happened for this to mean something.
     assert counts["rows"] > 20 * SCHEDULES
-    assert counts["RolledBack"] > SCHEDULES // 2
+    assert counts["StreamRolledBack"] > SCHEDULES // 2
 
 
 # ------------------------------------------------------------------ message by message
@@ -82,7 +83,7 @@ def test_no_change_is_lost_or_comes_back(draft: str) -> None:
 class Node:
     """What a node says in a draft, without a look at what was asked."""
 
-    def __init__(self, draft: str, stream: Stream) -> None:
+    def __init__(self, draft: str, stream: ConsumerStream) -> None:
         self.draft, self.opaque, self.vbucket = draft, stream.opaque, stream.vbucket
 
     def message(self, name: str, *, key: bytes = b"", **fields: int) -> bytes:
@@ -130,16 +131,16 @@ def asked(session: Session, draft: str) -> list[tuple[str, bytes, dict[str, Any]
     return [(frame.name, frame.key, dict(frame.fields)) for frame in dcp.decode(session.outgoing(), draft)]
 
 
-def opened(draft: str, position: StreamPosition = BEGINNING) -> tuple[UprSession, Stream, Node]:
+def opened(draft: str, position: StreamPosition = BEGINNING) -> tuple[UprSession, ConsumerStream, Node]:
     session = ready(draft)
     stream = session.open(Progress(position), end=500)
     return session, stream, Node(draft, stream)
 
 
-def streaming(draft: str) -> tuple[UprSession, Stream, Node]:
+def streaming(draft: str) -> tuple[UprSession, ConsumerStream, Node]:
     session, stream, node = opened(draft)
     events = hear(session, node.histories() + node.accepts() + node.message("stream_start"))
-    assert [type(event) for event in events] == [Accepted]
+    assert [type(event) for event in events] == [StreamAccepted]
     session.outgoing()
     return session, stream, node
 
@@ -196,7 +197,7 @@ def test_what_came_of_a_broken_snapshot_may_be_lost(draft: str, log: tuple[tuple
     session, stream, node = opened(draft, INSIDE)
     session.outgoing()
     (event,) = hear(session, node.histories(log))
-    assert isinstance(event, RolledBack)
+    assert isinstance(event, StreamRolledBack)
     assert event.seqno == seqno
     assert event.stream.position.rolled_back(seqno).seqno == (110 if seqno else 0)
     assert session.outgoing() == b""
@@ -208,12 +209,12 @@ def test_a_node_can_say_no(draft: str) -> None:
     position = StreamPosition(7, 0xB, 120, 120, 120)
     session, stream, node = opened(draft, position)
     (event,) = hear(session, node.histories() + node.rolls_back(99))
-    assert isinstance(event, RolledBack)
+    assert isinstance(event, StreamRolledBack)
     assert event.seqno == 99
     session, stream, node = opened(draft)
     no = node._answer("not_my_vbucket" if draft == "upr1" else "get_failover_log", Status.NOT_MY_VBUCKET)
     (refused,) = hear(session, no)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, StreamRefused)
     assert refused.status == Status.NOT_MY_VBUCKET
     assert stream.ended
 
@@ -221,7 +222,7 @@ def test_a_node_can_say_no(draft: str) -> None:
 def test_a_history_that_the_second_draft_does_not_know_is_one_to_go_back_from() -> None:
     session, _, node = opened("upr2", StreamPosition(7, 0xB, 120, 120, 120))
     (event,) = hear(session, node.histories() + node._answer("stream_request", Status.KEY_ENOENT))
-    assert isinstance(event, RolledBack)
+    assert isinstance(event, StreamRolledBack)
     assert event.seqno == 0
 
 
@@ -230,7 +231,7 @@ def test_a_history_that_the_second_draft_does_not_know_is_one_to_go_back_from() 
 def test_a_stream_ends_for_a_reason(draft: str, ok: bool, reason: StreamEnd) -> None:
     session, stream, node = streaming(draft)
     (event,) = hear(session, node.ends(ok=ok))
-    assert isinstance(event, Ended)
+    assert isinstance(event, StreamEnded)
     assert (event.reason, stream.ended, session.streams) == (reason, True, {})
 
 
@@ -269,7 +270,7 @@ def test_what_drafts_lack_is_refused(draft: str) -> None:
     with pytest.raises(LocalProtocolError, match=f"UPR draft {draft[-1]}: no message closes a stream"):
         session.close_stream(stream)
     with pytest.raises(LocalProtocolError, match="without flags and filter"):
-        session.open(Progress(StreamPosition(8)), chosen=StreamFilter(collections=(0,)))
+        session.open(Progress(StreamPosition(8)), stream_filter=StreamFilter(collections=(0,)))
 
 
 @both
@@ -280,8 +281,8 @@ def test_its_owner_stops_reading_when_the_consumer_is_behind(draft: str) -> None
     said = [node.histories(), node.accepts(), node.message("stream_start"), node.message("snapshot_start"), node.row(1)]
     hear(session, b"".join(said))
     delivery = session.take()
-    assert delivery.counted > sum(map(len, said))
-    assert not session.hungry
-    assert session.due() is None
-    session.processed(delivery.counted)
-    assert session.hungry
+    assert delivery.flow_bytes > sum(map(len, said))
+    assert not session.wants_bytes
+    assert session.deadline() is None
+    session.processed(delivery.flow_bytes)
+    assert session.wants_bytes

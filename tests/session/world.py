@@ -8,25 +8,24 @@ from dataclasses import dataclass, field
 
 import dcp
 from dcp.embedded import topology
-from dcp.embedded.bucket import Bucket
+from dcp.embedded.bucket import BucketStore
 from dcp.embedded.commands.dcp import HANDLERS
-from dcp.embedded.conversation import Conversation
-from dcp.embedded.conversation import Session as Features
-from dcp.embedded.manifest import Change, Manifest
-from dcp.embedded.release import Generation
-from dcp.embedded.store import Item
-from dcp.position import StreamPosition
-from dcp.progress import Progress
-from dcp.session.events import Accepted, Ended, Event, Refused, RolledBack
+from dcp.embedded.connection import ConnectionState as Features
+from dcp.embedded.connection import ServerConnection
+from dcp.embedded.manifest import BucketManifest, ManifestStep
+from dcp.embedded.release import Release
+from dcp.embedded.store import StoredItem
+from dcp.position import Progress, StreamPosition
+from dcp.session.events import Event, StreamAccepted, StreamEnded, StreamRefused, StreamRolledBack
 from dcp.session.handshake import Agreement
-from dcp.session.manifest import Manifest as Told
 from dcp.session.session import Delivery, Session
-from dcp.session.stream import Mark, Stream
+from dcp.session.stream import ConsumerStream, LazyPosition
 from dcp.wire.dcp import OpenFlag, StreamEnd
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
+from tests.session.shaking import ready_session
 
 VBUCKETS = 2
 KEYS = [b"k%d" % n for n in range(5)]
@@ -46,7 +45,7 @@ class Follower:
     position: StreamPosition
     applied: list[Row] = field(default_factory=list)
     saved: tuple[tuple[Row, ...], StreamPosition] | None = None
-    stream: Stream | None = None
+    stream: ConsumerStream | None = None
     disordered: bool = False
 
     def forget_above(self, seqno: int) -> None:
@@ -66,28 +65,27 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = pick = random.Random(seed)
         self.clock = 1_000_000.0
-        self.generation = Generation.of(pick.choice(self.generations))
-        self.collections = self.generation.release >= (7, 0) and pick.random() < 0.7
-        self.bucket = Bucket(
+        self.release = Release.of(pick.choice(self.generations))
+        self.collections = self.release.number >= (7, 0) and pick.random() < 0.7
+        self.bucket = BucketStore(
             "b",
             nodes=2,
             vbuckets=VBUCKETS,
             replicas=1,
-            generation=self.generation,
+            release=self.release,
             clock=lambda: self.clock,
             seed=seed,
-            history=self.generation.release >= (7, 2) and pick.random() < 0.3,
+            history=self.release.number >= (7, 2) and pick.random() < 0.3,
         )
         for number in range(VBUCKETS):
             if self.bucket.owners[number][0] != 0:
                 self.move(number)
-        self.bucket.set_lag(pick.choice([0, 1, 3, 8]))
+        self.bucket.set_replica_lag(pick.choice([0, 1, 3, 8]))
         if self.collections:
             self.manage(*self.bucket.manifest.create_collection("_default", "lasting"))
         self.controls = self._controls()
         self.window = pick.choice([0, 300, 5000])
         self.max_rows = pick.choice([1, 2, 7, 1000])
-        self.manifest = Told()
         self.followers = {
             (vbucket, sid): Follower(chosen, StreamPosition(vbucket))
             for sid, chosen in self._filters()
@@ -95,7 +93,7 @@ class World:
         }
         # Every change of the present history, in order.
         self.versions: dict[int, list[Row]] = {vbucket: [] for vbucket in range(VBUCKETS)}
-        self.talk: Conversation | None = None
+        self.talk: ServerConnection | None = None
         self.session: Session | None = None
         self.waiting: list[Delivery] = []
         self.counts: dict[str, int] = {}
@@ -146,7 +144,7 @@ class World:
         if self.random.random() < 0.7:
             size = self.random.choice([0, 3, 40])
             value = b"%d." % self.random.getrandbits(32) + b"x" * size
-            item: Item | None = self.bucket.store(key, value, collection_id=collection)
+            item: StoredItem | None = self.bucket.store(key, value, collection_id=collection)
         else:
             item = self.bucket.remove(key, collection, event=self.random.choice(["deletion", "expiration"]))
         if item is not None:
@@ -154,12 +152,12 @@ class World:
             value_of = item.value if item.alive else None
             self.versions[vbucket].append((item.seqno, (collection, key), value_of))
 
-    def manage(self, manifest: Manifest, changes: list[Change]) -> None:
+    def manage(self, manifest: BucketManifest, changes: list[ManifestStep]) -> None:
         """Changes of collections are never lost: the cluster's manager sees to that."""
-        lag = self.bucket.lag
-        self.bucket.set_lag(0)
+        lag = self.bucket.replica_lag
+        self.bucket.set_replica_lag(0)
         self.bucket.change_manifest(manifest, changes)
-        self.bucket.set_lag(lag)
+        self.bucket.set_replica_lag(lag)
 
     def write_some(self) -> None:
         for _ in range(self.random.randrange(1, 12)):
@@ -195,28 +193,28 @@ class World:
 
     def purge(self) -> None:
         """Tombstones go. A stream that still needs them is ended by servers."""
-        lag = self.bucket.lag
-        self.bucket.set_lag(0)
+        lag = self.bucket.replica_lag
+        self.bucket.set_replica_lag(0)
         for node in self.bucket.nodes:
             for vbucket in node.vbuckets.values():
                 vbucket.purge()
-        self.bucket.set_lag(lag)
+        self.bucket.set_replica_lag(lag)
         self.hang_up()
 
-    def leave_memory(self) -> None:
+    def evict_checkpoint(self) -> None:
         for node in self.bucket.nodes:
             for vbucket in node.vbuckets.values():
-                vbucket.leave_memory()
+                vbucket.evict_checkpoint()
 
     # ------------------------------------------------------------------ the connection
 
     def connect(self) -> None:
         self.count("connections")
         node = self.bucket.nodes[self.active()]
-        new = {Feature.XERROR} if self.generation.release >= (5, 0) else set()
+        new = {Feature.XERROR} if self.release.number >= (5, 0) else set()
         features = {Feature.SNAPPY, Feature.XATTR, *new} | ({Feature.COLLECTIONS} if self.collections else set())
-        self.talk = Conversation(self.bucket, node, HANDLERS, session=Features(features=frozenset(features)))
-        flags = OpenFlag.PRODUCER | (OpenFlag.INCLUDE_DELETE_TIMES if self.generation.release >= (5, 5) else 0)
+        self.talk = ServerConnection(self.bucket, node, HANDLERS, state=Features(features=frozenset(features)))
+        flags = OpenFlag.PRODUCER | (OpenFlag.INCLUDE_DELETE_TIMES if self.release.number >= (5, 5) else 0)
         self._command(Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=b"c"))
         settings = self.controls | {"connection_buffer_size": str(self.window)}
         taken = [
@@ -227,10 +225,9 @@ class World:
         if "enable_stream_id" in self.controls:
             assert "enable_stream_id" in taken
         agreement = Agreement(frozenset(features), frozenset(taken), flags, None, self.window, 120.0)
-        self.session = Session.agreed(
-            agreement, lambda collections: dcp.Decoder(columns=COLUMNS, collections=collections), 0.0
+        self.session = ready_session(
+            agreement, lambda collections: dcp.Decoder(columns=COLUMNS, collections=collections)
         )
-        self.session.manifest = self.manifest
 
     def _command(self, frame: Frame) -> int:
         assert self.talk is not None
@@ -257,7 +254,7 @@ class World:
                 if follower.disordered:
                     # What came out of order is sent again, except for what was purged meanwhile.
                     follower.forget_above(follower.position.seqno)
-                follower.stream = self.session.open(Progress(follower.position), chosen=follower.chosen)
+                follower.stream = self.session.open(Progress(follower.position), stream_filter=follower.chosen)
 
     def turn_some(self) -> None:
         for _ in range(self.random.randrange(1, 4)):
@@ -307,18 +304,18 @@ class World:
 
     def happened(self, events: Sequence[Event]) -> None:
         for event in events:
-            assert isinstance(event, Accepted | RolledBack | Refused | Ended)
+            assert isinstance(event, StreamAccepted | StreamRolledBack | StreamRefused | StreamEnded)
             self.count(type(event).__name__)
-            if isinstance(event, Accepted):
+            if isinstance(event, StreamAccepted):
                 continue
             assert self.session is not None
             self.waiting.append(self.session.take())
             self.apply(len(self.waiting))
             follower = self.followers[event.stream.key]
             follower.stream = None
-            if isinstance(event, RolledBack):
+            if isinstance(event, StreamRolledBack):
                 self.roll_back(follower, event.seqno)
-            elif isinstance(event, Ended):
+            elif isinstance(event, StreamEnded):
                 assert event.reason == StreamEnd.STATE_CHANGED
             else:
                 raise AssertionError(f"refused: {Status(event.status).name}")
@@ -344,12 +341,12 @@ class World:
                 identity = (row["collection_id"] or 0, row["key"])
                 follower.applied.append((row["seqno"], identity, row["value"] if row["event"] == "mutation" else None))
                 self.count("rows")
-            for key, mark in delivery.marks.items():
+            for key, mark in delivery.positions.items():
                 self.mark(self.followers[key], mark)
             if self.session is not None:
-                self.session.processed(delivery.counted)
+                self.session.processed(delivery.flow_bytes)
 
-    def mark(self, follower: Follower, mark: Mark) -> None:
+    def mark(self, follower: Follower, mark: LazyPosition) -> None:
         follower.position = mark.position
         follower.disordered = mark.progress.disorder is not None
         if follower.disordered:
@@ -405,7 +402,7 @@ class World:
         for _ in range(10_000):
             busy = self.turn()
             assert self.session is not None
-            if self.session.news:
+            if self.session.has_updates:
                 self.waiting.append(self.session.take())
             busy = busy or bool(self.waiting)
             self.apply(len(self.waiting))
@@ -430,10 +427,8 @@ class World:
             assert position.complete
             if self.collections and self.ends_are_told:
                 assert position.seqno == vbucket.high_seqno
-        if self.collections and any(follower.chosen is None for follower in self.followers.values()):
-            there = {number: c.name for number, c in self.bucket.manifest.collections().items()}
-            assert {number: c.name for number, c in self.manifest.collections.items()} == there
-            assert self.manifest.uid == self.bucket.manifest.uid
+            if self.collections and follower.chosen is None and self.ends_are_told:
+                assert position.manifest_uid == self.bucket.manifest.uid
 
 
 # What happens, and how often.
@@ -447,6 +442,6 @@ ACTIONS = {
     World.crash: 2,
     World.fail_over: 3,
     World.purge: 2,
-    World.leave_memory: 3,
+    World.evict_checkpoint: 3,
     World.change_collections: 3,
 }

@@ -48,7 +48,7 @@ def run(spark: SparkSession, lake: str, *mode: str) -> None:
     spark.dataSource.register(dcp.spark.DcpDataSource)
     guide = recipes(os.environ[URL], Path(lake))
     if not mode:
-        dcp.spark.read(spark, guide.url, minPartitions=2).write.parquet(f"{lake}/batch")
+        dcp.spark.read(spark, guide.url, min_partitions=2).write.parquet(f"{lake}/batch")
         print(READ, flush=True)
     stream = guide.follow(spark, guide.upsert, maxOffsetsPerTrigger="1000")
     if mode:

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp.checkpoint import Checkpoint
+from dcp.client import queries
+from dcp.client.agent import Agent
 from dcp.embedded import Cluster
 from dcp.embedded.rollback import Resume, rollback_point
 from dcp.errors import CheckpointError, LocalProtocolError, RollbackError
 from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
-from dcp.spark import planner
 from dcp.spark.options import Options
 from dcp.spark.planner import Plan, divide, filtered_high_seqnos, plan
 from dcp.spark.ranges import Range, narrowed, needs_stream, position_after, range_of, shortened
@@ -206,7 +207,7 @@ def test_an_end_above_the_high_seqno_is_refused() -> None:
     with Cluster(vbuckets=4) as cluster:
         cluster.load(40)
         end = plan(cluster.url).end
-        assert plan(cluster.url, endingOffsets=end).end == end
+        assert plan(cluster.url, end=end).end == end
         last = end.positions[-1]
         beyond = replace(last, seqno=last.seqno + 1, snapshot_end=last.seqno + 1)
         further = replace(end, positions=(*end.positions[:-1], beyond))
@@ -214,11 +215,11 @@ def test_an_end_above_the_high_seqno_is_refused() -> None:
             f"endingOffsets: vbucket 3: expected a seqno up to its high seqno {last.seqno}, found {last.seqno + 1}"
         )
         with pytest.raises(LocalProtocolError, match=problem):
-            plan(cluster.url, endingOffsets=further)
+            plan(cluster.url, end=further)
         with pytest.raises(CheckpointError, match="bucket: expected 'default', found 'other'"):
-            plan(cluster.url, endingOffsets=replace(end, bucket="other"))
+            plan(cluster.url, end=replace(end, bucket="other"))
         # A vbucket that is not read is not checked.
-        assert plan(cluster.url, vbuckets="0-2", endingOffsets=further).end.positions == end.positions[:-1]
+        assert plan(cluster.url, vbuckets="0-2", end=further).end.positions == end.positions[:-1]
 
 
 def test_the_last_seqno_of_a_scope_is_the_highest_of_its_collections() -> None:
@@ -244,16 +245,16 @@ def test_a_plan_during_a_failover_is_made_again(monkeypatch: pytest.MonkeyPatch)
     """Otherwise the plan would end above the high seqno of the new history, and skip its next changes."""
     with Cluster(vbuckets=1) as cluster:
         cluster.load(50)
-        known = planner._high_seqnos
+        known = queries.high_seqnos
 
-        def before_a_failover(client: dcp.Client, options: Options) -> dict[int, int]:
-            monkeypatch.setattr(planner, "_high_seqnos", known)
-            found = known(client, options)
+        def before_a_failover(agent: Agent, collection_id: int | None = None) -> dict[int, int]:
+            monkeypatch.setattr(queries, "high_seqnos", known)
+            found = known(agent, collection_id)
             cluster.crash(0)
             cluster.recover(0, lose=10)
             return found
 
-        monkeypatch.setattr(planner, "_high_seqnos", before_a_failover)
+        monkeypatch.setattr(queries, "high_seqnos", before_a_failover)
         planned = plan(cluster.url)
         with dcp.connect(cluster.url) as client:
             uuid = client.failover_logs()[0].newest.vbuuid

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.client.time_search import tick
+from dcp.client.time_search import lowest_cas
 from dcp.embedded import Cluster
 from dcp.spark.options import Options
 from dcp.spark.planner import plan
@@ -40,7 +40,7 @@ def test_scope_and_collection_are_columns_on_request() -> None:
         for number in range(10):
             cluster.upsert(f"a{number}", b"1")
             cluster.upsert(f"b{number}", b"2", collection="shop.orders")
-        found = read(cluster.url, columns="collection,key,scope", keyFormat="string")
+        found = read(cluster.url, columns="collection,key,scope", key_format="string")
         assert {tuple(row) for row in found} == {("collection", "key", "scope")}
         names = {row["key"]: (row["scope"], row["collection"]) for row in found}
         assert names == {f"a{n}": ("_default", "_default") for n in range(10)} | {
@@ -81,12 +81,12 @@ def test_changes_before_a_time_are_left_out() -> None:
             cluster.upsert(f"key {number}", b"1")
         newest = sorted(document.cas for document in cluster.truth().values())
         moment = datetime.fromtimestamp(newest[60] / 1e9, timezone.utc)
-        since = tick("start", moment) or 0
+        since = lowest_cas(moment)
         wanted = {key for key, document in cluster.truth().items() if document.cas >= since}
         assert 0 < len(wanted) < 100
-        found = read(cluster.url, columns="key", startingTimestamp=moment.isoformat())
+        found = read(cluster.url, columns="key", start=moment.isoformat())
         assert {row["key"] for row in found} == wanted
-        assert read(cluster.url, columns="key", startingTimestamp="2999-01-01T00:00Z") == []
+        assert read(cluster.url, columns="key", start="2999-01-01T00:00Z") == []
 
 
 @given(st.sets(st.text(st.characters(categories=["L", "P", "S", "N"]), min_size=1), min_size=1, max_size=5))

@@ -39,7 +39,7 @@ def test_a_read_has_the_documents_of_the_cluster(spark: SparkSession, cluster: C
     cluster.load(2000, value_size=300)
     for number in range(0, 200, 3):
         cluster.delete(f"key-{number:010}")
-    frame = read(spark, cluster.url, minPartitions="4")
+    frame = read(spark, cluster.url, min_partitions="4")
     assert documents(frame) == truth(cluster)
     assert frame.rdd.getNumPartitions() == 4
 
@@ -47,7 +47,7 @@ def test_a_read_has_the_documents_of_the_cluster(spark: SparkSession, cluster: C
 @BOTH_WAYS
 def test_only_requested_columns_are_read(spark: SparkSession, cluster: Cluster, read: Read) -> None:
     cluster.upsert("a", b'{"n": 1}', flags=0xFFFF_FFFF)
-    frame = read(spark, cluster.url, columns="flags,key,value,timestamp", key_format="string", VALUEFORMAT="string")
+    frame = read(spark, cluster.url, columns="flags,key,value,timestamp", key_format="string", value_format="string")
     assert frame.dtypes == [("flags", "bigint"), ("key", "string"), ("value", "string"), ("timestamp", "timestamp")]
     (row,) = frame.collect()
     assert row[:3] == (0xFFFF_FFFF, "a", '{"n": 1}')
@@ -89,7 +89,7 @@ def test_only_requested_vbuckets_are_read(spark: SparkSession, cluster: Cluster,
 def test_a_read_of_nothing_is_empty(spark: SparkSession, cluster: Cluster, read: Read) -> None:
     assert read(spark, cluster.url).collect() == []
     cluster.upsert("a", b"{}")
-    assert read(spark, cluster.url, startingOffsets="latest").collect() == []
+    assert read(spark, cluster.url, start="latest").collect() == []
 
 
 def test_the_next_read_resumes_where_the_plan_ends(spark: SparkSession, cluster: Cluster) -> None:
@@ -112,7 +112,7 @@ def test_the_next_read_resumes_where_the_plan_ends(spark: SparkSession, cluster:
 def test_a_text_column_refuses_bytes_that_are_not_utf8(spark: SparkSession, cluster: Cluster) -> None:
     cluster.upsert("a", b"\xff\xfe")
     with pytest.raises(Exception, match="valueFormat: expected UTF-8"):
-        dcp.spark.read(spark, cluster.url, valueFormat="string").collect()
+        dcp.spark.read(spark, cluster.url, value_format="string").collect()
 
 
 @BOTH_WAYS
@@ -129,7 +129,7 @@ def test_a_password_in_a_file_is_not_part_of_the_plan(cluster: Cluster, tmp_path
     file.write_text(cluster.credentials.password + "\n", "utf-8")
     scheme, _, hosts = cluster.url.partition("://")
     url = f"{scheme}://{hosts.partition('@')[2]}"
-    by_file = dcp.spark.plan(url, username=cluster.credentials.username, passwordFile=str(file))
+    by_file = dcp.spark.plan(url, username=cluster.credentials.username, password_file=str(file))
     monkeypatch.setenv("DCP_USERNAME", cluster.credentials.username)
     monkeypatch.setenv("DCP_PASSWORD", cluster.credentials.password)
     by_environment = dcp.spark.plan(url)
@@ -142,7 +142,7 @@ def test_a_password_in_a_file_is_not_part_of_the_plan(cluster: Cluster, tmp_path
 def test_a_frame_may_be_used_more_than_once(spark: SparkSession, read: Read) -> None:
     with Cluster(vbuckets=1) as cluster:
         cluster.load(10)
-        keys = read(spark, cluster.url, columns="key", minPartitions="4")
+        keys = read(spark, cluster.url, columns="key", min_partitions="4")
         counted = keys.union(keys).groupBy("key").count().collect()
         assert {bytes(row.key): row[1] for row in counted} == dict.fromkeys(cluster.truth(), 2)
         assert keys.count() == 10
@@ -156,7 +156,8 @@ def test_spark_finds_the_source_without_registration(spark: SparkSession, cluste
 
 def test_wrong_options_are_reported(spark: SparkSession, cluster: Cluster) -> None:
     with pytest.raises(
-        Exception, match=r"option 'colums': .*did you mean columns\?.*there are bucket, collections, columns"
+        Exception,
+        match=r"option 'colums': unknown .did you mean columns\?.*expected one of bucket, collections, columns",
     ):
         with_data_source(spark, cluster.url, colums="key")
     with pytest.raises(dcp.LocalProtocolError, match="there is no column 'kex'"):

@@ -9,9 +9,8 @@ import pytest
 
 import dcp
 import dcp.spark
-from dcp.client import queries as questions
-from dcp.client import stream_range as bounds
-from dcp.client.agent import Access
+from dcp.client import queries
+from dcp.client.agent import Agent
 from dcp.embedded import Cluster
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Status, VbucketState
@@ -123,7 +122,7 @@ def test_the_high_seqno_is_that_of_the_owner_in_the_map() -> None:
             # The replica is promoted, and the map does not show it yet.
             promoted = bucket.nodes[1].vbuckets[0]
             promoted.state = VbucketState.ACTIVE
-            promoted.log = promoted.log.begin(bucket.new_branch(), promoted.high_seqno)
+            promoted.log = promoted.log.begin(bucket.new_vbuuid(), promoted.high_seqno)
         with dcp.connect(cluster.url) as client:
             assert client.high_seqnos() == {0: 4}
 
@@ -133,14 +132,16 @@ def test_latest_is_a_position_in_the_newest_history(monkeypatch: pytest.MonkeyPa
         for number in range(50):
             cluster.upsert(f"old {number}", b"0")
 
-        def before_a_failover(access: Access, collection_id: int | None = None) -> dict[int, int]:
-            found = questions.high_seqnos(access, collection_id)
+        high_seqnos = queries.high_seqnos
+
+        def before_a_failover(agent: Agent, collection_id: int | None = None) -> dict[int, int]:
+            found = high_seqnos(agent, collection_id)
             monkeypatch.undo()
             cluster.crash(0)
             cluster.recover(0, lose=10)
             return found
 
-        monkeypatch.setattr(bounds, "high_seqnos", before_a_failover)
+        monkeypatch.setattr(queries, "high_seqnos", before_a_failover)
         with fresh_query(cluster.url, startingOffsets="latest") as query:
             for number in range(15):
                 cluster.upsert(f"new {number}", b"1")
@@ -155,16 +156,16 @@ def test_a_node_without_a_manifest_is_asked_again(cluster: Cluster, monkeypatch:
         cluster.upsert("k", b"1", collection="_default.x")
         query.log_end()
         tasks = query.tasks()
-        answered = Access.ask
+        answered = Agent.ask
 
-        def warming_up(access: Access, name: str, **parts: Any) -> Frame:
-            answer = answered(access, name, **parts)
+        def warming_up(agent: Agent, name: str, **parts: Any) -> Frame:
+            answer = answered(agent, name, **parts)
             is_manifest = name == "get_collections_manifest"
             return replace(answer, status=Status.NO_COLLECTIONS_MANIFEST, value=b"") if is_manifest else answer
 
         with monkeypatch.context() as patched:
-            patched.setattr(Access, "ask", warming_up)
-            with pytest.raises(dcp.TransportError, match="has yet to learn which collections there are: try again"):
+            patched.setattr(Agent, "ask", warming_up)
+            with pytest.raises(dcp.TransportError, match="collections manifest not loaded yet; retry"):
                 query.run(tasks)
         query.run(tasks)
         assert query.reader.documents == truth(cluster, "_default.x")
@@ -173,14 +174,14 @@ def test_a_node_without_a_manifest_is_asked_again(cluster: Cluster, monkeypatch:
 def test_a_node_with_an_older_manifest_is_asked_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.create_collection("_default", "x")
     with dcp.connect(cluster.url) as client:
-        older = client._access.ask("get_collections_manifest").value
+        older = client._agent.ask("get_collections_manifest").value
     cluster.create_collection("_default", "y")
-    answered = Access.ask
+    answered = Agent.ask
     times = 0
 
-    def outdated(access: Access, name: str, **parts: Any) -> Frame:
+    def outdated(agent: Agent, name: str, **parts: Any) -> Frame:
         nonlocal times
-        answer = answered(access, name, **parts)
+        answer = answered(agent, name, **parts)
         if name != "get_collections_manifest" or times == 0:
             return answer
         times -= 1
@@ -189,13 +190,13 @@ def test_a_node_with_an_older_manifest_is_asked_again(cluster: Cluster, monkeypa
     with fresh_query(cluster.url, collections="x,y", failOnDataLoss="false") as query:
         cluster.upsert("k", b"1", collection="_default.y")
         query.log_end()
-        monkeypatch.setattr(Access, "ask", outdated)
+        monkeypatch.setattr(Agent, "ask", outdated)
         # The driver retries.
         times = 2
         tasks = query.tasks()
         assert times == 0
         times = 1
-        with pytest.raises(dcp.TransportError, match="has manifest 1, and there is 2: try again"):
+        with pytest.raises(dcp.TransportError, match="collections manifest 1 is older than 2"):
             query.run(tasks)
         # latestOffset retries at the next trigger, although there are changes in the other collection.
         cluster.upsert("new", b"1", collection="_default.x")

@@ -19,9 +19,10 @@ import dcp.spark
 from dcp.bench.frames import KIB, MIB, Case
 from dcp.bench.producer import producing
 from dcp.bench.timing import Measurement, Sample, take_turns
-from dcp.client.commands import Caller
-from dcp.progress import Progress
-from dcp.session.events import Ended
+from dcp.client.commands import CommandConnection
+from dcp.client.connection_string import HostPort
+from dcp.position import Progress
+from dcp.session.events import StreamEnded
 from dcp.spark.map_in_arrow import map_partitions
 from dcp.spark.schema import SparkSchema
 from dcp.spark.task import read_partition
@@ -76,8 +77,8 @@ def session() -> Iterator[SparkSession]:
 def spark_case(spark: SparkSession, case: Case, repetitions: int) -> Measurement:
     """Measure one case."""
     with producing(max(1, case.total // (case.value + case.key + 64)), case.value) as url:
-        plan = dcp.spark.plan(url, minPartitions=2)
-        login = plan.options.login.into(plan.options.url)
+        plan = dcp.spark.plan(url, min_partitions=2)
+        login = plan.options.credentials.add_to(plan.options.url)
         floor_tasks = [floor_task(login, partition) for partition in plan.partitions]
         source = spark.read.format("dcp").options(url=url, minPartitions=2).load()
         contenders: dict[str, Callable[[], object]] = {
@@ -152,17 +153,18 @@ def floor_task(login: str, partition: dcp.spark.Partition) -> FloorTask:
             events, _ = caller._session.received(count, 0, _UNLIMITED, _UNLIMITED)
             bytes_ += count
             rows_ += len(caller._session.take().batch)
-            open_ -= sum(isinstance(event, Ended) for event in events)
+            open_ -= sum(isinstance(event, StreamEnded) for event in events)
     return FloorTask(partition, bytes_, rows_)
 
 
-def requested(client: dcp.Client, partition: dcp.spark.Partition) -> Caller:
+def requested(client: dcp.Client, partition: dcp.spark.Partition) -> CommandConnection:
     """Return a connection on which the streams of a partition are requested."""
     node = client.map.owner(partition.ranges[0].vbucket)
     assert node is not None
     assert node.address.port is not None
-    access = client._access
-    caller = Caller(access.dialer(node)(), access.wishes(xattrs=True), node.address.host, node.address.port, 60)
+    agent = client._agent
+    address = HostPort(node.address.host, node.address.port)
+    caller = CommandConnection(agent.dialer(node)(), agent.connection_settings(xattrs=True), address, 60)
     for part in partition.ranges:
         caller._session.open(Progress(part.start), end=part.end)
     caller._socket.sendall(caller._session.outgoing())

@@ -34,7 +34,7 @@ def growing(spark: SparkSession, most: int) -> Iterator[tuple[int, float, int]]:
     rows = 100_000
     while rows <= most:
         with producing(min(rows, _STORED), _VALUE) as url:
-            once = dcp.spark.plan(url, minPartitions=2)
+            once = dcp.spark.plan(url, min_partitions=2)
             plan = replace(once, partitions=once.partitions * max(1, rows // _STORED))
             # Starting a job dominates short ones, and varies: take the fastest of several.
             seconds = min(_seconds(spark, plan) for _ in range(1 if rows > _STORED else _TRIES))

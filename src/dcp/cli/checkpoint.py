@@ -11,8 +11,7 @@ import click
 from rich.table import Table
 
 import dcp
-from dcp.checkpoint import Checkpoint
-from dcp.checkpoint_file import CheckpointFile
+from dcp.checkpoint import Checkpoint, CheckpointFile
 from dcp.cli.checkpoint_args import NATIVE, as_json, load
 from dcp.cli.terminal import console, counted
 from dcp.foreign_checkpoints import FORMATS

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from dcp.checkpoint import Checkpoint
-from dcp.checkpoint_file import CheckpointFile
-from dcp.client.time_search import tick
+from dcp.checkpoint import Checkpoint, CheckpointFile
+from dcp.client.options import Use, options_of
 from dcp.errors import CheckpointError, LocalProtocolError
 
 NATIVE = "dcp"
@@ -36,30 +37,30 @@ def load(path: str | Path, kind: str = NATIVE) -> Checkpoint:
     return checkpoint
 
 
-def parse_start(text: str) -> str | Checkpoint:
+def parse_start(text: str) -> str | datetime | Checkpoint:
     """Return the value of `--from`: beginning, now, a time, or a checkpoint from a file."""
-    return _parse("start", text, "beginning", "now")
+    position: str | datetime | Checkpoint = _parse("start", text, "beginning", "now")
+    return position
 
 
-def parse_end(text: str | None) -> str | Checkpoint | None:
+def parse_end(text: str | None) -> str | datetime | Checkpoint | None:
     """Return the value of `--to`: now, a time, or a checkpoint from a file; None without an end."""
     return None if text is None else _parse("end", text, "now")
 
 
-def _parse(name: str, text: str, *words: str) -> str | Checkpoint:
-    """Return a word or time as it is, and a file as the checkpoint in it."""
+def _parse(name: str, text: str, *words: str) -> Any:
+    """Return a word as it is, a file as the checkpoint in it, and a time as a datetime."""
     if text in words:
         return text
     if Path(text).exists():
         return load(text)
     try:
-        tick(name, text)
+        return options_of(Use.STREAM)[name].read(text)
     except LocalProtocolError:
         raise CheckpointError(
             f"{text}: expected {', '.join(words)}, a time with a UTC offset such as {EXAMPLE_TIME}, or a checkpoint, "
             "found no such file"
         ) from None
-    return text
 
 
 def copy_checkpoints(directory: Path) -> list[Path]:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,8 @@ from dcp.cli.copy_output import CopyOutput
 from dcp.cli.file_formats import FORMATS, format_of
 from dcp.cli.json_rows import CollectionNames
 from dcp.cli.terminal import console, counted
-from dcp.client.rollback import EVENT as ROLLBACK
-from dcp.errors import LocalProtocolError
+from dcp.client.row_format import ROLLBACK
+from dcp.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +117,7 @@ def _run(
     output: CopyOutput,
     url: str,
     start: str | None,
-    end: str | Checkpoint | None,
+    end: str | datetime | Checkpoint | None,
     scope: str | None,
     collections: tuple[str, ...],
     max_rows: int,
@@ -126,9 +127,7 @@ def _run(
 ) -> bool:
     """Copy, and print a summary. Return True if a signal stopped the copy."""
     if output.checkpoint is not None and start is not None:
-        raise LocalProtocolError(
-            f"{output.directory}: has a checkpoint of its own; leave out --from, or name a new directory"
-        )
+        raise UsageError(f"{output.directory}: has a checkpoint of its own; leave out --from, or name a new directory")
     # A copy resumes from its own checkpoint, whatever the defaults are.
     begin = output.checkpoint or parse_start(start or "beginning")
     started = time.monotonic()

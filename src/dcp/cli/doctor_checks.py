@@ -13,12 +13,12 @@ from typing import NamedTuple
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli.terminal import counted
-from dcp.client.agent import DEFAULTS, tls_context
+from dcp.client.agent import tls_settings
 from dcp.client.client import Client
-from dcp.client.connection_string import Address, Target, parse
-from dcp.client.srv import lookup
-from dcp.client.transport import connect
-from dcp.cluster_map import named
+from dcp.client.connection_string import HostPort, Target, parse
+from dcp.client.options import ConnectionOptions
+from dcp.client.transport import connect, lookup_srv
+from dcp.cluster_map import format_vbuckets
 from dcp.errors import AuthenticationError, DcpError, RemoteProtocolError, ServerError, TransportError
 from dcp.position import StreamPosition
 from dcp.session.handshake import Agreement
@@ -104,7 +104,7 @@ def _dns(context: DoctorContext) -> str:
     """Resolve SRV records and host names."""
     target = context.known
     # A URL with one host and no port may name an SRV record instead of a host.
-    found = lookup(target.srv, _timeout(target)) if target.srv else ()
+    found = lookup_srv(target.srv, _timeout(target)) if target.srv else ()
     if found:
         context.target = target = replace(target, addresses=found)
     results = [f"{target.srv} resolves to {', '.join(map(str, found))}"] if found else []
@@ -135,7 +135,7 @@ def _tcp(context: DoctorContext) -> str:
     return ", ".join(map(str, reached)) + (f"; no answer from {', '.join(refused)}" if refused else "")
 
 
-def _reachable(address: Address, target: Target) -> bool:
+def _reachable(address: HostPort, target: Target) -> bool:
     """True if a connection to an address succeeds."""
     try:
         connect(address.host, address.port, _timeout(target), None).close()
@@ -152,9 +152,7 @@ def _tls(context: DoctorContext) -> str:
     problems = []
     for address in target.addresses:
         try:
-            with connect(
-                address.host, address.port, _timeout(target), tls_context({**DEFAULTS, **target.options})
-            ) as sock:
+            with connect(*address, _timeout(target), tls_settings(_options(target)).context()) as sock:
                 assert isinstance(sock, ssl.SSLSocket)
                 cipher = sock.cipher()
                 return f"{sock.version()} {cipher[0] if cipher else ''} with {address}"
@@ -183,7 +181,7 @@ def _authentication(context: DoctorContext) -> str:
         raise CheckFailed(
             error, "check that the port is one of the data service; couchbases:// needs another one"
         ) from None
-    with client.call(client.map.nodes[0]) as caller:
+    with client.open_command_connection(client.map.nodes[0]) as caller:
         mechanism = caller.agreement.mechanism
     user = f"{context.known.username} with {mechanism}" if mechanism else "none: the URL has no user"
     return f"{user}; bucket {client.map.name} is open"
@@ -196,7 +194,8 @@ def _map(context: DoctorContext) -> str:
     orphans = [vbucket for vbucket in range(found.num_vbuckets) if found.owner(vbucket) is None]
     if orphans:
         raise CheckFailed(
-            f"{counted(len(orphans), 'vbucket')} of {found.num_vbuckets} have no active node: {named(orphans)}",
+            f"{counted(len(orphans), 'vbucket')} of {found.num_vbuckets} have no active node: "
+            f"{format_vbuckets(orphans)}",
             "fail over or recover the node that had them; until then their changes are not delivered",
         )
     return (
@@ -221,7 +220,7 @@ def _nodes(context: DoctorContext) -> str:
     problems = []
     for node in client.map.nodes:
         try:
-            client.call(node).close()
+            client.open_command_connection(node).close()
         except DcpError as error:
             problems.append(str(error))
     if problems:
@@ -237,7 +236,7 @@ def _privileges(context: DoctorContext) -> str:
     client = context.connected
     for node in client.map.nodes:
         try:
-            with client.call(node, stream=True) as caller:
+            with client.open_command_connection(node, stream=True) as caller:
                 context.agreements[str(node)] = caller.agreement
         except ServerError as error:
             if error.status != Status.EACCESS:
@@ -322,7 +321,12 @@ def _newest_cas(client: Client) -> int | None:
 
 def _timeout(target: Target) -> float:
     """Return the seconds that a connection may take."""
-    return float({**DEFAULTS, **target.options}["kv_connect_timeout"])
+    return _options(target).kv_connect_timeout
+
+
+def _options(target: Target) -> ConnectionOptions:
+    """Return the connection options of a URL."""
+    return ConnectionOptions.of(target.options, {}, tls=target.tls)
 
 
 _STEPS: dict[str, Callable[[DoctorContext], str]] = {

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from dcp.cli.arguments import SIZE_OR_ZERO
 from dcp.embedded import Cluster
-from dcp.embedded.faults import describe
+from dcp.embedded.faults import describe_faults
 from dcp.embedded.server import Traffic
 from dcp.wire import DIALECTS
 
@@ -55,7 +55,7 @@ def _parse_faults(ctx: click.Context, option: click.Parameter, texts: tuple[str,
 def _list_faults(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     """Print all faults and exit, if --list-faults is given."""
     if wanted:
-        click.echo(describe())
+        click.echo(describe_faults())
         ctx.exit()
 
 

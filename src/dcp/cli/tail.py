@@ -13,8 +13,7 @@ import dcp
 from dcp.cli.checkpoint_args import parse_end, parse_start
 from dcp.cli.json_rows import CollectionNames, lines, objects
 from dcp.cli.terminal import readable, uses_colour
-from dcp.client.rollback import EVENT as ROLLBACK
-from dcp.client.rollback import PURGED
+from dcp.client.row_format import PURGED, ROLLBACK
 from dcp.columns.plan import events_of
 from dcp.wire.dcp import DCP
 

@@ -1,22 +1,13 @@
-"""A client of a cluster: the only room that talks to the network."""
+"""The client of a cluster, and the only room besides the embedded cluster that opens sockets."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
-from dcp.client.client import Client
+from dcp.client.client import Client, connect
 from dcp.client.stream import ChangeStream
 
-# Who wants to read what happens says where it goes to.
+# A library must not print: applications that want the log add a handler.
 logging.getLogger("dcp").addHandler(logging.NullHandler())
 
 __all__ = ["ChangeStream", "Client", "connect"]
-
-
-def connect(url: str, **options: Any) -> Client:
-    """A client of the bucket that a connection string names: `couchbase://user:password@host/bucket`.
-
-    The options are those of the string, and go before them.
-    """
-    return Client(url, **options)

@@ -1,242 +1,266 @@
-"""A bucket as a client reaches it: its newest map, and connections to its nodes, for commands and for streams."""
+"""One bucket as a client reaches it: the newest cluster map, credentials, and connections to its nodes."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-import ssl
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dcp.client import connection_string as urls
-from dcp.client.callers import Callers, Place
-from dcp.client.commands import Caller
-from dcp.client.dialects import DCP, check_options
-from dcp.client.srv import lookup
-from dcp.client.transport import Security, connect
+from dcp.client.commands import CommandConnection, CommandPool
+from dcp.client.connection_string import HostPort, Target
+from dcp.client.options import ConnectionOptions
+from dcp.client.transport import TlsSettings, connect, lookup_srv
 from dcp.cluster_map import ClusterMap, Node
-from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, ServerError, TransportError
+from dcp.errors import ClosedError, DcpError, RemoteProtocolError, ServerError, TransportError
 from dcp.session.handshake import ConnectionSettings
 from dcp.session.sasl import Credentials
-from dcp.wire.body import JSON
 from dcp.wire.frame import Frame
 
 log = logging.getLogger("dcp.client")
 
-DEFAULTS: dict[str, Any] = {
-    "bootstrap_timeout": 10.0,
-    # As the SDKs do.
-    "config_poll_interval": 2.5,
-    "kv_connect_timeout": 10.0,
-    "network": "auto",
-    "dcp_buffer_size": 20 << 20,
-    "noop_interval": 120.0,
-    "compression": "on",
-    "dialect": DCP,
-    "stats_interval": 10.0,
-    "tls_verify": True,
-}
 
+class Agent:
+    """The access to one bucket that a client and its streams share. Thread-safe.
 
-class Access:
-    """Of one client. It knows no streams: what their threads hold is this."""
+    It knows no streams: the threads of a stream hold the agent, so that neither keeps a client from being collected.
+    The constructor fetches the cluster map from the first node that answers.
+    """
 
-    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        self.target = urls.parse(url)
-        given = {**self.target.options, **urls.checked(options)}
-        self.options: dict[str, Any] = {**DEFAULTS, **given}
-        check_options(self.dialect, given)
-        urls.check_tls(self.target, given)
-        self._credentials = Credentials(self.target.username, self.target.password) if self.target.username else None
-        self._context = tls_context(self.options) if self.target.tls else None
+    def __init__(self, target: Target, options: ConnectionOptions) -> None:
+        self.target, self.options = target, options
+        self._credentials = Credentials(target.username, target.password) if target.username else None
+        self._tls = tls_settings(options).context() if target.tls else None
         self._closed = False
+        # Names of connections are unique: a node closes the older one of two with the same name.
         self._name = f"dcp-arrow {os.getpid()} {uuid.uuid4().hex[:12]}"
-        self._count = 0
-        self._callers = Callers(partial(self._call, stream=False))
+        self._connections_named = 0
+        self._commands = CommandPool(partial(self._open_command_connection, stream=False))
         self._map: ClusterMap | None = None
-        # Where it was told.
-        self._told_at: Place = ("", 0)
-        # The threads of several nodes learn of a map at once. Nothing is waited for under it.
+        # The node that sent the map.
+        self._map_source = HostPort("", 0)
+        # Guards the replacement of `_map`, which threads of several nodes learn of at once. A leaf: nothing else is
+        # acquired, and no node is asked, while it is held.
         self._map_lock = threading.Lock()
-        found = lookup(self.target.srv, self.options["bootstrap_timeout"]) if self.target.srv else ()
-        self._seeds = found or self.target.addresses
+        seeds = lookup_srv(target.srv, options.bootstrap_timeout) if target.srv else ()
+        self._seeds = seeds or target.addresses
         try:
-            self.refresh()
+            self.refresh_map()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Nothing is opened any more."""
+        """Close idle command connections; open no more."""
         self._closed = True
-        self._callers.close()
+        self._commands.close()
 
     @property
     def dialect(self) -> str:
-        return str(self.options["dialect"])
+        return self.options.dialect
 
-    @property
-    def poll_interval(self) -> float:
-        return float(self.options["config_poll_interval"])
-
-    # The map.
+    # The cluster map.
 
     @property
     def map(self) -> ClusterMap:
-        """The newest that is known."""
+        """Newest map that any node sent."""
         assert self._map is not None
         return self._map
 
-    def refresh(self) -> ClusterMap:
-        """Fetch the map. Any node that tells it will do: first those of the map, then those of the url."""
+    def refresh_map(self) -> ClusterMap:
+        """Fetch the map from the first node that answers, those of the known map before those of the URL.
+
+        Raises the node's error if there is one node, else TransportError with the reason of each.
+        """
         problems: dict[str, DcpError] = {}
-        for place in self._places():
+        for address in dict.fromkeys([*self._node_addresses(), *self._seeds]):
             try:
-                self._take(self._fetch(place))
-                self._told_at = place
-                self._callers.keep([place, *self._nodes()])
+                self._replace_map(self._fetch_map(address))
+                self._map_source = address
+                self._commands.close_idle(keep=[address, *self._node_addresses()])
                 return self.map
             except (TransportError, RemoteProtocolError) as error:
-                problems[str(urls.Address(*place))] = error
+                problems[str(address)] = error
                 log.info("%s", error)
         if len(problems) == 1:
             raise next(iter(problems.values()))
-        raise TransportError(f"no node can be reached: {_listed(problems)}")
+        raise TransportError(f"no node can be reached: {_grouped(problems)}")
 
-    def learn(self, config: Any, host: str) -> None:
-        """A node told a map."""
+    def learn_map(self, config: Any, node: str) -> None:
+        """Adopt a map that a node pushed or sent with a refusal, if it is newer.
+
+        config: its parsed JSON; anything that is not a map of a bucket is ignored.
+        """
         if isinstance(config, dict) and "nodeLocator" in config:
-            network = self.options["network"]
-            self._take(ClusterMap.parse(JSON.encode(config), host.rpartition(":")[0], None, network))
+            host = node.rpartition(":")[0]
+            self._replace_map(ClusterMap.from_dict(config, host, None, self.options.network))
 
-    def _take(self, found: ClusterMap) -> None:
+    def _replace_map(self, found: ClusterMap) -> None:
         known = self._map
         if known is not None and not found.newer_than(known):
             return
         if known is not None and found.change_since(known).recreated:
             raise ServerError(
-                f"bucket {found.name!r} was deleted and made anew: no position holds any more; connect again, and "
+                f"bucket {found.name!r} was deleted and recreated: no position is valid any more; connect again and "
                 "stream from the beginning"
             )
         with self._map_lock:
-            if taken := self._map is known:
+            if replaced := self._map is known:
                 self._map = found
-        if not taken:
-            # Another node told one meanwhile, which may be newer.
-            self._take(found)
+        if not replaced:
+            # Another node's map was adopted in between; it may be newer than this one.
+            self._replace_map(found)
             return
+        nodes = ", ".join(map(str, found.nodes))
         log.info(
             "bucket %s: map %d.%d, %d vbuckets on %s",
             found.name,
             found.epoch,
             found.revision,
             found.num_vbuckets,
-            ", ".join(map(str, found.nodes)),
+            nodes,
         )
 
-    def _places(self) -> Iterable[Place]:
-        """Each once."""
-        return dict.fromkeys([*self._nodes(), *((seed.host, seed.port) for seed in self._seeds)])
-
-    def _nodes(self) -> Iterator[Place]:
+    def _node_addresses(self) -> Iterator[HostPort]:
         for node in self._map.nodes if self._map is not None else ():
             port = node.address.tls_port if self.target.tls else node.address.port
             if port is not None:
-                yield node.address.host, port
+                yield HostPort(node.address.host, port)
 
-    def _fetch(self, place: Place) -> ClusterMap:
-        answer = self._callers.ask(place, lambda caller: caller.ask("get_cluster_config"))
+    def _fetch_map(self, address: HostPort) -> ClusterMap:
+        answer = self._commands.ask(address, lambda connection: connection.ask("get_cluster_config"))
         if answer.status:
-            raise ServerError(f"{urls.Address(*place)}: the node does not tell the cluster map", answer.status)
-        return ClusterMap.parse(answer.value, *place, self.options["network"])
+            raise ServerError(f"{address}: the node refused to send the cluster map", answer.status)
+        return ClusterMap.parse(answer.value, address.host, address.port, self.options.network)
 
     # Commands.
 
-    def ask(self, name: str, **parts: Any) -> Frame:
-        """A command, to the node that told the map."""
+    @property
+    def command_node(self) -> str:
+        """Host and port of the node that `ask` asks."""
+        return str(self._map_source)
 
-        def question(caller: Caller) -> Frame:
-            return caller.ask(name, **parts)
+    def ask(self, name: str, **parts: Any) -> Frame:
+        """Return the answer to a command that any node can answer."""
+
+        def question(connection: CommandConnection) -> Frame:
+            return connection.ask(name, **parts)
 
         try:
-            return self._callers.ask(self._told_at, question)
+            return self._commands.ask(self._map_source, question)
         except TransportError:
-            self.refresh()
-            return self._callers.ask(self._told_at, question)
+            self.refresh_map()
+            return self._commands.ask(self._map_source, question)
 
     def ask_node(self, node: Node, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
-        """Many questions of a kind, to the node that can answer them."""
-        return self._callers.ask(self._place(node), lambda caller: caller.ask_all(name, questions))
+        """Return a node's answers to several commands of one name, pipelined."""
+        return self._commands.ask(self._address_of(node), lambda connection: connection.ask_all(name, questions))
 
     def stats_of(self, node: Node, group: str) -> dict[str, str]:
-        """A group of statistics of a node; none where it does not have it."""
-        return self._callers.ask(self._place(node), lambda caller: caller.stats(group))
+        """Return a group of a node's statistics; empty if the node does not have that group."""
+        return self._commands.ask(self._address_of(node), lambda connection: connection.stats(group))
 
-    def hang_up(self) -> None:
-        """Close what commands went over. The next one opens it again."""
-        self._callers.keep(())
+    def close_idle(self) -> None:
+        """Close idle command connections. The next command opens a new one."""
+        self._commands.close_idle()
 
-    @property
-    def where(self) -> str:
-        """The node that commands go to."""
-        return str(urls.Address(*self._told_at))
+    def open_command_connection(self, node: Node, *, stream: bool = False) -> CommandConnection:
+        """Return a new connection to a node. `stream`: opened for DCP, for commands that need it."""
+        return self._open_command_connection(self._address_of(node), stream=stream)
 
-    def call(self, node: Node, *, stream: bool = False) -> Caller:
-        """A connection of its own to a node, to ask it commands; `stream`: opened for DCP."""
-        return self._call(*self._place(node), stream=stream)
-
-    def _call(self, host: str, port: int, *, stream: bool) -> Caller:
-        wishes = self._wishes("commands", stream=stream)
+    def _open_command_connection(self, address: HostPort, *, stream: bool) -> CommandConnection:
+        settings = self._settings("commands", stream=stream)
         if self._closed:
-            raise LocalProtocolError("the client is closed: connect again")
-        sock = connect(host, port, self.options["kv_connect_timeout"], self._context)
-        return Caller(sock, wishes, host, port, self.options["bootstrap_timeout"])
+            raise ClosedError("the client is closed: connect again")
+        sock = connect(*address, self.options.kv_connect_timeout, self._tls)
+        return CommandConnection(sock, settings, address, self.options.bootstrap_timeout)
 
-    # Connections.
+    # Connections of streams.
 
     def dialer(self, node: Node) -> Callable[[], socket.socket]:
-        """What opens a socket to a node."""
-        return partial(connect, *self._place(node), self.options["kv_connect_timeout"], self._context)
+        """Return a function that opens a socket to a node."""
+        return partial(connect, *self._address_of(node), self.options.kv_connect_timeout, self._tls)
 
-    def _place(self, node: Node) -> Place:
+    def connection_settings(self, **more: Any) -> ConnectionSettings:
+        """Return the requested settings of another connection for streams, under a name of its own."""
+        self._connections_named += 1
+        return self._settings(str(self._connections_named), **more)
+
+    def _address_of(self, node: Node) -> HostPort:
         port = node.address.tls_port if self.target.tls else node.address.port
         if port is None:
-            raise TransportError(f"{node}: no port {'with' if self.target.tls else 'without'} TLS in the map")
-        return node.address.host, port
+            raise TransportError(f"{node}: no port {'with' if self.target.tls else 'without'} TLS in the cluster map")
+        return HostPort(node.address.host, port)
 
-    def wishes(self, **more: Any) -> ConnectionSettings:
-        """For another connection with streams; two of one name would cut each other off."""
-        self._count += 1
-        return self._wishes(str(self._count), **more)
-
-    def _wishes(self, name: str, **more: Any) -> ConnectionSettings:
+    def _settings(self, name: str, **more: Any) -> ConnectionSettings:
         return ConnectionSettings(
             f"{self._name} {name}",
             self.target.bucket,
             self._credentials,
-            self.options.get("sasl_mech_force"),
+            self.options.sasl_mech_force,
             self.target.tls,
-            window=self.options["dcp_buffer_size"],
-            noop_interval=max(1, round(self.options["noop_interval"])),
-            snappy=self.options["compression"] != "off",
+            window=self.options.dcp_buffer_size,
+            noop_interval=max(1, round(self.options.noop_interval)),
+            snappy=self.options.compression != "off",
             **more,
         )
 
 
-def _listed(problems: Mapping[str, DcpError]) -> str:
-    """What is wrong with nodes, each problem once."""
-    said: dict[str, list[str]] = {}
-    for where, error in problems.items():
-        said.setdefault(str(error).removeprefix(f"{where}: "), []).append(where)
-    return "; ".join(f"{', '.join(places)}: {problem}" for problem, places in said.items())
+class MapRefresher:
+    """Schedules fetches of the cluster map for one stream, under that stream's lock.
+
+    `due` is the monotonic time of the next fetch, or None. Requests within `delay` seconds become one fetch, since many
+    vbuckets miss their node at the same time. After a failed fetch the next one is due in `retry_delay` seconds.
+    """
+
+    def __init__(self, agent: Agent, *, delay: float = 0.2, retry_delay: float = 1.0) -> None:
+        self.due: float | None = None
+        # True if a node is connected that does not push map changes.
+        self.polls = False
+        self._agent, self._delay, self._retry_delay = agent, delay, retry_delay
+
+    def map_changed(self, config: object, node: str) -> None:
+        """Adopt a pushed map, or schedule a fetch if the node only says that there is one."""
+        if config is None:
+            self.request()
+        else:
+            self._agent.learn_map(config, node)
+
+    def request(self, within: float | None = None) -> None:
+        """Schedule a fetch `within` seconds, unless an earlier one is due."""
+        due = time.monotonic() + (self._delay if within is None else within)
+        self.due = due if self.due is None else min(due, self.due)
+
+    def poll(self) -> None:
+        """Schedule the next regular fetch if a connected node pushes no maps."""
+        if self.polls:
+            self.request(self._agent.options.config_poll_interval)
+
+    def refresh_if_due(self) -> None:
+        """Fetch the map if that is due. Called without the stream's lock, since it waits for a node."""
+        if self.due is None or time.monotonic() < self.due:
+            return
+        self.due = None
+        try:
+            self._agent.refresh_map()
+        except TransportError as error:
+            log.warning("cluster map not refreshed: %s", error)
+            self.due = time.monotonic() + self._retry_delay
 
 
-def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """How TLS is to be done, by the options of a connection string."""
-    return Security(
-        options.get("ca_cert_path"), options.get("cert_path"), options.get("key_path"), options["tls_verify"]
-    ).context()
+def tls_settings(options: ConnectionOptions) -> TlsSettings:
+    """Return the TLS settings of a connection's options."""
+    return TlsSettings(options.ca_cert_path, options.cert_path, options.key_path, options.tls_verify)
+
+
+def _grouped(problems: Mapping[str, DcpError]) -> str:
+    """Return each distinct problem once, after the nodes that have it."""
+    nodes: dict[str, list[str]] = {}
+    for node, error in problems.items():
+        nodes.setdefault(str(error).removeprefix(f"{node}: "), []).append(node)
+    return "; ".join(f"{', '.join(having)}: {problem}" for problem, having in nodes.items())

@@ -1,49 +1,115 @@
-"""The client: finds a cluster, and streams its changes."""
+"""The client: connects to a bucket, streams its changes, and asks its nodes questions."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 import weakref
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from datetime import datetime, timedelta
+from os import PathLike
+from typing import Any, Literal
 
 from dcp.checkpoint import Checkpoint
-from dcp.client import options as arguments
-from dcp.client import queries as questions
-from dcp.client.agent import Access
-from dcp.client.commands import Caller
-from dcp.client.dialects import check_stream, manner_of
-from dcp.client.filters import select
-from dcp.client.follow.follower import Follower
-from dcp.client.follow.node_link import Limits
-from dcp.client.follow.settings import Terms
-from dcp.client.follow.vbucket import Vbucket
-from dcp.client.monitor import Watcher
-from dcp.client.opener import Opener
-from dcp.client.row_format import Look
-from dcp.client.stats import Stats, together
+from dcp.client import connection_string, queries
+from dcp.client.agent import Agent
+from dcp.client.commands import CommandConnection
+from dcp.client.filters import CollectionFilter, resolve_filter
+from dcp.client.follow.follower import Follower, RunningStream
+from dcp.client.follow.settings import BatchLimits, StreamSettings, dialect_rules
+from dcp.client.options import ConnectionOptions, Use, check_supported, options_of, read_all
+from dcp.client.row_format import RowFormat
+from dcp.client.stats import Stats, combine
 from dcp.client.stream import ChangeStream
-from dcp.client.stream_range import Bounds
-from dcp.client.time_search import Time
-from dcp.client.work import Work
+from dcp.client.stream_range import resolve_range, resolve_start
 from dcp.cluster_map import ClusterMap, Node
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.position import FailoverLog
+from dcp.wire.memcached import MAX_FRAME
 
 log = logging.getLogger("dcp.client")
 
+# Options of a stream that its decoders take as they are.
+_DECODING = ("views", "max_frame", "max_value", "inflate", "xattrs", "keys", "errors", "types")
+# Options of a stream that not every dialect supports.
+_PROMISES = ("scope", "collections", "persisted_only", "ignore_purged", "out_of_order", "history")
+
+
+def connect(
+    url: str,
+    *,
+    bootstrap_timeout: float | str | timedelta | None = None,
+    ca_cert_path: str | PathLike[str] | None = None,
+    cert_path: str | PathLike[str] | None = None,
+    compression: Literal["on", "off", "force"] | None = None,
+    config_poll_interval: float | str | timedelta | None = None,
+    dcp_buffer_size: int | str | None = None,
+    dcp_priority: Literal["low", "medium", "high"] | None = None,
+    dialect: Literal["dcp", "tap", "upr1", "upr2"] | None = None,
+    key_path: str | PathLike[str] | None = None,
+    kv_connect_timeout: float | str | timedelta | None = None,
+    network: Literal["auto", "default", "external"] | None = None,
+    noop_interval: float | str | timedelta | None = None,
+    sasl_mech_force: str | None = None,
+    stats_interval: float | str | timedelta | None = None,
+    tls_verify: bool | None = None,
+) -> Client:
+    """Connect to a bucket of a cluster, and return its Client.
+
+    url: Connection string `couchbase://user:password@host1,host2/bucket?option=value`, or `couchbases://` for TLS. One
+        of the hosts has to answer; a single host without a port may be a name with DNS SRV records.
+
+    Keyword options override those in the URL. A duration is a number of seconds, a timedelta, or text such as `500ms`,
+    `2.5s`, `15m` or `1h`; a size is a number of bytes, or text such as `64k` or `20mb`.
+
+    bootstrap_timeout: Time limit of a node for an answer to a command, and for the handshake of a command connection.
+        Default: 10 s.
+    ca_cert_path: PEM file of authorities to trust in addition to the system's. Requires couchbases://.
+    cert_path: PEM file of the client's certificate. Requires couchbases://.
+    compression: `on` lets nodes send values compressed with Snappy, `off` does not; `force` is the same as `on`.
+        Default: on.
+    config_poll_interval: Interval at which the cluster map is fetched from nodes that do not push a new one. Default:
+        2.5 s.
+    dcp_buffer_size: Flow-control window of a connection: bytes that a node may send before they are processed. 0: no
+        limit. Default: 20m.
+    dcp_priority: Accepted for compatibility with other clients; ignored.
+    dialect: Protocol: `dcp`, `tap` for servers up to 4.6 over TAP, `upr1` or `upr2` for the drafts of UPR. Default:
+        dcp.
+    key_path: PEM file of the key of `cert_path`, if that file does not contain it.
+    kv_connect_timeout: Time limit for a TCP connection, and again for TLS on it. Default: 10 s.
+    network: Addresses of nodes to use: `default`, `external`, or with `auto` those among which the URL's host is
+        found. Default: auto.
+    noop_interval: Interval at which a node sends noops. After two intervals without a byte the client reconnects.
+        Default: 120 s.
+    sasl_mech_force: The only SASL mechanism to use, of PLAIN, SCRAM-SHA1, SCRAM-SHA256, SCRAM-SHA512. By default the
+        strongest on offer; PLAIN, which sends the password, over TLS only.
+    stats_interval: Interval at which nodes are asked for high seqnos, for lag, rates and stalled vbuckets. 0: never.
+        Default: 10 s.
+    tls_verify: Verify the nodes' certificates. Turn it off in tests only. Default: True.
+
+    Raises UsageError for a wrong URL or option, AuthenticationError for wrong credentials, ServerError if the bucket
+    cannot be used, and TransportError if no node answers.
+    """
+    # Nothing but the parameters is local yet.
+    keywords = {name: value for name, value in locals().items() if name != "url"}
+    target = connection_string.parse(url)
+    return Client(Agent(target, ConnectionOptions.of(target.options, keywords, tls=target.tls)))
+
 
 class Client:
-    """Knows a bucket of a cluster. `stream` follows its changes; `close`, or `with`, ends everything."""
+    """A connection to one bucket of a cluster. Made by `dcp.connect`.
 
-    def __init__(self, url: str, **options: Any) -> None:
-        self._access = Access(url, options)
-        self._bucket = self._access.target.bucket
-        self._works: list[Work] = []
-        self._past = Stats(self._bucket)
-        weakref.finalize(self, self._access.close).atexit = False
+    `stream` follows the bucket's changes; the other methods ask its nodes. Thread-safe. Close it, or use it in a `with`
+    statement: that ends its streams and closes all connections.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._bucket = agent.target.bucket
+        self._streams: list[RunningStream] = []
+        # Counts of streams that ended.
+        self._ended = Stats(self._bucket)
+        weakref.finalize(self, agent.close).atexit = False
 
     def __enter__(self) -> Client:
         return self
@@ -52,182 +118,244 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Client {self._access.target}>"
+        return f"<Client {self._agent.target}>"
 
     def close(self) -> None:
         """End all streams, and close all connections."""
-        self._access.close()
-        for work in self._works:
-            work.close()
+        self._agent.close()
+        for stream in self._streams:
+            stream.close()
 
     @property
     def dialect(self) -> str:
-        """What streams speak: `dcp`, or what was before it, `tap`, `upr1` or `upr2`."""
-        return self._access.dialect
+        """Protocol of streams: `dcp`, `tap`, `upr1` or `upr2`."""
+        return self._agent.dialect
 
     @property
     def map(self) -> ClusterMap:
-        """The newest map that is known."""
-        return self._access.map
+        """Newest cluster map that any node sent."""
+        return self._agent.map
 
-    def refresh(self) -> ClusterMap:
-        """Fetch the map, from any node that answers."""
-        return self._access.refresh()
+    def refresh_map(self) -> ClusterMap:
+        """Fetch the cluster map from any node that answers, and return the newest one."""
+        return self._agent.refresh_map()
 
     # Streams.
 
     def stream(
         self,
-        start: Time | Checkpoint = "beginning",
-        end: Time | Checkpoint | None = None,
+        start: str | datetime | Checkpoint = "beginning",
+        end: str | datetime | Checkpoint | None = None,
         *,
         scope: str | None = None,
-        collections: Iterable[str] | None = None,
-        vbuckets: Iterable[int] | None = None,
-        columns: Iterable[str] | None = None,
+        collections: str | Iterable[str] | None = None,
+        vbuckets: str | Iterable[int] | None = None,
+        columns: str | Iterable[str] | None = None,
         batch_rows: int = 65_536,
-        batch_bytes: int = 4 << 20,
-        linger: float = 0.02,
-        on_rollback: str = "replay",
+        batch_bytes: int | str = 4 << 20,
+        linger: float | str | timedelta = 0.02,
+        on_rollback: Literal["replay", "fail"] = "replay",
         ignore_purged: bool = False,
         persisted_only: bool = False,
-        persisted_within: float = 60.0,
+        persisted_within: float | str | timedelta = 60.0,
         out_of_order: bool = False,
         history: bool = False,
-        **decoding: Any,
+        views: bool = False,
+        max_frame: int = MAX_FRAME,
+        max_value: int = MAX_FRAME,
+        inflate: bool = True,
+        xattrs: Literal["split", "map", "inline"] = "split",
+        keys: Literal["binary", "utf8"] = "binary",
+        errors: Literal["raise", "quarantine"] = "raise",
+        types: Literal["wire", "plain"] = "wire",
     ) -> ChangeStream:
-        """Follow the changes.
+        """Follow the changes of the bucket, and return an iterator of their batches.
 
-        start: "beginning", "now", a checkpoint to go on from, or a time. end: None for ever, "now" for what
-        there is, a checkpoint, or a time that is over. Times are a datetime or its ISO text, with a zone: only
-        changes that by their CAS were made at `start` or later, and before `end`. scope, collections: names;
-        only these. vbuckets: only these, to share the work. columns, and what else `Decoder` has: how batches
-        look. batch_rows, batch_bytes, linger: a batch is handed out at so many rows or bytes, or when its
-        first row is so many seconds old.
-        on_rollback: "replay", where a row with the event `rollback` comes before what is sent again, or
-        "fail" with a RollbackError.
-        ignore_purged: go on from a checkpoint although deletions since may be forgotten, where otherwise the vbucket
-        is rolled back to 0 and comes whole; a row with the event `purged` says that some may never come.
-        persisted_only: hand out only what every copy of its vbucket has on disk, so that no failover takes it
-        back. What has to wait for longer than `persisted_within` seconds is a TransportError that names the
-        copies which lag.
-        out_of_order: let nodes send what a collection has in any order at first, which may be faster. Positions of
-        a vbucket stay at its beginning until that is whole.
-        history: every version of a document that is kept, not only the last one of a snapshot.
+        A duration is a number of seconds, a timedelta, or text such as `500ms`; a size is a number of bytes, or text
+        such as `4m`. A time is a datetime with a UTC offset, or its ISO text.
+
+        start: Where to begin: "beginning", "now", a Checkpoint to resume from, or a time: only changes made at it or
+            later by their CAS. Default: beginning.
+        end: Where to end: None for never, "now" for the high seqnos at the start, a Checkpoint, or a past time: only
+            changes made before it.
+        scope: Name of a scope: only its collections. With `collections`, the scope of names without one.
+        collections: Names of collections, as `scope.name` or in `scope`: only these.
+        vbuckets: Numbers of vbuckets, as "0-511,600" or several: only these.
+        columns: Names of the columns of a batch, in order. Columns that are not named are not decoded. Default: the
+            default columns.
+        batch_rows: Number of rows at which a batch is delivered. Default: 65536.
+        batch_bytes: Received bytes at which a batch is delivered. Default: 4m.
+        linger: Age of its first row at which a batch is delivered, however small. Default: 0.02 s.
+        on_rollback: `replay` delivers a row with the event `rollback` and then the changes again; `fail` raises
+            RollbackError. Default: replay.
+        ignore_purged: Resume even if deletions after the checkpoint were purged, with a row whose event is `purged`.
+            Without it, such a vbucket restarts from seqno 0. Default: False.
+        persisted_only: Deliver only changes that every copy of their vbucket has on disk, so that no failover takes
+            them back. Default: False.
+        persisted_within: Time limit of `persisted_only`: after it a TransportError names the copies that lag.
+            Default: 60 s.
+        out_of_order: Let nodes send the first snapshot of a collection in any order, which may be faster. Until it is
+            complete, positions stay at the beginning. Default: False.
+        history: Deliver every version that the bucket keeps of a document, not only the last one of a snapshot.
+            Default: False.
+        views: Make keys, values and xattrs Arrow views into the received bytes, without a copy. Default: False.
+        max_frame: Largest frame that is accepted. Default: 30m.
+        max_value: Largest value that is accepted, after decompression. Default: 30m.
+        inflate: Decompress values that are compressed with Snappy. Default: True.
+        xattrs: Extended attributes: `split` off the value as bytes, as a `map`, or left `inline` in the value.
+            Default: split.
+        keys: Type of the column `key`. `utf8` checks the bytes. Default: binary.
+        errors: Values that cannot be read: `raise` an error, or `quarantine` delivers them as received, with the
+            reason in the column `error`. Default: raise.
+        types: `wire` has unsigned numbers as wide as sent and events as a dictionary; `plain` has the signed numbers
+            and text that Spark takes. Default: wire.
+
+        Raises UsageError for a wrong option, or one that the dialect does not support, CheckpointError for a checkpoint
+        of another bucket or selection, and ServerError or TransportError if nodes do not answer questions about it.
+        Later errors are raised by the iterator. Lost connections, moved vbuckets and rollbacks are not errors.
         """
-        arguments.check_decoding(decoding, _STREAM_OPTIONS)
-        arguments.check_limits(batch_rows, batch_bytes, linger)
-        arguments.check_flags(
-            ignore_purged=ignore_purged, persisted_only=persisted_only, out_of_order=out_of_order, history=history
-        )
-        if on_rollback not in ("replay", "fail"):
-            raise LocalProtocolError(f"on_rollback: expected replay or fail, found {on_rollback!r}")
-        if out_of_order and persisted_only:
-            raise LocalProtocolError(
-                "out_of_order: expected it without persisted_only, which waits for whole snapshots"
-            )
-        asked = {"scope": scope is not None, "collections": collections is not None}
-        asked |= {"persisted_only": persisted_only, "ignore_purged": ignore_purged}
-        asked |= {"out_of_order": out_of_order, "history": history}
-        check_stream(self.dialect, [name for name, value in asked.items() if value])
-        look = Look(self.dialect, columns, decoding)
-        wanted, selection = self._wanted(vbuckets), select(self._access, scope, collections)
-        bounds = Bounds(self._access, wanted, selection.chosen)
-        begins, ends = bounds.between(start, end, selection.empty)
-        cut = look.cut(bounds.since, bounds.until) if bounds.found else None
-        opener = Opener(
-            self._access,
-            look.decoder,
-            Limits(batch_rows, batch_bytes, linger),
-            manner_of(self.dialect, start),
-            {"out_of_order": out_of_order, "history": history, "xattrs": look.has_xattrs},
-        )
-        within = persisted_within if persisted_only else None
-        terms = Terms(selection.chosen, look.rollback_rows(), on_rollback, ignore_purged, within)
-        followed = [Vbucket(number, begins[number], ends[number], bounds.purged(number)) for number in wanted]
-        log.info("bucket %s: following %d vbuckets from %s", self._bucket, len(wanted), _shown(start))
-        # Each stream has connections of its own, and may last for long without a question.
-        self.hang_up()
-        follower = Follower(opener, followed, terms)
-        interval = self._access.options["stats_interval"]
-        watcher = Watcher(self._access, follower, interval, selection)
-        work = Work(self._bucket, follower, watcher)
-        self._add(work)
-        # Where nothing has a number, nobody can tell how far behind it is.
-        if interval and opener.manner.resumes:
-            watcher.start()
-        return ChangeStream(self, follower, work, selection.empty, bounds.found, cut)
+        # Nothing but the parameters is local yet.
+        given = {name: value for name, value in locals().items() if name != "self"}
+        return self._stream(dict(read_all(Use.STREAM, given)))
 
-    def _add(self, work: Work) -> None:
-        """Of those that are over only what they did is kept."""
-        over = [one for one in self._works if one.closed]
-        self._past = together(self._bucket, [self._past, *(one.stats() for one in over)])
-        self._works = [*(one for one in self._works if one not in over), work]
+    def _stream(self, options: dict[str, Any]) -> ChangeStream:
+        """Start a stream with parsed options."""
+        if options["out_of_order"] and options["persisted_only"]:
+            raise UsageError("out_of_order: expected it without persisted_only, which waits for whole snapshots")
+        check_supported(self.dialect, [name for name in _PROMISES if options[name]], Use.STREAM)
+        format = RowFormat(self.dialect, options["columns"], {name: options[name] for name in _DECODING})
+        # Wrong columns are refused before any node is asked.
+        format.decoder(True)
+        vbuckets = self._checked_vbuckets(options["vbuckets"])
+        chosen = resolve_filter(self._agent, options["scope"], options["collections"])
+        range = resolve_range(self._agent, vbuckets, chosen, options["start"], options["end"])
+        format = format.between(range.since, range.until)
+        settings = self._settings(options, format, chosen)
+        log.info("bucket %s: following %d vbuckets from %s", self._bucket, len(vbuckets), _described(options["start"]))
+        # A stream has connections of its own, and command connections may stay unused for its whole life.
+        self.close_idle()
+        follower = Follower(self._agent, range.vbuckets(), settings)
+        # Without seqnos there is no lag to measure.
+        running = RunningStream.start(self._agent, follower, chosen, monitored=settings.rules.resumes)
+        self._keep(running)
+        return ChangeStream(self, follower, running, chosen.template, range, format.cut)
+
+    def _settings(self, options: dict[str, Any], format: RowFormat, chosen: CollectionFilter) -> StreamSettings:
+        return StreamSettings(
+            decoder=format.decoder,
+            limits=BatchLimits(options["batch_rows"], options["batch_bytes"], options["linger"]),
+            rules=dialect_rules(self.dialect, options["start"]),
+            marker_row=format.marker_row(),
+            on_rollback=options["on_rollback"],
+            filter=chosen.wire,
+            ignore_purged=options["ignore_purged"],
+            persisted_within=options["persisted_within"] if options["persisted_only"] else None,
+            requested={
+                "out_of_order": options["out_of_order"],
+                "history": options["history"],
+                "xattrs": format.has_xattrs,
+            },
+        )
+
+    def _keep(self, running: RunningStream) -> None:
+        """Keep a stream's handle. Of streams that are closed, only the counts are kept."""
+        closed = [stream for stream in self._streams if stream.closed]
+        self._ended = combine(self._bucket, [self._ended, *(stream.stats() for stream in closed)])
+        self._streams = [*(stream for stream in self._streams if stream not in closed), running]
 
     def stats(self) -> Stats:
-        """What came so far, and how all streams stand now. Lag and stuck vbuckets are as new as `stats_interval`."""
-        return together(self._bucket, [self._past, *(work.stats() for work in self._works)])
+        """Return counts since the client was made, and the state of its streams.
+
+        No node is asked: lag, rates and stuck vbuckets are as old as the last poll (option `stats_interval`).
+        """
+        return combine(self._bucket, [self._ended, *(stream.stats() for stream in self._streams)])
 
     def positions(
         self,
-        start: Time | Checkpoint = "beginning",
+        start: str | datetime | Checkpoint = "beginning",
         *,
         scope: str | None = None,
-        collections: Iterable[str] | None = None,
-        vbuckets: Iterable[int] | None = None,
+        collections: str | Iterable[str] | None = None,
+        vbuckets: str | Iterable[int] | None = None,
     ) -> Checkpoint:
-        """Where a stream that starts there begins, for each vbucket; no values are streamed."""
-        wanted, selection = self._wanted(vbuckets), select(self._access, scope, collections)
-        # Vbuckets that nobody asks for stay where they are.
-        known = start.by_vbucket() if isinstance(start, Checkpoint) else {}
-        known |= Bounds(self._access, wanted, selection.chosen).begin(start, selection.empty)
-        return replace(selection.empty, positions=tuple(known[number] for number in sorted(known)))
+        """Return the checkpoint from which a stream with these options would begin; the options are those of `stream`.
 
-    def _wanted(self, vbuckets: Iterable[int] | None) -> list[int]:
-        return arguments.vbuckets(vbuckets, self.map.num_vbuckets)
+        A time is searched for by probes, as `stream` does. Vbuckets of a checkpoint that are not asked for keep their
+        position.
+        """
+        given = {"start": start, "scope": scope, "collections": collections, "vbuckets": vbuckets}
+        options = dict(read_all(Use.STREAM, given))
+        check_supported(self.dialect, [name for name in ("scope", "collections") if options[name]], Use.STREAM)
+        numbers = self._checked_vbuckets(options["vbuckets"])
+        chosen = resolve_filter(self._agent, options["scope"], options["collections"])
+        found = options["start"].by_vbucket() if isinstance(options["start"], Checkpoint) else {}
+        found |= resolve_start(self._agent, numbers, chosen, options["start"])
+        return replace(chosen.template, positions=tuple(found[number] for number in sorted(found)))
+
+    def _checked_vbuckets(self, given: Iterable[int] | None) -> list[int]:
+        count = self.map.num_vbuckets
+        numbers = [*range(count)] if given is None else sorted(given)
+        if not numbers or numbers[-1] >= count:
+            raise UsageError(f"vbuckets: expected some of 0 to {count - 1}, found {_abridged(numbers)}")
+        return numbers
 
     # Questions.
 
-    def call(self, node: Node, *, stream: bool = False) -> Caller:
-        """A connection of its own to a node, to ask it commands; `stream`: opened for DCP."""
-        return self._access.call(node, stream=stream)
-
-    def hang_up(self) -> None:
-        """Close the connections that questions went over: the next question opens them again. Streams go on."""
-        self._access.hang_up()
-
     def server_version(self) -> str:
-        """That of the node that commands go to."""
-        return questions.server_version(self._access)
+        """Return the version of the node that commands go to."""
+        return queries.server_version(self._agent)
 
     def high_seqnos(self, collection_id: int | None = None) -> dict[int, int]:
-        """The last seqno of every vbucket, or of a collection in it, from the nodes that have them now.
+        """Return the high seqno of each vbucket, from its owner.
 
-        Vbuckets that never had anything of the collection may be missing.
+        collection_id: only changes of this collection count; vbuckets that never had any may be missing.
         """
-        return questions.high_seqnos(self._access, collection_id)
+        return queries.high_seqnos(self._agent, collection_id)
 
     def failover_logs(self, vbuckets: Iterable[int] | None = None) -> dict[int, FailoverLog]:
-        """The histories of each vbucket, or of these. Those that no node has now are missing."""
-        return questions.failover_logs(self._access, self._wanted(vbuckets))
+        """Return the failover log of each of these vbuckets, or of all. Vbuckets without an owner are missing."""
+        table = options_of(Use.STREAM)
+        return queries.failover_logs(self._agent, self._checked_vbuckets(table["vbuckets"].read(vbuckets)))
+
+    def heads(self, vbuckets: Iterable[int] | None = None) -> queries.Heads:
+        """Return high seqnos and failover logs that are consistent with each other, of these vbuckets or of all.
+
+        Raises TransportError if a vbucket has no owner, or if changes are lost while they are read.
+        """
+        table = options_of(Use.STREAM)
+        return queries.heads(self._agent, self._checked_vbuckets(table["vbuckets"].read(vbuckets)))
 
     def purge_seqnos(self) -> dict[int, int]:
-        """Up to where each vbucket has forgotten deletions; vbuckets whose node does not say so are missing."""
-        return questions.purge_seqnos(self._access)
+        """Return the purge seqno of each vbucket: deletions up to it may be gone. Missing where the owner has none."""
+        return queries.purge_seqnos(self._agent)
 
     def collections(self) -> dict[int, str]:
-        """The paths of all collections, by their ids; none from a server that has no collections."""
+        """Return the paths (`scope.collection`) of all collections by id; none from a server without collections."""
         return self.manifest().paths
 
-    def manifest(self, newest: int = 0) -> questions.Manifest:
-        """The collections, and how new that is. TransportError from a node that has yet to learn of the one with the
-        uid `newest`.
+    def manifest(self, newest: int = 0) -> queries.CollectionsManifest:
+        """Return the collections and the uid of their manifest.
+
+        newest: uid of the newest manifest that is known. Raises TransportError if the node that was asked has an older
+        one.
         """
-        return questions.manifest(self._access, newest)
+        return queries.collections_manifest(self._agent, newest)
+
+    def open_command_connection(self, node: Node, *, stream: bool = False) -> CommandConnection:
+        """Return a new connection to a node for commands of one's own. The caller closes it.
+
+        stream: open it for DCP, for commands that require that.
+        """
+        return self._agent.open_command_connection(node, stream=stream)
+
+    def close_idle(self) -> None:
+        """Close idle command connections; the next question opens a new one. Streams have their own connections."""
+        self._agent.close_idle()
 
 
-_STREAM_OPTIONS = [name for name in inspect.signature(Client.stream).parameters if name not in ("self", "decoding")]
-
-
-def _shown(start: object) -> str:
+def _described(start: object) -> str:
     return "a checkpoint" if isinstance(start, Checkpoint) else str(start)
+
+
+def _abridged(numbers: list[int]) -> str:
+    return f"{numbers!r:.100}"

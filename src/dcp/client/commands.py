@@ -1,41 +1,49 @@
-"""A connection for commands: ask, and wait for the answer."""
+"""Connections for commands: one that asks and waits for the answer, and a pool with one for each node."""
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
-from dcp.client import network_errors as blame
-from dcp.client.connection_string import Address
+from dcp.client import network_errors
+from dcp.client.connection_string import HostPort
 from dcp.columns.decoder import Decoder
-from dcp.errors import DcpError
-from dcp.session.events import Answered, Event, Ready
+from dcp.errors import DcpError, TransportError
+from dcp.session.events import CommandAnswered, Event, SessionReady
 from dcp.session.handshake import Agreement, ConnectionSettings
 from dcp.session.session import Session
 from dcp.wire.frame import Frame
 
-_MANY = 1 << 30
-# So many questions fit into the buffers of any connection, and so do their answers.
-_AT_ONCE = 512
+T = TypeVar("T")
+
+_NO_LIMIT = 1 << 30
+# Commands in flight at a time: they and their answers fit into any socket's buffers, so that neither side blocks.
+_PIPELINE = 512
 
 
-class Caller:
-    """Asks a node one thing after the other. `host` and `port` are where it was reached."""
+class CommandConnection:
+    """One connection to one node for request and response commands.
 
-    def __init__(self, sock: socket.socket, wishes: ConnectionSettings, host: str, port: int, timeout: float) -> None:
-        self.host, self.port = host, port
+    The constructor completes the handshake. A context manager; not thread-safe. Each command, and the handshake, has
+    `timeout` seconds in all; an answer that trickles in does not extend them.
+    """
+
+    def __init__(self, sock: socket.socket, settings: ConnectionSettings, address: HostPort, timeout: float) -> None:
+        self.address = address
         self._socket, self._timeout = sock, timeout
-        self._session = Session(wishes, lambda collections: Decoder(collections=collections), time.monotonic())
+        self._session = Session(settings, lambda collections: Decoder(collections=collections), time.monotonic())
         self._events: deque[Event] = deque()
         self._deadline = time.monotonic() + timeout
         self.agreement: Agreement
         try:
             while True:
-                event = self._next()
-                if isinstance(event, Ready):
+                event = self._next_event()
+                if isinstance(event, SessionReady):
                     self.agreement = event.agreement
                     return
         except BaseException:
@@ -43,58 +51,57 @@ class Caller:
             raise
 
     @property
-    def where(self) -> str:
-        return str(Address(self.host, self.port))
-
-    @property
     def last_heard(self) -> float:
+        """Monotonic time at which the last bytes arrived."""
         return self._session.last_heard
 
     def ask(self, name: str, **parts: Any) -> Frame:
+        """Send a command and return its answer. `parts` are fields of Frame."""
         return self.ask_all(name, [parts])[0]
 
     def ask_all(self, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
-        """Many questions of a kind, without waiting for one answer before the next question."""
+        """Send one command for each of `questions`, pipelined, and return the answers in that order."""
         answers: list[Frame] = []
-        for first in range(0, len(questions), _AT_ONCE):
-            opaques = [self._session.ask(name, **parts) for parts in questions[first : first + _AT_ONCE]]
+        for first in range(0, len(questions), _PIPELINE):
+            opaques = [self._session.send_command(name, **parts) for parts in questions[first : first + _PIPELINE]]
             missing = set(opaques)
             found: dict[int, Frame] = {}
             self._deadline = time.monotonic() + self._timeout
             while missing:
-                event = self._next()
-                if isinstance(event, Answered) and event.frame.opaque in missing:
+                event = self._next_event()
+                if isinstance(event, CommandAnswered) and event.frame.opaque in missing:
                     missing.remove(event.frame.opaque)
                     found[event.frame.opaque] = event.frame
             answers += map(found.__getitem__, opaques)
         return answers
 
     def stats(self, group: str) -> dict[str, str]:
-        """A group of statistics; none where the node does not have it."""
-        opaque = self._session.ask("stat", key=group.encode())
+        """Return a group of statistics; empty if the node does not have that group."""
+        opaque = self._session.send_command("stat", key=group.encode())
         found: dict[str, str] = {}
         self._deadline = time.monotonic() + self._timeout
         while True:
-            event = self._next()
-            if not isinstance(event, Answered) or event.frame.opaque != opaque:
+            event = self._next_event()
+            if not isinstance(event, CommandAnswered) or event.frame.opaque != opaque:
                 continue
+            # An answer without a key ends the group.
             if event.frame.status or not event.frame.key:
                 return found
             found[event.frame.key.decode(errors="replace")] = event.frame.value.decode(errors="replace")
 
     def close(self) -> None:
+        """Close the socket."""
         self._socket.close()
 
-    def __enter__(self) -> Caller:
+    def __enter__(self) -> CommandConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _next(self) -> Event:
+    def _next_event(self) -> Event:
         while not self._events:
             try:
-                # Bytes that trickle in do not make it longer.
                 left = self._deadline - time.monotonic()
                 if left <= 0:
                     raise TimeoutError
@@ -103,16 +110,72 @@ class Caller:
                 with self._session.buffer() as room:
                     count = self._socket.recv_into(room)
             except TimeoutError:
-                raise blame.late(self.where, self._timeout, "bootstrap_timeout") from None
+                raise network_errors.timed_out(str(self.address), self._timeout, "bootstrap_timeout") from None
             except OSError as error:
-                raise blame.broken(self.where, error, ready=self._session.agreement is not None) from None
+                ready = self._session.agreement is not None
+                raise network_errors.broken(str(self.address), error, ready=ready) from None
             if count == 0:
-                raise blame.closed(self.where)
+                raise network_errors.closed_early(str(self.address))
             ready = self._session.agreement is not None
             try:
-                events, _ = self._session.received(count, time.monotonic(), _MANY, _MANY)
+                events, _ = self._session.received(count, time.monotonic(), _NO_LIMIT, _NO_LIMIT)
                 self._session.take()
             except DcpError as error:
-                raise blame.at(self.where, error, ready=ready) from None
+                raise network_errors.located(str(self.address), error, ready=ready) from None
             self._events.extend(events)
         return self._events.popleft()
+
+
+class CommandPool:
+    """Keeps one idle command connection for each node. Thread-safe: concurrent callers get a connection each.
+
+    open_connection: connects to an address.
+    idle_timeout: seconds without a byte after which a connection is not reused; firewalls drop idle ones after minutes.
+    """
+
+    def __init__(self, open_connection: Callable[[HostPort], CommandConnection], idle_timeout: float = 30.0) -> None:
+        self._open = open_connection
+        self._idle_timeout = idle_timeout
+        self._idle: dict[HostPort, CommandConnection] = {}
+        # Guards `_idle` only; never held while a node is asked.
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def ask(self, address: HostPort, question: Callable[[CommandConnection], T]) -> T:
+        """Return what `question` returns for a connection to a node.
+
+        A kept connection may have been lost unnoticed, so a TransportError over it is retried once over a new one.
+        """
+        with self._lock:
+            idle = self._idle.pop(address, None)
+        if idle is not None:
+            if time.monotonic() - idle.last_heard > self._idle_timeout:
+                idle.close()
+            else:
+                with suppress(TransportError):
+                    return self._ask(idle, question)
+        return self._ask(self._open(address), question)
+
+    def _ask(self, connection: CommandConnection, question: Callable[[CommandConnection], T]) -> T:
+        try:
+            answer = question(connection)
+        except BaseException:
+            # Its unread answers would be taken for those of the next question.
+            connection.close()
+            raise
+        with self._lock:
+            if self._closed or self._idle.setdefault(connection.address, connection) is not connection:
+                connection.close()
+        return answer
+
+    def close_idle(self, keep: Collection[HostPort] = ()) -> None:
+        """Close idle connections, except those to the addresses in `keep`."""
+        with self._lock:
+            closing = [self._idle.pop(address) for address in self._idle.keys() - set(keep)]
+        for connection in closing:
+            connection.close()
+
+    def close(self) -> None:
+        """Close idle connections now, and those in use when their question is answered."""
+        self._closed = True
+        self.close_idle()

@@ -1,4 +1,4 @@
-"""Connection strings, as Couchbase's SDKs take them.
+"""Connection strings in the form of Couchbase's SDKs.
 
     couchbase://user:password@host1,host2:11210/bucket?network=external
 
@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from dcp.errors import LocalProtocolError
-from dcp.wire import DIALECTS
-from dcp.wire.mechanisms import MECHANISMS
+from dcp.client.options import Use, options_of, suggestion
+from dcp.errors import UsageError
 
-# Schemes: whether they mean TLS.
+# Schemes, and True for those that mean TLS.
 SCHEMES = {"couchbase": False, "couchbases": True}
 DEFAULT_PORTS = {"couchbase": 11210, "couchbases": 11207}
-# What people write instead: the web console's scheme and port lead to another service.
+# Schemes and ports of the web console and of other clients, which people write instead.
 _INSTEAD = {
     "http": "couchbase",
     "https": "couchbases",
@@ -32,9 +31,8 @@ _INSTEAD = {
 _WEB_PORTS = (8091, 18091)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A host to begin with, and its port."""
+class HostPort(NamedTuple):
+    """Host and port of a node. IPv6 addresses have brackets in its text."""
 
     host: str
     port: int
@@ -45,14 +43,14 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a connection string says. The password is in no text of it.
+    """A parsed connection string. Neither its text nor its repr contains the password.
 
-    `srv` is the name to look up as DNS SRV before the one address is tried, or empty. `options` has
-    those that were given, as values of their types.
+    srv: name to look up as DNS SRV before the one address is tried, or empty.
+    options: those that the string sets, as values of their types.
     """
 
     scheme: str
-    addresses: tuple[Address, ...]
+    addresses: tuple[HostPort, ...]
     bucket: str
     username: str = ""
     password: str = field(default="", repr=False)
@@ -69,9 +67,13 @@ class Target:
 
 
 def parse(url: str) -> Target:
-    """LocalProtocolError says which part is wrong, and what is accepted."""
+    """Return the parts of a connection string.
+
+    Raises UsageError with the part that is wrong and what is accepted there. Its text shows nothing that may be a part
+    of a password.
+    """
     if not isinstance(url, str):
-        raise _refuse("scheme", "text such as couchbase://user:password@host/bucket", f"a {type(url).__name__}")
+        raise _error("scheme", "text such as couchbase://user:password@host/bucket", f"a {type(url).__name__}")
     scheme, colon, rest = url.partition("://")
     if not colon or scheme not in SCHEMES:
         raise _bad_scheme(scheme if colon else "")
@@ -79,7 +81,7 @@ def parse(url: str) -> Target:
     credentials, at, hosts = authority.rpartition("@")
     username, password = _credentials(credentials) if at else ("", "")
     found = [_host(text) for text in hosts.split(",")]
-    addresses = tuple(Address(host, port or DEFAULT_PORTS[scheme]) for host, port in found)
+    addresses = tuple(HostPort(host, port or DEFAULT_PORTS[scheme]) for host, port in found)
     return Target(
         scheme,
         addresses,
@@ -92,47 +94,47 @@ def parse(url: str) -> Target:
 
 
 def _parts(rest: str) -> tuple[str, str, str]:
-    """The hosts with the credentials, the path, and the options."""
+    """Return hosts with credentials, path, and query."""
     before, _, query = rest.partition("?")
     authority, _, path = before.partition("/")
     if "@" in path or "@" in query:
-        # Perhaps a part of the password is taken for something else: nothing of it may be shown.
-        raise _refuse("password", "%2F for a /, %3F for a ?, and behind the hosts %40 for an @", "an @ behind / or ?")
+        # A password with / or ? in it is cut there, so the rest may be a part of it and must not be shown.
+        raise _error("password", "%2F for a /, %3F for a ?, and after the hosts %40 for an @", "an @ after / or ?")
     return authority, path, query
 
 
-def _refuse(part: str, expected: str, found: str) -> LocalProtocolError:
-    return LocalProtocolError(f"url: {part}: expected {expected}, found {found}")
+def _error(part: str, expected: str, found: str) -> UsageError:
+    return UsageError(f"url: {part}: expected {expected}, found {found}")
 
 
-def _bad_scheme(scheme: str) -> LocalProtocolError:
-    """Without `://` nobody knows what is a password: then nothing of the text is shown."""
+def _bad_scheme(scheme: str) -> UsageError:
+    """Return the error for a scheme. Without `://` any part may be a password, so that none is shown."""
     expected = " or ".join(f"{name}://" for name in SCHEMES)
     if not scheme:
-        return _refuse("scheme", expected, "none")
+        return _error("scheme", expected, "none")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,20}", scheme):
-        return _refuse("scheme", expected, "something else")
+        return _error("scheme", expected, "something else")
     close = difflib.get_close_matches(scheme.lower(), SCHEMES, n=1, cutoff=0.6)
     meant = _INSTEAD.get(scheme.lower()) or next(iter(close), "")
-    return _refuse("scheme", expected, f"{scheme}://{f' (did you mean {meant}://?)' if meant else ''}")
+    return _error("scheme", expected, f"{scheme}://{f' (did you mean {meant}://?)' if meant else ''}")
 
 
 def _credentials(text: str) -> tuple[str, str]:
     username, colon, password = text.partition(":")
     if not username:
-        raise _refuse("user", "a name before the colon", "none")
+        raise _error("user", "a name before the colon", "none")
     if not colon:
-        raise _refuse("password", "user:password@", "no colon behind the user")
+        raise _error("password", "user:password@", "no colon after the user")
     return _decoded("user", username), _decoded("password", password)
 
 
 def _decoded(part: str, text: str) -> str:
-    """Percent-decoded. What stands there is never shown: it may be a secret."""
+    """Return percent-decoded text. Errors never show it: it may be a secret."""
     if re.search(r"%(?![0-9A-Fa-f]{2})", text):
-        raise _refuse(part, "two hexadecimal digits behind each %, and %25 for a % itself", "something else")
+        raise _error(part, "two hexadecimal digits after each %, and %25 for a % itself", "something else")
     decoded = unquote(text, errors="surrogateescape")
     if re.search(r"[\ud800-\udfff]", decoded):
-        raise _refuse(part, "percent-encoded UTF-8", "other bytes")
+        raise _error(part, "percent-encoded UTF-8", "other bytes")
     return decoded
 
 
@@ -141,130 +143,49 @@ def _host(text: str) -> tuple[str, int | None]:
         r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>[\w.-]+))(?::(?P<port>.*))?", text, re.DOTALL
     )
     if match is None:
-        raise _refuse("host", "names or addresses between commas, and IPv6 in brackets", _shown(text))
+        raise _error("host", "names or addresses separated by commas, and IPv6 in brackets", _described(text))
     return match["v6"] or match["name"], None if match["port"] is None else _port(match["port"])
 
 
-def _shown(text: str) -> str:
-    """A host that is none. A part of a password that holds an @ or a comma may stand there, so only little is told."""
+def _described(text: str) -> str:
+    """Describe an invalid host without showing it: a password with an @ or a comma leaves a part of it there."""
     if not text:
         return "nothing"
-    return "an IPv6 address without brackets" if text.count(":") > 1 else "a character that no host has"
+    return "an IPv6 address without brackets" if text.count(":") > 1 else "a character that hosts cannot have"
 
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 1 << 16):
-        raise _refuse("port", "a number from 1 to 65535", "something else")
+        raise _error("port", "a number from 1 to 65535", "something else")
     if int(text) in _WEB_PORTS:
-        raise _refuse("port", "one of the data service, or none", f"{text}, which is the web console's")
+        raise _error("port", "a port of the data service, or none", f"{text}, which is the web console's")
     return int(text)
 
 
 def _bucket(text: str) -> str:
     name = _decoded("bucket", text.removesuffix("/"))
     if not name:
-        raise _refuse("bucket", "a name behind the hosts, as in couchbase://host/bucket", "none")
+        raise _error("bucket", "a name after the hosts, as in couchbase://host/bucket", "none")
     if not re.fullmatch(r"[A-Za-z0-9_.%-]{1,100}", name):
-        raise _refuse("bucket", "up to 100 letters, digits, _, -, . and %", repr(name[:100]))
+        raise _error("bucket", "up to 100 letters, digits, _, -, . and %", repr(name[:100]))
     return name
 
 
 def _srv(scheme: str, host: str, port: int | None) -> str:
-    """The one host may be a name of the whole cluster: then it has no port, and is no address."""
+    """Return the SRV name of a single host, which may be the name of a cluster: one without a port, and no address."""
     is_address = ":" in host or re.fullmatch(r"[0-9.]+", host) is not None
     return "" if port is not None or is_address else f"_{scheme}._tcp.{host}"
 
 
 def _options(query: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+    table, options = options_of(Use.URL), {}
     for part in filter(None, query.split("&")):
         name, equals, value = part.partition("=")
-        if name not in OPTIONS:
-            raise _refuse("option", f"one of {', '.join(sorted(OPTIONS))}", repr(name[:40]))
+        if name not in table:
+            raise _error("option", f"one of {', '.join(sorted(table))}", repr(name[:40]) + suggestion(name, table))
         if name in options:
-            raise _refuse(f"option {name}", "one value", "two")
+            raise _error(f"option {name}", "one value", "two")
         if not equals:
-            raise _refuse(f"option {name}", "a value behind =", "none")
-        options[name] = OPTIONS[name](name, _decoded(f"option {name}", value))
+            raise _error(f"option {name}", "a value after =", "none")
+        options[name] = table[name].read(_decoded(f"option {name}", value), f"url: option {name}")
     return options
-
-
-def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that are given as values: of the same names and forms as those of a connection string."""
-    for name in options:
-        if name not in OPTIONS:
-            raise _refuse("option", f"one of {', '.join(sorted(OPTIONS))}", repr(name[:40]))
-    return {name: OPTIONS[name](name, _worded(value)) for name, value in options.items()}
-
-
-def check_tls(target: Target, given: Mapping[str, Any]) -> None:
-    """Who names certificates does not want clear text."""
-    if not target.tls:
-        for name in ("ca_cert_path", "cert_path", "key_path"):
-            if name in given:
-                raise _refuse(f"option {name}", "couchbases://, which is TLS", "couchbase://, which is clear text")
-
-
-def _worded(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _text(name: str, value: str) -> str:
-    if not value:
-        raise _refuse(f"option {name}", "text", "none")
-    return value
-
-
-def _one_of(*accepted: str) -> Callable[[str, str], str]:
-    def read(name: str, value: str) -> str:
-        if value not in accepted:
-            raise _refuse(f"option {name}", " or ".join(accepted), repr(value[:40]))
-        return value
-
-    return read
-
-
-def _flag(name: str, value: str) -> bool:
-    return _one_of("true", "false", "1", "0", "on", "off")(name, value) in ("true", "1", "on")
-
-
-def _seconds(name: str, value: str) -> float:
-    """A number of seconds, or one with a unit."""
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)?", value)
-    seconds = float(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[match[2] or "s"] if match else 0.0
-    if seconds <= 0:
-        raise _refuse(f"option {name}", "a time such as 2.5, 500ms, 30s or 2m", repr(value[:40]))
-    return seconds
-
-
-def _interval(name: str, value: str) -> float:
-    """The same, or 0 for never."""
-    return 0.0 if re.fullmatch(r"0(\.0)?", value) else _seconds(name, value)
-
-
-def _size(name: str, value: str) -> int:
-    """A number of bytes, or one with a unit."""
-    match = re.fullmatch(r"([0-9]{1,9})([kmg]?)", value.lower())
-    size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else 1 << 32
-    if size >= 1 << 32:
-        raise _refuse(f"option {name}", "bytes below 4g, such as 20971520 or 20m, or 0 for none", repr(value[:40]))
-    return size
-
-
-OPTIONS: dict[str, Callable[[str, str], Any]] = {
-    "bootstrap_timeout": _seconds,
-    "ca_cert_path": _text,
-    "cert_path": _text,
-    "compression": _one_of("on", "off", "force"),
-    "config_poll_interval": _seconds,
-    "dcp_buffer_size": _size,
-    "dcp_priority": _one_of("low", "medium", "high"),
-    "dialect": _one_of(*DIALECTS),
-    "key_path": _text,
-    "kv_connect_timeout": _seconds,
-    "network": _one_of("auto", "default", "external"),
-    "noop_interval": _seconds,
-    "sasl_mech_force": _one_of(*sorted(MECHANISMS)),
-    "stats_interval": _interval,
-    "tls_verify": _flag,
-}

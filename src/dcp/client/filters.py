@@ -1,58 +1,61 @@
-"""What of a bucket a stream is about: names of scopes and collections as the ids that nodes know."""
+"""Filters of a stream: names of scopes and collections as the ids that nodes know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dcp.checkpoint import Checkpoint
-from dcp.client import options as arguments
-from dcp.client import queries as questions
-from dcp.client.agent import Access
-from dcp.errors import LocalProtocolError
+from dcp.client import queries
+from dcp.client.agent import Agent
+from dcp.errors import UsageError
 from dcp.wire.dcp_body import StreamFilter
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """chosen: what is asked of nodes; None for all. empty: a checkpoint of nothing that says for what it is one."""
+class CollectionFilter:
+    """The part of a bucket that a stream follows.
 
-    chosen: StreamFilter | None
-    empty: Checkpoint
+    wire: filter of stream requests; None for the whole bucket.
+    template: checkpoint without positions that names bucket and filter.
+    scope: name of the scope, if one was given.
+    """
+
+    wire: StreamFilter | None
+    template: Checkpoint
     scope: str | None = None
 
-    def follows(self, number: int, path: str) -> bool:
-        """Whether a collection belongs to it."""
-        if self.chosen is None:
+    def includes(self, collection_id: int, path: str) -> bool:
+        """Return True if the stream follows a collection."""
+        if self.wire is None:
             return True
-        return number in self.chosen.collections if self.chosen.collections else path.startswith(f"{self.scope}.")
+        if self.wire.collections:
+            return collection_id in self.wire.collections
+        return path.startswith(f"{self.scope}.")
 
 
-def select(access: Access, scope: str | None, collections: Iterable[str] | None) -> Selection:
-    cluster_map = access.map
-    whole = Checkpoint((), cluster_map.num_vbuckets, cluster_map.name, cluster_map.uuid)
-    if scope == "" or (scope is not None and not isinstance(scope, str)):
-        raise LocalProtocolError(f"scope: expected a name, found {scope!r:.100}")
+def resolve_filter(agent: Agent, scope: str | None, collections: Sequence[str] | None) -> CollectionFilter:
+    """Return the filter for names. Raises UsageError for names that do not exist."""
+    cluster_map = agent.map
+    bucket = Checkpoint((), cluster_map.num_vbuckets, cluster_map.name, cluster_map.uuid)
     if collections is not None:
-        ids = _ids(access, scope, arguments.names("collections", collections))
-        return Selection(StreamFilter(collections=ids), replace(whole, collections=ids), scope)
+        ids = _collection_ids(agent, scope, collections)
+        return CollectionFilter(StreamFilter(collections=ids), replace(bucket, collections=ids), scope)
     if scope is not None:
-        number = questions.scope_id(access, scope)
-        return Selection(StreamFilter(scope=number), replace(whole, scope=number), scope)
-    return Selection(None, whole)
+        number = queries.scope_id(agent, scope)
+        return CollectionFilter(StreamFilter(scope=number), replace(bucket, scope=number), scope)
+    return CollectionFilter(None, bucket)
 
 
-def _ids(access: Access, scope: str | None, names: list[str]) -> tuple[int, ...]:
-    paths = [path_of(name, scope) for name in names]
-    if not paths:
-        raise LocalProtocolError("collections: expected one name or more, found none")
+def _collection_ids(agent: Agent, scope: str | None, names: Sequence[str]) -> tuple[int, ...]:
+    paths = [collection_path(name, scope) for name in names]
     for name, path in zip(names, paths, strict=True):
-        # Servers take no name at all for _default.
+        # Servers take an empty name for _default, which a typing error must not select.
         if not all(path.split(".")):
-            raise LocalProtocolError(f"collections: expected names such as hotel or inventory.hotel, found {name!r}")
-    return tuple(sorted(questions.collection_id(access, path) for path in paths))
+            raise UsageError(f"collections: expected names such as hotel or inventory.hotel, found {name!r}")
+    return tuple(sorted(queries.collection_id(agent, path) for path in paths))
 
 
-def path_of(name: str, scope: str | None) -> str:
-    """A collection with its scope, which may stand before the name or apart."""
+def collection_path(name: str, scope: str | None) -> str:
+    """Return `scope.collection` for a name with or without its scope."""
     return name if "." in name else f"{scope or '_default'}.{name}"

@@ -1,68 +1,958 @@
-"""What callers give to a stream, checked before a node hears of it."""
+"""The table of options: one row for each, with type, parser, default, unit, dialects and the calls that accept it.
+
+Signatures and docstrings of `connect`, `Client.stream`, `Decoder` and `dcp.spark.read`, options of connection strings
+and of Spark, and the tables of docs/ are checked against these rows, or drawn from them. A parser takes text or a
+Python value, and raises ValueError with the expected form as its text.
+"""
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Iterable, Mapping
+import difflib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from enum import Flag, auto
+from functools import partial
 from typing import Any
 
-from dcp.columns.decoder import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Decoder
-from dcp.errors import LocalProtocolError
+from dcp.checkpoint import Checkpoint
+from dcp.client.time_search import EPOCH
+from dcp.columns.decoder import MAX_BATCH_BYTES, MAX_BATCH_ROWS
+from dcp.columns.plan import events_of
+from dcp.columns.schema import choose
+from dcp.errors import CheckpointError, LocalProtocolError, UsageError
+from dcp.value_grammar import duration, flag, number_range, size, whole_number
+from dcp.wire import DIALECTS
+from dcp.wire.dcp import DCP
+from dcp.wire.mechanisms import MECHANISMS
+from dcp.wire.memcached import MAX_FRAME
 
-# Of a decoder's options those that are the stream's own business.
-_OURS = frozenset({"dialect", "columns", "collections", "events", "also"})
-# An hour is more than anybody waits for a row that is there.
-_MOST_LINGER = 3600
-DECODING = tuple(sorted(set(inspect.signature(Decoder).parameters) - _OURS))
+Parser = Callable[[Any], Any]
+
+# Columns of Spark's rows that no message has: the names that belong to a collection id.
+PATH_COLUMNS = ("scope", "collection")
+
+_MOST_VBUCKETS = 1 << 16
+_LONGEST_SHOWN = 100
+_TIME = "a time with a UTC offset such as 2026-11-01T00:00Z"
+# A row that waits for more than an hour is a mistake in the unit.
+_LONGEST_LINGER = 3600
 
 
-def check_decoding(given: Mapping[str, Any], others: Iterable[str]) -> None:
-    """What is left over, when the stream has taken its own."""
-    for name in given:
-        if name not in DECODING:
-            raise LocalProtocolError(
-                f"stream: expected options among {', '.join(sorted({*others, *DECODING}))}, found {name!r}"
-            )
-    for option in ("max_frame", "max_value"):
-        value = given.get(option, 1)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise LocalProtocolError(f"{option}: expected a number of bytes, such as 65536, found {value!r:.100}")
+class Use(Flag):
+    """Calls that accept an option."""
+
+    URL = auto()
+    CONNECT = auto()
+    STREAM = auto()
+    DECODER = auto()
+    # Options of format("dcp"), once and as a stream.
+    SPARK = auto()
+    # Keywords of dcp.spark.read and dcp.spark.plan.
+    SPARK_READ = auto()
+    COMMAND_LINE = auto()
 
 
-def names(option: str, given: Any) -> list[str]:
-    """Names, where a single one is easily given in the place of several."""
-    found = None if isinstance(given, str | bytes) or not isinstance(given, Iterable) else list(given)
-    if found is None or not all(isinstance(name, str) for name in found):
-        raise LocalProtocolError(f"{option}: expected names in a list, such as ['one', 'two'], found {given!r:.100}")
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    name: as a keyword of Python.
+    type: annotation in signatures.
+    default: value where no caller sets it, in `unit`. `default_text` is the form to show where it is another one.
+    help: one line for docstrings, docs and the command line.
+    dialects: those that support it; others refuse it.
+    spark: name as an option of format("dcp"). flag: name on the command line.
+    secret: never shown in a message.
+    """
+
+    name: str
+    type: str
+    parse: Parser
+    default: Any
+    help: str
+    use: Use
+    unit: str = ""
+    default_text: str = ""
+    dialects: tuple[str, ...] = tuple(DIALECTS)
+    spark: str = ""
+    flag: str = ""
+    secret: bool = False
+
+    @property
+    def shown_default(self) -> str:
+        """Default as users write it; empty if there is none."""
+        if self.default_text:
+            return self.default_text
+        if self.default is None or self.default == ():
+            return ""
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+    @property
+    def reference(self) -> str:
+        """Help with unit and default, for docstrings and docs."""
+        if not self.shown_default:
+            return self.help
+        # Texts such as 20m have their unit already.
+        unit = f" {self.unit}" if self.unit and not self.default_text else ""
+        return f"{self.help} Default: {self.shown_default}{unit}."
+
+    def read(self, value: Any, label: str = "") -> Any:
+        """Return the value of its type. Raises UsageError under the name `label`, or the option's own."""
+        label = label or self.name
+        try:
+            return self.parse(value)
+        except CheckpointError as error:
+            raise CheckpointError(f"{label}: {error}: expected the text of Checkpoint.to_json()") from None
+        except ValueError as error:
+            found = f"a {type(value).__name__}" if self.secret else _shown(value)
+            raise UsageError(f"{label}: expected {error}, found {found}") from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+# Parsers besides those of `value_grammar`.
+
+
+def text(value: Any) -> str:
+    """Return text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("text")
+    return value
+
+
+def path(value: Any) -> str:
+    """Return the text of a path."""
+    return text(os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def optional(parse: Parser) -> Parser:
+    """Return a parser that takes None for None as well."""
+    return lambda value: None if value is None else parse(value)
+
+
+def one_of(*accepted: str) -> Parser:
+    """Return a parser for one of several words, in any case."""
+
+    def parse(value: Any) -> str:
+        word = next((word for word in accepted if isinstance(value, str) and word.lower() == value.lower()), None)
+        if word is None:
+            raise ValueError(" or ".join(accepted))
+        return word
+
+    return parse
+
+
+def positive_duration(value: Any) -> float:
+    """Return a duration above 0 in seconds."""
+    seconds = duration(value)
+    if not seconds:
+        raise ValueError("a duration above 0, such as 500ms, 2.5s, 15m or 1h")
+    return seconds
+
+
+def bounded_duration(most: float) -> Parser:
+    """Return a parser for a duration of at most `most` seconds."""
+
+    def parse(value: Any) -> float:
+        if (seconds := duration(value)) > most:
+            raise ValueError(f"a duration of at most {most} s, such as 20ms")
+        return seconds
+
+    return parse
+
+
+def bounded_size(least: int, most: int) -> Parser:
+    """Return a parser for a size from `least` to `most` bytes."""
+
+    def parse(value: Any) -> int:
+        if not least <= (count := size(value)) <= most:
+            raise ValueError(f"a size from {least} to {most} bytes, such as 64k or 20m")
+        return count
+
+    return parse
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """Return names from text with commas, or from several."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if isinstance(parts, bytes) or not isinstance(parts, Iterable):
+        raise ValueError("names such as 'one,two' or ['one', 'two']")
+    found = tuple(part.strip() if isinstance(part, str) else "" for part in parts)
+    if not found or not all(found) or len(set(found)) != len(found):
+        raise ValueError("one or more names, each once, such as 'one,two' or ['one', 'two']")
     return found
 
 
-def vbuckets(given: Any, count: int) -> list[int]:
-    """Numbers of vbuckets of a bucket that has so many, each once, in order."""
-    if given is None:
-        return list(range(count))
-    found = list(given) if isinstance(given, Iterable) else None
-    if not found or not all(type(number) is int and 0 <= number < count for number in found):
-        raise LocalProtocolError(f"vbuckets: expected some of 0 to {count - 1}, found {given!r:.100}")
-    return sorted(set(found))
+def vbuckets(value: Any) -> tuple[int, ...]:
+    """Return numbers of vbuckets, sorted and each once."""
+    return number_range(value, _MOST_VBUCKETS - 1)
 
 
-def check_flags(**given: Any) -> None:
-    for option, value in given.items():
-        if not isinstance(value, bool):
-            raise LocalProtocolError(f"{option}: expected True or False, found {value!r:.100}")
+def key_patterns(value: Any) -> tuple[str, ...]:
+    """Return keys, of which a last star stands for any bytes."""
+    found = names(value)
+    if any("*" in key.rstrip("*") for key in found):
+        raise ValueError("keys with a star at their end only, such as order::*")
+    return found
 
 
-def check_timeout(given: Any) -> None:
-    if given is not None and (not isinstance(given, int | float) or math.isnan(given)):
-        raise LocalProtocolError(f"timeout: expected None or seconds, such as 10, found {given!r:.100}")
+def spark_columns(value: Any) -> tuple[str, ...]:
+    """Return names of columns, the names of scope and collection among them."""
+    found = names(value)
+    try:
+        choose(DCP, [name for name in found if name not in PATH_COLUMNS] or None)
+    except LocalProtocolError as error:
+        raise UsageError(f"{error}; Spark also has {' and '.join(PATH_COLUMNS)}") from None
+    return found
 
 
-def check_limits(rows: Any, size: Any, linger: Any) -> None:
-    """When a batch is handed out."""
-    for option, value, most in (("batch_rows", rows, MAX_BATCH_ROWS), ("batch_bytes", size, MAX_BATCH_BYTES)):
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            raise LocalProtocolError(f"{option}: expected 1 to {most}, found {value!r:.100}")
-    if not isinstance(linger, int | float) or isinstance(linger, bool) or not 0 <= linger <= _MOST_LINGER:
-        raise LocalProtocolError(f"linger: expected 0 to {_MOST_LINGER} seconds, such as 0.02, found {linger!r:.100}")
+def row_events(value: Any) -> tuple[str, ...]:
+    """Return names of events."""
+    found, possible = names(value), events_of(DCP, None)
+    if not {*found} <= {*possible}:
+        raise ValueError(f"some of {', '.join(possible)}")
+    return found
+
+
+_WORDS: Mapping[str, str] = {"beginning": "beginning", "earliest": "beginning", "now": "now", "latest": "now"}
+_START_WORDS = ("beginning", "earliest", "now", "latest")
+_END_WORDS = ("now", "latest")
+
+
+def _position(words: tuple[str, ...], value: Any) -> str | datetime | Checkpoint:
+    # A checkpoint without positions is false, as every empty collection.
+    known = _position_or_none(words, value)
+    position = _time(value) if known is None else known
+    if position is None:
+        raise ValueError(f"{', '.join(words)}, a Checkpoint or its JSON, or {_TIME}")
+    return position
+
+
+def _position_or_none(words: tuple[str, ...], value: Any) -> str | Checkpoint | None:
+    if isinstance(value, Checkpoint):
+        return value
+    if isinstance(value, str) and value.lower() in words:
+        return _WORDS[value.lower()]
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        return Checkpoint.from_json(value)
+    return None
+
+
+def _time(value: Any) -> datetime | None:
+    if isinstance(value, str):
+        try:
+            # Python 3.10 reads no Z.
+            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        except ValueError:
+            return None
+    return value if isinstance(value, datetime) and value.tzinfo is not None and value >= EPOCH else None
+
+
+def timestamp(value: Any) -> datetime:
+    """Return a time from ISO text, a datetime, or milliseconds since 1970."""
+    moment = _time(value)
+    if moment is None:
+        try:
+            moment = EPOCH + timedelta(milliseconds=whole_number(value))
+        except (ValueError, OverflowError):
+            raise ValueError(f"{_TIME}, or milliseconds since 1970") from None
+    return moment
+
+
+def read_end(value: Any) -> str | Checkpoint:
+    """Return the end of a Spark read: `now`, or a Checkpoint."""
+    end = None if isinstance(value, datetime) else _position_or_none(_END_WORDS, value)
+    if end is None:
+        raise ValueError(f"{', '.join(_END_WORDS)}, or a Checkpoint or its JSON")
+    return end
+
+
+position_start = partial(_position, _START_WORDS)
+
+
+def position_end(value: Any) -> str | datetime | Checkpoint | None:
+    """Return the end of a stream; None for none."""
+    try:
+        return None if value is None else _position(_END_WORDS, value)
+    except ValueError as error:
+        raise ValueError(f"None, {error}") from None
+
+
+_CONNECTION = Use.URL | Use.CONNECT
+_READ = Use.SPARK | Use.SPARK_READ
+_ONLY_DCP = (DCP.name,)
+_POSITION = "str | datetime | Checkpoint"
+_NAMES = "str | Iterable[str] | None"
+_DURATION = "float | str | timedelta"
+
+OPTIONS: tuple[Option, ...] = (
+    # The connection.
+    Option(
+        "bootstrap_timeout",
+        _DURATION,
+        positive_duration,
+        10.0,
+        "Time limit of a node for an answer to a command, and for the handshake of a command connection.",
+        _CONNECTION,
+        "s",
+    ),
+    Option(
+        "ca_cert_path",
+        "str | PathLike[str]",
+        path,
+        None,
+        "PEM file of authorities to trust in addition to the system's. Requires couchbases://.",
+        _CONNECTION,
+    ),
+    Option(
+        "cert_path",
+        "str | PathLike[str]",
+        path,
+        None,
+        "PEM file of the client's certificate. Requires couchbases://.",
+        _CONNECTION,
+    ),
+    Option(
+        "compression",
+        'Literal["on", "off", "force"]',
+        one_of("on", "off", "force"),
+        "on",
+        "`on` lets nodes send values compressed with Snappy, `off` does not; `force` is the same as `on`.",
+        _CONNECTION,
+        dialects=_ONLY_DCP,
+    ),
+    Option(
+        "config_poll_interval",
+        _DURATION,
+        positive_duration,
+        2.5,
+        "Interval at which the cluster map is fetched from nodes that do not push a new one.",
+        _CONNECTION,
+        "s",
+    ),
+    Option(
+        "dcp_buffer_size",
+        "int | str",
+        bounded_size(0, (1 << 32) - 1),
+        20 << 20,
+        "Flow-control window of a connection: bytes that a node may send before they are processed. 0: no limit.",
+        _CONNECTION,
+        "bytes",
+        "20m",
+    ),
+    Option(
+        "dcp_priority",
+        'Literal["low", "medium", "high"]',
+        one_of("low", "medium", "high"),
+        None,
+        "Accepted for compatibility with other clients; ignored.",
+        _CONNECTION,
+        dialects=_ONLY_DCP,
+    ),
+    Option(
+        "dialect",
+        'Literal["dcp", "tap", "upr1", "upr2"]',
+        one_of(*DIALECTS),
+        DCP.name,
+        "Protocol: `dcp`, `tap` for servers up to 4.6 over TAP, `upr1` or `upr2` for the drafts of UPR.",
+        _CONNECTION | _READ,
+        spark="dialect",
+    ),
+    Option(
+        "key_path",
+        "str | PathLike[str]",
+        path,
+        None,
+        "PEM file of the key of `cert_path`, if that file does not contain it.",
+        _CONNECTION,
+    ),
+    Option(
+        "kv_connect_timeout",
+        _DURATION,
+        positive_duration,
+        10.0,
+        "Time limit for a TCP connection, and again for TLS on it.",
+        _CONNECTION,
+        "s",
+    ),
+    Option(
+        "network",
+        'Literal["auto", "default", "external"]',
+        one_of("auto", "default", "external"),
+        "auto",
+        "Addresses of nodes to use: `default`, `external`, or with `auto` those among which the URL's host is found.",
+        _CONNECTION,
+    ),
+    Option(
+        "noop_interval",
+        _DURATION,
+        positive_duration,
+        120.0,
+        "Interval at which a node sends noops. After two intervals without a byte the client reconnects.",
+        _CONNECTION,
+        "s",
+        dialects=_ONLY_DCP,
+    ),
+    Option(
+        "sasl_mech_force",
+        "str",
+        one_of(*sorted(MECHANISMS)),
+        None,
+        f"The only SASL mechanism to use, of {', '.join(sorted(MECHANISMS))}. By default the strongest on offer; "
+        "PLAIN, which sends the password, over TLS only.",
+        _CONNECTION,
+    ),
+    Option(
+        "stats_interval",
+        _DURATION,
+        duration,
+        10.0,
+        "Interval at which nodes are asked for high seqnos, for lag, rates and stalled vbuckets. 0: never.",
+        _CONNECTION,
+        "s",
+    ),
+    Option(
+        "tls_verify",
+        "bool",
+        flag,
+        True,
+        "Verify the nodes' certificates. Turn it off in tests only.",
+        _CONNECTION,
+    ),
+    # The selection of changes.
+    Option(
+        "start",
+        _POSITION,
+        position_start,
+        "beginning",
+        'Where to begin: "beginning", "now", a Checkpoint to resume from, or a time: '
+        "only changes made at it or later by their CAS.",
+        Use.STREAM | Use.COMMAND_LINE,
+        flag="--from",
+    ),
+    Option(
+        "end",
+        f"{_POSITION} | None",
+        position_end,
+        None,
+        'Where to end: None for never, "now" for the high seqnos at the start, a Checkpoint, or a past time: '
+        "only changes made before it.",
+        Use.STREAM | Use.COMMAND_LINE,
+        flag="--to",
+    ),
+    Option(
+        "scope",
+        "str | None",
+        optional(text),
+        None,
+        "Name of a scope: only its collections. With `collections`, the scope of names without one.",
+        Use.STREAM | _READ | Use.COMMAND_LINE,
+        dialects=_ONLY_DCP,
+        spark="scope",
+        flag="--scope",
+    ),
+    Option(
+        "collections",
+        _NAMES,
+        optional(names),
+        None,
+        "Names of collections, as `scope.name` or in `scope`: only these.",
+        Use.STREAM | _READ | Use.COMMAND_LINE,
+        dialects=_ONLY_DCP,
+        spark="collections",
+        flag="--collection",
+    ),
+    Option(
+        "vbuckets",
+        "str | Iterable[int] | None",
+        optional(vbuckets),
+        None,
+        'Numbers of vbuckets, as "0-511,600" or several: only these.',
+        Use.STREAM | _READ,
+        spark="vbuckets",
+    ),
+    # Batches of a stream.
+    Option(
+        "columns",
+        _NAMES,
+        optional(names),
+        None,
+        "Names of the columns of a batch, in order. Columns that are not named are not decoded.",
+        Use.STREAM,
+        default_text="the default columns",
+    ),
+    Option(
+        "batch_rows",
+        "int",
+        partial(whole_number, least=1, most=MAX_BATCH_ROWS),
+        65_536,
+        "Number of rows at which a batch is delivered.",
+        Use.STREAM,
+    ),
+    Option(
+        "batch_bytes",
+        "int | str",
+        bounded_size(1, MAX_BATCH_BYTES),
+        4 << 20,
+        "Received bytes at which a batch is delivered.",
+        Use.STREAM,
+        "bytes",
+        "4m",
+    ),
+    Option(
+        "linger",
+        _DURATION,
+        bounded_duration(_LONGEST_LINGER),
+        0.02,
+        "Age of its first row at which a batch is delivered, however small.",
+        Use.STREAM,
+        "s",
+    ),
+    # Promises of a stream.
+    Option(
+        "on_rollback",
+        'Literal["replay", "fail"]',
+        one_of("replay", "fail"),
+        "replay",
+        "`replay` delivers a row with the event `rollback` and then the changes again; `fail` raises RollbackError.",
+        Use.STREAM | _READ,
+        spark="onRollback",
+    ),
+    Option(
+        "ignore_purged",
+        "bool",
+        flag,
+        False,
+        "Resume even if deletions after the checkpoint were purged, with a row whose event is `purged`. "
+        "Without it, such a vbucket restarts from seqno 0.",
+        Use.STREAM,
+        dialects=_ONLY_DCP,
+    ),
+    Option(
+        "persisted_only",
+        "bool",
+        flag,
+        False,
+        "Deliver only changes that every copy of their vbucket has on disk, so that no failover takes them back.",
+        Use.STREAM,
+        dialects=_ONLY_DCP,
+    ),
+    Option(
+        "persisted_within",
+        _DURATION,
+        duration,
+        60.0,
+        "Time limit of `persisted_only`: after it a TransportError names the copies that lag.",
+        Use.STREAM,
+        "s",
+    ),
+    Option(
+        "out_of_order",
+        "bool",
+        flag,
+        False,
+        "Let nodes send the first snapshot of a collection in any order, which may be faster. "
+        "Until it is complete, positions stay at the beginning.",
+        Use.STREAM,
+        dialects=_ONLY_DCP,
+    ),
+    Option(
+        "history",
+        "bool",
+        flag,
+        False,
+        "Deliver every version that the bucket keeps of a document, not only the last one of a snapshot.",
+        Use.STREAM,
+        dialects=_ONLY_DCP,
+    ),
+    # The form of rows.
+    Option(
+        "views",
+        "bool",
+        flag,
+        False,
+        "Make keys, values and xattrs Arrow views into the received bytes, without a copy.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "max_frame",
+        "int",
+        bounded_size(1, (1 << 31) - 1),
+        MAX_FRAME,
+        "Largest frame that is accepted.",
+        Use.STREAM | Use.DECODER,
+        "bytes",
+        "30m",
+    ),
+    Option(
+        "max_value",
+        "int",
+        bounded_size(1, (1 << 31) - 1),
+        MAX_FRAME,
+        "Largest value that is accepted, after decompression.",
+        Use.STREAM | Use.DECODER,
+        "bytes",
+        "30m",
+    ),
+    Option(
+        "inflate",
+        "bool",
+        flag,
+        True,
+        "Decompress values that are compressed with Snappy.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "xattrs",
+        'Literal["split", "map", "inline"]',
+        one_of("split", "map", "inline"),
+        "split",
+        "Extended attributes: `split` off the value as bytes, as a `map`, or left `inline` in the value.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "keys",
+        'Literal["binary", "utf8"]',
+        one_of("binary", "utf8"),
+        "binary",
+        "Type of the column `key`. `utf8` checks the bytes.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "errors",
+        'Literal["raise", "quarantine"]',
+        one_of("raise", "quarantine"),
+        "raise",
+        "Values that cannot be read: `raise` an error, or `quarantine` delivers them as received, "
+        "with the reason in the column `error`.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "types",
+        'Literal["wire", "plain"]',
+        one_of("wire", "plain"),
+        "wire",
+        "`wire` has unsigned numbers as wide as sent and events as a dictionary; "
+        "`plain` has the signed numbers and text that Spark takes.",
+        Use.STREAM | Use.DECODER,
+    ),
+    # A decoder by itself.
+    Option(
+        "dialect",
+        "str | Dialect",
+        text,
+        DCP.name,
+        "Protocol of the bytes: `dcp`, `tap`, `upr1` or `upr2`.",
+        Use.DECODER,
+    ),
+    Option(
+        "columns",
+        "Iterable[str] | None",
+        optional(names),
+        None,
+        "Names of the columns of a batch, in order. Columns that are not named are not decoded.",
+        Use.DECODER,
+        default_text="the default columns",
+    ),
+    Option(
+        "collections",
+        "bool",
+        flag,
+        False,
+        "Keys carry their collection id, as on a connection whose HELLO agreed on Collections.",
+        Use.DECODER,
+    ),
+    Option(
+        "events",
+        "Collection[str] | None",
+        optional(names),
+        None,
+        "Names of the messages that become rows.",
+        Use.DECODER,
+        default_text="all but system events",
+    ),
+    Option(
+        "also",
+        "Collection[str]",
+        names,
+        (),
+        "Names that the column `event` has in addition, for rows from elsewhere.",
+        Use.DECODER,
+    ),
+    # Spark.
+    Option(
+        "url",
+        "str",
+        text,
+        None,
+        "Connection string: couchbase:// or couchbases://, hosts, bucket, and options of the connection.",
+        Use.SPARK,
+        spark="url",
+        secret=True,
+    ),
+    Option(
+        "connection_string",
+        "str",
+        text,
+        None,
+        "The same as `url`, without a user: Spark redacts the value of `url`, but shows this one.",
+        Use.SPARK,
+        spark="connectionString",
+        secret=True,
+    ),
+    Option("bucket", "str", text, None, "Name of the bucket, if the URL has none.", Use.SPARK, spark="bucket"),
+    Option(
+        "username",
+        "str | None",
+        optional(text),
+        None,
+        "User to connect as, if the URL names none.",
+        _READ,
+        default_text="`DCP_USERNAME`",
+        spark="username",
+    ),
+    Option(
+        "password",
+        "str | None",
+        optional(text),
+        None,
+        "Password of `username`. It travels to the executors with each task.",
+        _READ,
+        default_text="`DCP_PASSWORD`",
+        spark="password",
+        secret=True,
+    ),
+    Option(
+        "password_file",
+        "str | None",
+        optional(text),
+        None,
+        "File with the password, on the driver and on every executor.",
+        _READ,
+        spark="passwordFile",
+    ),
+    Option(
+        "columns",
+        _NAMES,
+        optional(spark_columns),
+        None,
+        "Names of the columns, in order; `scope` and `collection` are the names of a row's collection. "
+        "Columns that are not named are not decoded.",
+        _READ,
+        default_text="the default columns",
+        spark="columns",
+    ),
+    Option(
+        "include_xattrs",
+        "bool",
+        flag,
+        True,
+        "Set it to false for the default columns without `xattrs`.",
+        Use.SPARK,
+        spark="includeXattrs",
+    ),
+    Option(
+        "events",
+        _NAMES,
+        optional(row_events),
+        None,
+        "Names of events, such as `mutation,deletion`: only these, and rows that report a rollback or a purge.",
+        _READ,
+        default_text="all",
+        spark="events",
+    ),
+    Option(
+        "keys",
+        _NAMES,
+        optional(key_patterns),
+        None,
+        "Keys, such as `order::*,user::7`: only these. A star at the end stands for any bytes.",
+        _READ,
+        default_text="all",
+        spark="keys",
+    ),
+    Option(
+        "key_format",
+        'Literal["binary", "string"]',
+        one_of("binary", "string"),
+        "binary",
+        "Type of the column `key`; `string` requires UTF-8.",
+        _READ,
+        spark="keyFormat",
+    ),
+    Option(
+        "value_format",
+        'Literal["binary", "string"]',
+        one_of("binary", "string"),
+        "binary",
+        "Type of the column `value`; `string` requires UTF-8.",
+        _READ,
+        spark="valueFormat",
+    ),
+    Option(
+        "start",
+        f"{_POSITION} | None",
+        optional(position_start),
+        None,
+        "Where to begin: `earliest`, `latest`, a Checkpoint or its JSON, or a time. "
+        "A stream that resumes from its own checkpoint ignores it.",
+        _READ,
+        default_text="`earliest` for a read, `latest` for a stream",
+        spark="startingOffsets",
+    ),
+    Option(
+        "starting_timestamp",
+        "str | int",
+        timestamp,
+        None,
+        "Only changes made at this time or later: a time with a UTC offset, or milliseconds since 1970.",
+        Use.SPARK,
+        spark="startingTimestamp",
+    ),
+    Option(
+        "end",
+        "str | Checkpoint | None",
+        optional(read_end),
+        None,
+        "Where a read ends: `latest`, or a Checkpoint or its JSON.",
+        _READ,
+        default_text="`latest`",
+        spark="endingOffsets",
+    ),
+    Option(
+        "min_partitions",
+        "int | None",
+        optional(partial(whole_number, least=1)),
+        None,
+        "Least number of tasks, up to one for every two vbuckets.",
+        _READ,
+        default_text="the session's cores, or one for each node",
+        spark="minPartitions",
+    ),
+    Option(
+        "fail_on_data_loss",
+        "bool",
+        flag,
+        True,
+        "Set it to false to continue where changes are lost: purged deletions, dropped collections.",
+        _READ,
+        spark="failOnDataLoss",
+    ),
+    Option(
+        "max_offsets",
+        "int | None",
+        partial(whole_number, least=1),
+        None,
+        "Limit of seqnos in a batch of a stream, about.",
+        Use.SPARK,
+        default_text="no limit",
+        spark="maxOffsetsPerTrigger",
+    ),
+    Option(
+        "max_bytes",
+        "int | None",
+        bounded_size(1, (1 << 63) - 1),
+        None,
+        "Limit of bytes in a batch of a stream, about, such as `512m`.",
+        Use.SPARK,
+        default_text="no limit",
+        spark="maxBytesPerTrigger",
+    ),
+    Option(
+        "min_offsets",
+        "int | None",
+        partial(whole_number, least=1),
+        None,
+        "Number of seqnos that a batch of a stream waits for (Spark 4.2 and newer).",
+        Use.SPARK,
+        default_text="1",
+        spark="minOffsetsPerTrigger",
+    ),
+    Option(
+        "max_delay",
+        "float",
+        duration,
+        900.0,
+        "Time limit of `minOffsetsPerTrigger`, since the batch before.",
+        Use.SPARK,
+        "s",
+        "15m",
+        spark="maxTriggerDelay",
+    ),
+)
+
+
+def options_of(use: Use) -> dict[str, Option]:
+    """Return the options that a call accepts, by their names in Python."""
+    return {option.name: option for option in OPTIONS if use in option.use}
+
+
+def spark_options() -> dict[str, Option]:
+    """Return the options of format("dcp"), by their names there."""
+    return {option.spark: option for option in OPTIONS if Use.SPARK in option.use}
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the closest known name, or nothing."""
+    close = difflib.get_close_matches(name, [*known], n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def check_supported(dialect: str, given: Iterable[str], use: Use) -> None:
+    """Raise UsageError for an option that the dialect lacks: ignoring it would change what is delivered.
+
+    given: names of the options that the caller set.
+    """
+    table = options_of(use)
+    for name in given:
+        if name in table and dialect not in table[name].dialects:
+            raise UsageError(f"{name}: {DIALECTS[dialect].title} does not support it; leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """Values of the connection's options, each of its type. The table says what they mean."""
+
+    bootstrap_timeout: float
+    ca_cert_path: str | None
+    cert_path: str | None
+    compression: str
+    config_poll_interval: float
+    dcp_buffer_size: int
+    dcp_priority: str | None
+    dialect: str
+    key_path: str | None
+    kv_connect_timeout: float
+    network: Any
+    noop_interval: float
+    sasl_mech_force: str | None
+    stats_interval: float
+    tls_verify: bool
+
+    @classmethod
+    def of(cls, url: Mapping[str, Any], keywords: Mapping[str, Any], *, tls: bool) -> ConnectionOptions:
+        """Return the options of a URL, overridden by keywords that are not None.
+
+        url: values that are parsed already. tls: the scheme of the URL is couchbases://.
+        """
+        table = options_of(Use.CONNECT)
+        given = {name: table[name].read(value) for name, value in keywords.items() if value is not None}
+        given = {**url, **given}
+        options = cls(**{each.name: given.get(each.name, table[each.name].default) for each in fields(cls)})
+        check_supported(options.dialect, given, Use.CONNECT)
+        for name in ("ca_cert_path", "cert_path", "key_path"):
+            if not tls and name in given:
+                raise UsageError(f"{name}: expected couchbases://, which is TLS, found couchbase://, which is not")
+        return options
+
+
+def read_all(use: Use, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield name and parsed value of the options of a call."""
+    table = options_of(use)
+    for name, value in given.items():
+        yield name, table[name].read(value)

@@ -1,12 +1,13 @@
-"""What nodes are asked: how far they are, which histories they have, and which collections there are."""
+"""Questions to nodes: high seqnos, failover logs, a consistent read of both, purge seqnos, collections."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dcp.client.agent import Access
-from dcp.errors import LocalProtocolError, RemoteProtocolError, ServerError, TransportError
+from dcp.client.agent import Agent
+from dcp.cluster_map import format_vbuckets, no_owner_error
+from dcp.errors import RemoteProtocolError, ServerError, TransportError, UsageError
 from dcp.json_reader import JsonReader
 from dcp.position import FailoverLog
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
@@ -14,104 +15,161 @@ from dcp.wire.memcached import SEQNOS, Status, VbucketState
 _NO_COLLECTIONS = (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.NO_COLLECTIONS_MANIFEST)
 
 
-def server_version(access: Access) -> str:
-    return str(access.ask("version").value, errors="replace")
+def server_version(agent: Agent) -> str:
+    """Return the version of the node that commands go to."""
+    return str(agent.ask("version").value, errors="replace")
 
 
-def high_seqnos(access: Access, collection_id: int | None = None) -> dict[int, int]:
+def high_seqnos(agent: Agent, collection_id: int | None = None) -> dict[int, int]:
+    """Return the high seqno of each vbucket, or of one collection in it, from the vbuckets' owners."""
     fields = {"state": int(VbucketState.ACTIVE)}
     fields |= {} if collection_id is None else {"collection_id": collection_id}
     found: dict[int, int] = {}
-    cluster_map = access.refresh()
+    cluster_map = agent.refresh_map()
     for node in cluster_map.nodes:
-        (answer,) = access.ask_node(node, "get_all_vb_seqnos", [{"fields": fields}])
+        (answer,) = agent.ask_node(node, "get_all_vb_seqnos", [{"fields": fields}])
         if answer.status == Status.UNKNOWN_COLLECTION:
-            raise ServerError(f"{node}: there is no collection with the id {collection_id}", answer.status)
+            raise ServerError(f"{node}: no collection has the id {collection_id}", answer.status)
         if answer.status:
-            raise ServerError(f"{node}: no seqnos", answer.status)
-        # While a node is failed over, it and its heir may both say that they have a vbucket. Who is asked for histories
-        # and streams is the one that the map names.
-        mine = set(cluster_map.vbuckets_of(node))
-        found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {}) if row.vbucket in mine}
+            raise ServerError(f"{node}: the node refused to send its high seqnos", answer.status)
+        # During a failover the old and the new owner may both report a vbucket. Histories and streams are asked of
+        # the owner in the map, so its high seqno is the one that counts.
+        owned = set(cluster_map.vbuckets_of(node))
+        found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {}) if row.vbucket in owned}
     return dict(sorted(found.items()))
 
 
-def failover_logs(access: Access, vbuckets: Iterable[int]) -> dict[int, FailoverLog]:
-    wanted, cluster_map = set(vbuckets), access.map
+def failover_logs(agent: Agent, vbuckets: Iterable[int]) -> dict[int, FailoverLog]:
+    """Return the failover log of each vbucket that has an owner which sends it."""
+    wanted, cluster_map = set(vbuckets), agent.map
     found: dict[int, FailoverLog] = {}
     for node in cluster_map.nodes:
-        mine = sorted(wanted.intersection(cluster_map.vbuckets_of(node)))
-        if not mine:
+        owned = sorted(wanted.intersection(cluster_map.vbuckets_of(node)))
+        if not owned:
             continue
-        answers = access.ask_node(node, "kv_get_failover_log", [{"vbucket": number} for number in mine])
-        for number, answer in zip(mine, answers, strict=True):
+        answers = agent.ask_node(node, "kv_get_failover_log", [{"vbucket": number} for number in owned])
+        for number, answer in zip(owned, answers, strict=True):
             if not answer.status:
                 found[number] = FailoverLog.of(answer.body())
     return found
 
 
-def purge_seqnos(access: Access) -> dict[int, int]:
-    """Up to where each vbucket has forgotten deletions, as the nodes tell that have them now."""
+def purge_seqnos(agent: Agent) -> dict[int, int]:
+    """Return the purge seqno of each vbucket whose owner reports it."""
     found: dict[int, int] = {}
-    for node in access.map.nodes:
-        mine = {f"vb_{vbucket}:purge_seqno": vbucket for vbucket in access.map.vbuckets_of(node)}
-        for name, value in access.stats_of(node, "vbucket-seqno").items():
-            if name in mine and value.isdecimal():
-                found[mine[name]] = int(value)
+    for node in agent.map.nodes:
+        owned = {f"vb_{vbucket}:purge_seqno": vbucket for vbucket in agent.map.vbuckets_of(node)}
+        for name, value in agent.stats_of(node, "vbucket-seqno").items():
+            if name in owned and value.isdecimal():
+                found[owned[name]] = int(value)
     return found
+
+
+class Heads(NamedTuple):
+    """Newest state of some vbuckets. Each failover log is of a history that reached the high seqno beside it.
+
+    failover_logs: missing for vbuckets whose owner sends none.
+    """
+
+    high_seqnos: dict[int, int]
+    failover_logs: dict[int, FailoverLog]
+
+
+def heads(agent: Agent, vbuckets: Iterable[int], attempts: int = 5) -> Heads:
+    """Return the high seqno and failover log of each vbucket, consistent with each other.
+
+    A failover between the two reads would pair a seqno with a newer history that has not reached it, and so with other
+    changes of the same numbers. High seqnos are therefore read again after the logs: if none is lower, no change was
+    lost in between. Raises TransportError if changes were lost at each attempt, or a vbucket has no owner.
+    """
+    wanted = [*vbuckets]
+    lost: list[int] = []
+    for _ in range(attempts):
+        before = owned_high_seqnos(agent, wanted)
+        logs = failover_logs(agent, wanted)
+        after = owned_high_seqnos(agent, wanted)
+        lost = [number for number in wanted if after[number] < before[number]]
+        if not lost:
+            return Heads(before, logs)
+    raise TransportError(
+        f"vbuckets {format_vbuckets(lost)} lost changes at each of {attempts} reads of their high seqnos; "
+        "retry when the cluster is healthy"
+    )
+
+
+def owned_high_seqnos(agent: Agent, vbuckets: Iterable[int]) -> dict[int, int]:
+    """Return the high seqno of each of these vbuckets. Raises TransportError if one has no owner."""
+    found = high_seqnos(agent)
+    wanted = [*vbuckets]
+    missing = [number for number in wanted if number not in found]
+    if missing:
+        raise no_owner_error(missing)
+    return {number: found[number] for number in wanted}
 
 
 # Collections.
 
 
-class Manifest(NamedTuple):
-    """The paths of all collections, by their ids. Each change makes a manifest with a larger uid."""
+class CollectionsManifest(NamedTuple):
+    """Paths (`scope.collection`) of all collections by id. Each change gives the manifest a larger uid."""
 
     uid: int
     paths: dict[int, str]
 
 
-def manifest(access: Access, newest: int = 0) -> Manifest:
-    answer = access.ask("get_collections_manifest")
+def collections_manifest(agent: Agent, newest: int = 0) -> CollectionsManifest:
+    """Return the collections of the bucket; none from a server without collections.
+
+    newest: uid of the newest manifest that is known. TransportError if the node has an older one, or has not loaded
+    its manifest yet.
+    """
+    answer = agent.ask("get_collections_manifest")
     if answer.status == Status.NO_COLLECTIONS_MANIFEST:
-        # It is warming up: that is not to say that there are none.
-        raise TransportError(f"{access.where}: the node has yet to learn which collections there are: try again")
+        # A node that warms up answers so; that does not mean that there are no collections.
+        raise TransportError(f"{agent.command_node}: collections manifest not loaded yet; retry")
     if answer.status in _NO_COLLECTIONS:
-        return Manifest(0, {})
+        return CollectionsManifest(0, {})
     if answer.status:
-        raise ServerError("the server does not tell its collections", answer.status)
-    told = JsonReader.parse(answer.value, "collections manifest", RemoteProtocolError)
-    found = Manifest(told["uid"].hexadecimal(), dict(_paths(told)))
+        raise ServerError("the server refused to send its collections manifest", answer.status)
+    root = JsonReader.parse(answer.value, "collections manifest", RemoteProtocolError)
+    found = CollectionsManifest(root["uid"].hexadecimal(), dict(_paths(root)))
     if found.uid < newest:
-        raise TransportError(f"{access.where}: the node has manifest {found.uid:x}, and there is {newest:x}: try again")
+        raise TransportError(
+            f"{agent.command_node}: collections manifest {found.uid:x} is older than {newest:x}, which another node "
+            "has; retry"
+        )
     return found
 
 
-def _paths(told: JsonReader) -> Iterator[tuple[int, str]]:
-    for scope in told["scopes"]:
+def _paths(root: JsonReader) -> Iterator[tuple[int, str]]:
+    for scope in root["scopes"]:
         for collection in scope["collections"]:
             yield collection["uid"].hexadecimal(), f"{scope['name'].text()}.{collection['name'].text()}"
 
 
-def scope_id(access: Access, name: str) -> int:
-    return _id(access, "get_scope_id", name, "scope_id")
+def scope_id(agent: Agent, name: str) -> int:
+    """Return the id of a scope. Raises UsageError if there is none of this name."""
+    return _id(agent, "get_scope_id", name, "scope_id")
 
 
-def collection_id(access: Access, path: str) -> int:
-    return _id(access, "get_collection_id", path, "collection_id")
+def collection_id(agent: Agent, path: str) -> int:
+    """Return the id of a collection. Raises UsageError if there is none of this path."""
+    return _id(agent, "get_collection_id", path, "collection_id")
 
 
-def _id(access: Access, command: str, path: str, field: str) -> int:
-    answer = access.ask(command, value=path.encode())
+def _id(agent: Agent, command: str, path: str, field: str) -> int:
+    answer = agent.ask(command, value=path.encode())
     if answer.status in (Status.UNKNOWN_SCOPE, Status.UNKNOWN_COLLECTION):
-        raise LocalProtocolError(
-            f"{field.removesuffix('_id')}: there is no {path!r} in {access.target.bucket!r}; "
-            "client.collections(), or dcp count, has those that there are"
+        raise UsageError(
+            f"{field.removesuffix('_id')}: {path!r} not found in bucket {agent.target.bucket!r}; "
+            "client.collections(), or dcp count, lists those that exist"
         )
     if answer.status:
-        error = ServerError(f"{path}: the server takes this for no name of a scope or collection", answer.status)
+        error = ServerError(
+            f"{path}: the server does not accept this as the name of a scope or collection", answer.status
+        )
         if answer.status in _NO_COLLECTIONS:
-            error = ServerError(f"{path}: the server has no collections; they take 7.0 or newer", answer.status)
-        error.node = access.where
+            error = ServerError(f"{path}: the server has no collections; they require 7.0 or newer", answer.status)
+        error.node = agent.command_node
         raise error
     return int(answer.fields[field])

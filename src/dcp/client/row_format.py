@@ -1,40 +1,106 @@
-"""How the rows of a stream look: its columns, rollbacks among them, and where times cut them."""
+"""The rows of a stream: columns, rollback and purge rows, and the time range that cuts them. Immutable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
-from dcp.client import options as arguments
-from dcp.client.rollback import EVENT, PURGED, rollback_rows, with_rollback
 from dcp.columns.batch import Batch
-from dcp.columns.cut import Cut, with_cas
+from dcp.columns.cas_filter import CasFilter, with_cas
 from dcp.columns.decoder import Decoder
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
+from dcp.wire.field import u64
+from dcp.wire.frame import Frame, dialect_of, encode
+from dcp.wire.layout import Dialect, Layout, Magic, Message, Role, Side
+
+# Events that no node sends: the client inserts their rows.
+ROLLBACK, PURGED = "rollback", "purged"
+
+# Makes a batch of one row from vbucket, end of the range, seqno and event.
+MarkerRow = Callable[[int, int, int, str], Batch]
 
 
-class Look:
-    """decoding: what else than `columns` a decoder is made with."""
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """Columns and types of a stream's rows.
 
-    def __init__(self, dialect: str, columns: Iterable[str] | None, decoding: Mapping[str, Any]) -> None:
-        self._dialect, self._decoding = dialect, decoding
-        self._columns = None if columns is None else arguments.names("columns", columns)
+    columns: names; None for the default columns. decoding: further options of Decoder.
+    since, until: lowest CAS of the stream, and the lowest after it; None for no limit.
+    """
 
-    def cut(self, since: int | None, until: int | None) -> Cut:
-        """What cuts rows out at times. From now on rows have what it goes by."""
-        if self._decoding.get("views"):
-            raise LocalProtocolError("views: expected False for a stream with a time, whose rows are cut there")
-        cut = Cut(Decoder(self._dialect, self._columns, **self._decoding).schema, since, until)
-        self._columns = self._columns and with_cas(self._columns)
-        return cut
+    dialect: str
+    columns: tuple[str, ...] | None = None
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    since: int | None = None
+    until: int | None = None
+
+    def between(self, since: int | None, until: int | None) -> RowFormat:
+        """Return the same format for a stream that is limited to a time range."""
+        if (since, until) != (None, None) and self.decoding.get("views"):
+            raise UsageError("views: expected False for a stream with a time range, whose rows are filtered")
+        return replace(self, since=since, until=until)
 
     @property
     def has_xattrs(self) -> bool:
-        return self._columns is None or "xattrs" in self._columns
+        """True if nodes have to send extended attributes."""
+        return self.columns is None or "xattrs" in self.columns
+
+    @property
+    def cut(self) -> CasFilter | None:
+        """Filter for the time range; None if there is none. It removes a `cas` column that is only there for it."""
+        if (self.since, self.until) == (None, None):
+            return None
+        schema = Decoder(self.dialect, self.columns, **self.decoding).schema
+        return CasFilter(schema, self.since, self.until)
+
+    @property
+    def _received(self) -> Iterable[str] | None:
+        """Names of the columns to decode."""
+        timeless = (self.since, self.until) == (None, None)
+        return self.columns if self.columns is None or timeless else with_cas(self.columns)
 
     def decoder(self, collections: bool) -> Decoder:
-        return Decoder(self._dialect, self._columns, collections=collections, also=(EVENT, PURGED), **self._decoding)
+        """Return a new decoder of received bytes. `collections`: keys carry collection ids."""
+        also = (ROLLBACK, PURGED)
+        return Decoder(self.dialect, self._received, collections=collections, also=also, **self.decoding)
 
-    def rollback_rows(self) -> Callable[[int, int, int, str], Batch]:
+    def marker_row(self) -> MarkerRow:
+        """Return the function that makes rollback and purge rows of this format."""
+        # The same events in the same order as in received batches: they share one dictionary.
         events = (*self.decoder(True).plan.events,)
-        return rollback_rows(Decoder(with_rollback(self._dialect), self._columns, events=events, **self._decoding))
+        return marker_row(Decoder(with_marker_rows(self.dialect), self._received, events=events, **self.decoding))
+
+
+@cache
+def with_marker_rows(dialect: str) -> Dialect:
+    """Return a dialect with two more messages, which only the client sends, to its own decoder.
+
+    No producer uses their opcodes. Rows made this way have the types and columns of all others by construction.
+    """
+    messages = (
+        Message(name, opcode, (Layout(extras=(u64("seqno"),)),), Side.PRODUCER, "this module", role=Role.ROW)
+        for name, opcode in ((ROLLBACK, 0x68), (PURGED, 0x69))
+    )
+    return dialect_of(dialect).extend(f"{dialect} with rollback", "with rollbacks as messages", *messages)
+
+
+def marker_row(decoder: Decoder) -> MarkerRow:
+    """Return the function that makes a batch of one rollback or purge row.
+
+    decoder: one of a dialect of `with_marker_rows`.
+
+    A rollback row undoes everything of its vbucket above `seqno`, up to `snapshot_end`. A purge row says that deletions
+    above `seqno`, up to `snapshot_end`, may be missing. Dialects whose snapshots have no numbers leave these null.
+    """
+    dialect = decoder._dialect
+
+    def make(vbucket: int, end: int, seqno: int, event: str) -> Batch:
+        window = {"snapshot_start": seqno, "snapshot_end": end, "flags": 0}
+        for name, values in (("snapshot_marker", window), (event, {"seqno": seqno})):
+            if name in dialect.by_name:
+                decoder.feed(encode(Frame(name, Magic.REQUEST, vbucket=vbucket, fields=values), dialect))
+        return decoder.take()
+
+    return make

@@ -1,4 +1,4 @@
-"""What a client tells of its work."""
+"""Statistics of a client: counts, rates, lag, windows, stuck vbuckets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Lag(NamedTuple):
-    """How far the consumer is behind the cluster.
+    """Distance of the consumer from the cluster.
 
-    items: the seqnos between them, which is as many changes at most. seconds: for how long there has been something
-    that it has not got.
+    items: seqnos between the two; the number of changes is not larger.
+    seconds: time for which the consumer has been behind without a break.
     """
 
     items: int
@@ -23,29 +23,41 @@ class Lag(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Flow control of a connection: bytes that may be under way (0 for any number), and those not processed yet."""
+    """Flow-control window of a connection in bytes.
+
+    size: bytes that a node may send before they are processed; 0 for no limit. used: bytes not processed yet.
+    """
 
     size: int
     used: int
 
 
 class Stuck(NamedTuple):
-    """Why nothing comes of a vbucket: a word for programs, words for people, and since when."""
+    """Reason for which a vbucket makes no progress.
+
+    reason: a word for programs, of `dcp.client.monitor.REASONS`. detail: a sentence for people.
+    seconds: time since its last progress.
+    """
 
     reason: str
-    says: str
+    detail: str
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The work of a client, all of its streams together, at a moment.
+    """Statistics of all streams of a client together, at one moment.
 
-    changes, bytes, batches: what nodes have sent; the rates are those of the last `stats_interval`.
-    stream_ends: how often streams of vbuckets ended, by reason. vbuckets, streams: how many are followed, and
-    how many of them a node has agreed to send. connections: the open ones with their windows, by node.
-    lag, collections: of everything that is followed, and of each collection by its path; None and empty until
-    they are known. stuck: the vbuckets that do not get on although there is more of them.
+    bucket: name of the bucket.
+    changes, bytes, batches: totals received from nodes.
+    changes_per_second, bytes_per_second: rates in the last `stats_interval`.
+    rollbacks, reconnects: numbers of vbuckets rolled back, and of connections lost.
+    stream_ends: number of vbuckets' streams that ended, by reason.
+    vbuckets, streams: number of vbuckets that are followed, and of those whose stream a node has accepted.
+    connections: window of each open connection, by node.
+    lag, collections: lag of everything that is followed, and of each collection by its path; None and empty until
+    they are known.
+    stuck: vbuckets that make no progress although there is more of them.
     """
 
     bucket: str
@@ -67,7 +79,7 @@ class Stats:
 
 @dataclass(slots=True)
 class Counters:
-    """What happened to a stream so far."""
+    """Totals of one stream."""
 
     rows: int = 0
     bytes: int = 0
@@ -77,8 +89,8 @@ class Counters:
     stream_ends: dict[str, int] = field(default_factory=dict)
 
 
-def together(bucket: str, parts: Iterable[Stats]) -> Stats:
-    """Those of several streams as one. The lag is that of the one that is further behind; windows are added."""
+def combine(bucket: str, parts: Iterable[Stats]) -> Stats:
+    """Return the statistics of several streams as one. Windows are added; the lag is that of the furthest behind."""
     return reduce(_add, parts, Stats(bucket))
 
 

@@ -1,52 +1,54 @@
-"""What a consumer iterates over."""
+"""The stream of changes that a consumer iterates over."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 
 from dcp.checkpoint import Checkpoint
-from dcp.client.follow.batch_queue import Item
-from dcp.client.follow.follower import Follower
-from dcp.client.options import check_timeout
+from dcp.client.follow.batch_queue import QueuedBatch
+from dcp.client.follow.follower import Follower, RunningStream
 from dcp.client.stats import Counters
-from dcp.client.time_search import Places
-from dcp.client.work import Work
+from dcp.client.stream_range import StreamRange
 from dcp.columns.batch import Batch
-from dcp.columns.cut import Cut
+from dcp.columns.cas_filter import CasFilter
+from dcp.errors import UsageError
+from dcp.value_grammar import duration
 
 
 class ChangeStream:
-    """Batches of changes, in the order of each vbucket.
+    """Iterator of the batches of a stream. Made by Client.stream().
 
-    Taking the next batch says that the one before is processed: `checkpoint` is the position behind the
-    last one that was handed out. `found` tells of each vbucket where it was at a time that `start` or `end`
-    is, and how that was found; it is empty where neither is a time.
+    Changes of one vbucket are in the order of their seqnos. Taking the next batch acknowledges the one before:
+    its node may send more, and `checkpoint` is the position after the last batch that was taken. Used by one thread at
+    a time. Close it, or use it in a `with` statement; a stream that is not referenced any more stops by itself.
+
+    found: for `start` and `end`, where they are times, the position of each vbucket then, and how it was found.
     """
 
     def __init__(
         self,
         client: object,
         follower: Follower,
-        work: Work,
-        empty: Checkpoint,
-        found: Mapping[str, Places],
-        cut: Cut | None,
+        running: RunningStream,
+        template: Checkpoint,
+        range: StreamRange,
+        cut: CasFilter | None,
     ) -> None:
-        # It has to be there as long as the stream is.
+        # An abandoned client closes its connections: the stream keeps it alive.
         self._client = client
-        self.found = found
-        self._follower = follower
-        self._work = work
-        self._empty = empty
-        self._cut = cut
-        self._item: Item | None = None
-        # Nodes send a snapshot whole, and with it rows that are behind an end.
-        begins = follower.marks
-        self._ends = {n: max(place.seqno, begins[n].position.seqno) for n, place in found.get("end", {}).items()}
-        # The threads do not hold the stream: they end when nobody does.
-        weakref.finalize(self, work.stop).atexit = False
+        self.found = range.found
+        self._follower, self._running = follower, running
+        self._template, self._cut = template, cut
+        self._item: QueuedBatch | None = None
+        # Nodes send snapshots whole, and so rows after a time at which the stream ends. These are removed, and must not
+        # be part of the checkpoint.
+        begins = follower.positions
+        ends = range.found.get("end", {})
+        self._ends = {number: max(end.seqno, begins[number].position.seqno) for number, end in ends.items()}
+        # The stream's threads hold the follower, not this object, so that abandoning it is noticed.
+        weakref.finalize(self, running.stop).atexit = False
 
     def __iter__(self) -> ChangeStream:
         return self
@@ -57,14 +59,20 @@ class ChangeStream:
             raise StopIteration
         return batch
 
-    def next(self, timeout: float | None = None) -> Batch | None:
-        """The next batch; None when the stream is at its end. TimeoutError if none comes for so many seconds."""
-        check_timeout(timeout)
+    def next(self, timeout: float | str | timedelta | None = None) -> Batch | None:
+        """Return the next batch; None at the end of the stream.
+
+        timeout: seconds to wait, or a duration such as "500ms"; None to wait without a limit.
+
+        Raises dcp.TimeoutError if no batch arrives in time; the stream continues, and may be asked again. Any other
+        DcpError ends the stream; the checkpoint is then the position after the last batch that was taken.
+        """
+        seconds = None if timeout is None else _seconds(timeout)
         while True:
             if self._item is not None:
                 self._follower.processed(self._item)
                 self._item = None
-            item = self._follower.next(timeout)
+            item = self._follower.next(seconds)
             if item is None:
                 self.close()
                 return None
@@ -75,26 +83,34 @@ class ChangeStream:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """Where to go on, in this or any other process: behind the last batch that was handed out."""
-        found = (mark.position for _, mark in sorted(self._follower.marks.items()))
-        taken = (here.short_of(self._ends.get(here.vbucket, here.seqno)) for here in found)
-        return replace(self._empty, positions=tuple(taken))
+        """Position after the last batch that was taken, to resume from in this or any other process."""
+        reached = (reached.position for _, reached in sorted(self._follower.positions.items()))
+        positions = (here.short_of(self._ends.get(here.vbucket, here.seqno)) for here in reached)
+        return replace(self._template, positions=tuple(positions))
 
     @property
     def counters(self) -> Counters:
-        """What happened so far."""
+        """Totals of this stream so far."""
         return self._follower.counters
 
     @property
     def closed(self) -> bool:
-        return self._work.closed
+        """True after `close`, or the end of the stream."""
+        return self._running.closed
 
     def close(self) -> None:
-        """End it; nothing comes any more."""
-        self._work.close()
+        """End the stream and close its connections. The checkpoint stays available."""
+        self._running.close()
 
     def __enter__(self) -> ChangeStream:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _seconds(timeout: float | str | timedelta) -> float:
+    try:
+        return duration(timeout)
+    except ValueError as error:
+        raise UsageError(f"timeout: expected None or {error}, found {timeout!r:.100}") from None

@@ -1,147 +1,188 @@
-"""Where streams begin and end: what words, checkpoints and times mean for each vbucket."""
+"""The range of a stream: `start=` and `end=` as a begin position and an end seqno for each vbucket."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from dcp.checkpoint import Checkpoint
-from dcp.client.agent import Access
-from dcp.client.dialects import DCP, TAP, check_stream, manner_of, tap_end
+from dcp.client import queries
+from dcp.client.agent import Agent
+from dcp.client.filters import CollectionFilter
 from dcp.client.follow.follower import Follower
-from dcp.client.follow.node_link import Limits
-from dcp.client.follow.settings import Terms
-from dcp.client.follow.vbucket import Vbucket
-from dcp.client.opener import Opener
-from dcp.client.queries import failover_logs, high_seqnos, server_version
-from dcp.client.rollback import rollback_rows, with_rollback
-from dcp.client.time_search import Places, Probe, Seen, Span, Time, find, tick
-from dcp.cluster_map import nobody_has
+from dcp.client.follow.settings import TAP, BatchLimits, StreamSettings, dialect_rules
+from dcp.client.follow.vbucket import FollowedVbucket
+from dcp.client.row_format import marker_row, with_marker_rows
+from dcp.client.time_search import Probe, ProbedChange, SeqnoSpan, TimePositions, find_positions, lowest_cas
 from dcp.columns.decoder import Decoder
-from dcp.errors import LocalProtocolError, TransportError
+from dcp.errors import UsageError
 from dcp.position import FailoverLog, StreamPosition
-from dcp.wire.dcp import ENDLESS
-from dcp.wire.dcp_body import StreamFilter
+from dcp.wire import DIALECTS
+from dcp.wire.dcp import DCP, ENDLESS
+
+Position = str | datetime | Checkpoint
 
 _COLUMNS = ("vbucket", "seqno", "cas")
-_TRIES = 5
-_LIMITS = Limits(65_536, 4 << 20, 0.02)
-# Servers of 6.6 do not survive a stream without values over documents with xattrs from disk (seen with 6.6.5).
-_VALUES_ONLY = "6.6"
+_PROBE_LIMITS = BatchLimits(65_536, 4 << 20, 0.02)
+# A 6.6 node can crash when it streams documents with xattrs from disk without values (seen with 6.6.5).
+_CRASHES_WITHOUT_VALUES = "6.6"
+# The end of a TAP stream is not a seqno: any number but ENDLESS asks the node to end after its backfill.
+_END_OF_BACKFILL = 1
 
 
-class Bounds:
-    """Of some vbuckets of a bucket, under a filter. `found` has what was looked for at a time, by `start` and `end`."""
+@dataclass(frozen=True, slots=True)
+class StreamRange:
+    """Begin and end of each vbucket of a stream.
 
-    def __init__(self, access: Access, wanted: list[int], chosen: StreamFilter | None) -> None:
-        self.found: dict[str, Places] = {}
-        # The lowest CAS that belongs to the stream, and the lowest that does not any more.
-        self.since: int | None = None
-        self.until: int | None = None
-        self._access, self._wanted, self._chosen = access, wanted, chosen
+    begins: positions to resume from. ends: last seqnos; ENDLESS for none.
+    found: for `start` and `end`, where they are times, the position of each vbucket then.
+    since, until: lowest CAS of the stream, and the lowest after it; None for no limit.
+    """
 
-    def between(
-        self, start: Time | Checkpoint, end: Time | Checkpoint | None, empty: Checkpoint
-    ) -> tuple[Mapping[int, StreamPosition], Mapping[int, int]]:
-        """Where each vbucket begins, and where it ends."""
-        if self._access.dialect == TAP:
-            last = tap_end(start, end)
-            return self.begin("beginning", empty), dict.fromkeys(self._wanted, last)
-        return self.begin(start, empty), self.end(end, empty)
+    begins: Mapping[int, StreamPosition]
+    ends: Mapping[int, int]
+    found: Mapping[str, TimePositions] = field(default_factory=dict)
+    since: int | None = None
+    until: int | None = None
 
-    def begin(self, start: Time | Checkpoint, empty: Checkpoint) -> Mapping[int, StreamPosition]:
-        self.since = tick("start", start)
-        if self.since is not None:
-            places, logs = self._find(self.since)
-            self.found["start"] = places
-            return {n: _at(n, 0 if place.how == "purged" else place.seqno, logs.get(n)) for n, place in places.items()}
-        if isinstance(start, Checkpoint):
-            start.check(empty)
-            known = start.by_vbucket()
-            return {number: known.get(number, StreamPosition(number)) for number in self._wanted}
-        if start == "beginning":
-            return {number: StreamPosition(number) for number in self._wanted}
-        highs, logs = self._settled()
-        return {number: _at(number, highs[number], logs.get(number)) for number in self._wanted}
+    def purged_up_to(self, vbucket: int) -> int:
+        """Return the seqno up to which deletions made since the start may be purged; 0 if none can be."""
+        position = self.found.get("start", {}).get(vbucket)
+        return position.seqno if position is not None and position.how == "purged" else 0
 
-    def purged(self, vbucket: int) -> int:
-        """Up to where deletions since the start may be forgotten; 0 if none can be."""
-        place = self.found.get("start", {}).get(vbucket)
-        return place.seqno if place is not None and place.how == "purged" else 0
+    def vbuckets(self) -> Iterator[FollowedVbucket]:
+        """Yield the state from which each vbucket is followed."""
+        for number, begin in self.begins.items():
+            yield FollowedVbucket(number, begin, self.ends[number], self.purged_up_to(number))
 
-    def end(self, end: Time | Checkpoint | None, empty: Checkpoint) -> Mapping[int, int]:
-        self.until = tick("end", end)
-        if self.until is not None:
-            if self.until > time.time_ns():
-                raise LocalProtocolError(
-                    f"end: expected a time that is over, found {end}: follow without an end till then"
-                )
-            self.found["end"], _ = self._find(self.until)
-            return {number: place.seqno for number, place in self.found["end"].items()}
-        if end is None:
-            return dict.fromkeys(self._wanted, ENDLESS)
-        if isinstance(end, Checkpoint):
-            end.check_bucket(empty)
-            known = end.by_vbucket()
-            return {n: known[n].seqno if n in known else 0 for n in self._wanted}
-        return self._highs()
 
-    def _highs(self) -> dict[int, int]:
-        highs = high_seqnos(self._access)
-        missing = [number for number in self._wanted if number not in highs]
-        if missing:
-            raise nobody_has(missing)
-        return {number: highs[number] for number in self._wanted}
+def resolve_range(
+    agent: Agent, vbuckets: Sequence[int], chosen: CollectionFilter, start: Position, end: Position | None
+) -> StreamRange:
+    """Return the range of a stream. Probes the nodes for times, and asks them for high seqnos where these count."""
+    if agent.dialect == TAP:
+        return _tap_range(vbuckets, start, end)
+    _check_times(agent.dialect, start=start, end=end)
+    found: dict[str, TimePositions] = {}
+    begins = _begins(agent, vbuckets, chosen, start, found)
+    ends = _ends(agent, vbuckets, chosen, end, found)
+    since = lowest_cas(start) if isinstance(start, datetime) else None
+    until = lowest_cas(end) if isinstance(end, datetime) else None
+    return StreamRange(begins, ends, found, since, until)
 
-    def _settled(self) -> tuple[dict[int, int], Mapping[int, FailoverLog]]:
-        """Where each vbucket is, and histories that have come as far: a failover in between makes new ones."""
-        for _ in range(_TRIES):
-            highs, logs = self._highs(), failover_logs(self._access, self._wanted)
-            after = self._highs()
-            if all(highs[number] <= after[number] for number in highs):
-                return highs, logs
-        raise TransportError("vbuckets lost changes each time they were looked at: try again when the cluster is whole")
 
-    # Probes.
+def resolve_start(
+    agent: Agent, vbuckets: Sequence[int], chosen: CollectionFilter, start: Position
+) -> Mapping[int, StreamPosition]:
+    """Return the position of each vbucket from which a stream with this start begins."""
+    _check_times(agent.dialect, start=start)
+    return _begins(agent, vbuckets, chosen, start, {})
 
-    def _find(self, moment: int) -> tuple[Places, Mapping[int, FailoverLog]]:
-        """Where each vbucket was, and its histories, which are not older than what is known of the seqnos."""
-        check_stream(self._access.dialect, ["times"])
-        highs, logs = self._settled()
-        return find(self._probe(logs), moment, highs), logs
 
-    def _probe(self, logs: Mapping[int, FailoverLog]) -> Probe:
-        values = server_version(self._access).startswith(_VALUES_ONLY)
-        opener = Opener(
-            self._access,
-            lambda collections: Decoder(DCP, _COLUMNS, collections=collections),
-            _LIMITS,
-            manner_of(DCP, None),
-            {"values": values},
-        )
+def _check_times(dialect: str, **given: object) -> None:
+    for name, value in given.items():
+        if isinstance(value, datetime) and dialect != DCP.name:
+            raise UsageError(f"{name}: {DIALECTS[dialect].title} does not support times; begin at the beginning")
 
-        terms = Terms(self._chosen, rollback_rows(Decoder(with_rollback(DCP), _COLUMNS)), "stop")
 
-        def probe(spans: Mapping[int, Span]) -> Mapping[int, list[Seen] | None]:
-            follower = Follower(
-                opener,
-                [Vbucket(n, _at(n, start, logs.get(n)), end) for n, (start, end) in spans.items()],
-                terms,
+def _begins(
+    agent: Agent, vbuckets: Sequence[int], chosen: CollectionFilter, start: Position, found: dict[str, TimePositions]
+) -> Mapping[int, StreamPosition]:
+    if isinstance(start, Checkpoint):
+        start.check(chosen.template)
+        known = start.by_vbucket()
+        return {number: known.get(number, StreamPosition(number)) for number in vbuckets}
+    if start == "beginning":
+        return {number: StreamPosition(number) for number in vbuckets}
+    heads = queries.heads(agent, vbuckets)
+    logs = heads.failover_logs
+    if isinstance(start, datetime):
+        found["start"] = find_positions(_prober(agent, chosen, logs), lowest_cas(start), heads.high_seqnos)
+        return {
+            number: _after(number, 0 if position.how == "purged" else position.seqno, logs.get(number))
+            for number, position in found["start"].items()
+        }
+    return {number: _after(number, heads.high_seqnos[number], logs.get(number)) for number in vbuckets}
+
+
+def _ends(
+    agent: Agent,
+    vbuckets: Sequence[int],
+    chosen: CollectionFilter,
+    end: Position | None,
+    found: dict[str, TimePositions],
+) -> Mapping[int, int]:
+    if end is None:
+        return dict.fromkeys(vbuckets, ENDLESS)
+    if isinstance(end, Checkpoint):
+        end.check_bucket(chosen.template)
+        known = end.by_vbucket()
+        return {number: known[number].seqno if number in known else 0 for number in vbuckets}
+    if isinstance(end, datetime):
+        if lowest_cas(end) > time.time_ns():
+            raise UsageError(
+                f"end: expected a time in the past, found {end.isoformat()}: follow without an end until then"
             )
-            seen: dict[int, list[Seen]] = {number: [] for number in spans}
-            try:
-                while (item := follower.next()) is not None:
-                    rows = item.batch.to_arrow().to_pydict()
-                    for vbucket, *change in zip(*(rows[name] for name in _COLUMNS), strict=True):
-                        seen[vbucket].append((change[0], change[1]))
-                    follower.processed(item)
-            finally:
-                follower.close()
-            return {number: None if number in follower.stopped else rows for number, rows in seen.items()}
-
-        return probe
+        heads = queries.heads(agent, vbuckets)
+        probe = _prober(agent, chosen, heads.failover_logs)
+        found["end"] = find_positions(probe, lowest_cas(end), heads.high_seqnos)
+        return {number: position.seqno for number, position in found["end"].items()}
+    return queries.owned_high_seqnos(agent, vbuckets)
 
 
-def _at(vbucket: int, seqno: int, log: FailoverLog | None) -> StreamPosition:
-    """Behind a seqno of the newest history."""
+def _tap_range(vbuckets: Sequence[int], start: Position, end: Position | None) -> StreamRange:
+    if start not in ("beginning", "now"):
+        raise UsageError(f"start: expected beginning or now, as TAP has no seqnos, found {_described(start)}")
+    accepted = (None, "now") if start == "beginning" else (None,)
+    if end not in accepted:
+        words = " or ".join(map(str, accepted))
+        raise UsageError(f"end: expected {words}, as TAP has no seqnos, found {_described(end)}")
+    last = ENDLESS if end is None else _END_OF_BACKFILL
+    return StreamRange({number: StreamPosition(number) for number in vbuckets}, dict.fromkeys(vbuckets, last))
+
+
+def _described(value: object) -> str:
+    return repr(value)[:40] if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def _after(vbucket: int, seqno: int, log: FailoverLog | None) -> StreamPosition:
+    """Return the position after a seqno of the newest history."""
+    # The window (seqno, seqno) is safe here: a consumer that begins at `seqno` has no older version of anything.
     return StreamPosition(vbucket, log.newest.vbuuid if log and seqno else 0, seqno, seqno, seqno)
+
+
+def _prober(agent: Agent, chosen: CollectionFilter, logs: Mapping[int, FailoverLog]) -> Probe:
+    """Return the function that streams short spans, for `find_positions`.
+
+    logs: failover logs, not older than the high seqnos of the search.
+    """
+    settings = StreamSettings(
+        decoder=lambda collections: Decoder(DCP, _COLUMNS, collections=collections),
+        limits=_PROBE_LIMITS,
+        rules=dialect_rules(DCP.name, None),
+        marker_row=marker_row(Decoder(with_marker_rows(DCP.name), _COLUMNS)),
+        on_rollback="stop",
+        filter=chosen.wire,
+        requested={"values": queries.server_version(agent).startswith(_CRASHES_WITHOUT_VALUES)},
+    )
+
+    def probe(spans: Mapping[int, SeqnoSpan]) -> Mapping[int, list[ProbedChange] | None]:
+        vbuckets = [
+            FollowedVbucket(number, _after(number, span.start, logs.get(number)), span.end)
+            for number, span in spans.items()
+        ]
+        follower = Follower(agent, vbuckets, settings)
+        seen: dict[int, list[ProbedChange]] = {number: [] for number in spans}
+        try:
+            while (item := follower.next()) is not None:
+                rows = item.batch.to_arrow().to_pydict()
+                for vbucket, seqno, cas in zip(*(rows[name] for name in _COLUMNS), strict=True):
+                    seen[vbucket].append(ProbedChange(seqno, cas))
+                follower.processed(item)
+        finally:
+            follower.close()
+        return {number: None if number in follower.rolled_back else changes for number, changes in seen.items()}
+
+    return probe

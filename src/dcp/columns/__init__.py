@@ -1,1 +1,1 @@
-"""What a batch is: columns, their types, and how bytes become them."""
+"""Batches of columns: their types, the decoder that fills them from bytes, and the encoders back to bytes."""

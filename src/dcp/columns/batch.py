@@ -1,11 +1,11 @@
-"""A batch: rows in columns, and the messages that came between them."""
+"""Batch: rows in columns, and the control frames between them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dcp import _codec
-from dcp.columns.schema import Schema
+from dcp.columns.schema import BatchSchema
 from dcp.wire.frame import Frame
 
 if TYPE_CHECKING:
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 
 class Bytes(NamedTuple):
-    """A column of bytes for numpy: cell i is `data[offsets[i]:offsets[i + 1]]`.
+    """A column of bytes or text for numpy. Cell i is `data[offsets[i]:offsets[i + 1]]`.
 
-    `mask` is True where a cell is null, and None if none is.
+    offsets: array of int32, one more than there are rows.
+    data: array of uint8, the bytes of all cells.
+    mask: array of bool, True where a cell is null; None if no cell is.
     """
 
     offsets: Any
@@ -25,41 +27,44 @@ class Bytes(NamedTuple):
 
 
 class Batch:
-    """Rows of changes, and the frames that are none.
+    """Rows of changes in columns, and the control frames between them. Made by `Decoder.take` and by streams.
 
-    `controls` are (row, frame): the frame came before that row, in the order of the wire. `counted` is
-    how many bytes flow control has to give back for all of this batch, and `lasts` are (opaque, vbucket,
-    stream id or 0, last seqno) of each stream that has rows in it.
+    schema: names and Arrow types of the columns, a sequence of Column; also has `names`.
+    controls: (row, frame) pairs in the order of the wire; each frame arrived before the row of that number.
+    flow_bytes: bytes to acknowledge for flow control once the whole batch is processed.
+    last_seqnos: (opaque, vbucket, stream id or 0, last seqno) of each stream that has rows in the batch.
 
-    Any Arrow library takes a batch without copying it: `pyarrow.record_batch(batch)`,
-    `polars.DataFrame(batch)`, `duckdb.sql("from batch")`. The columns live as long as anyone uses them.
+    Any Arrow library reads a batch without a copy: `pyarrow.record_batch(batch)`, `polars.DataFrame(batch)`,
+    `duckdb.sql("from batch")`. The memory of the columns is freed when nobody uses it any more.
     """
 
     def __init__(
         self,
         rows: _codec.Rows,
-        schema: Schema,
+        schema: BatchSchema,
         controls: list[tuple[int, Frame]],
-        counted: int,
-        lasts: list[tuple[int, int, int, int]],
+        flow_bytes: int,
+        last_seqnos: list[tuple[int, int, int, int]],
     ) -> None:
         self._rows = rows
         self.schema = schema
         self.controls = controls
-        self.counted = counted
-        self.lasts = lasts
+        self.flow_bytes = flow_bytes
+        self.last_seqnos = last_seqnos
 
     @property
     def num_rows(self) -> int:
+        """Number of rows."""
         return self._rows.num_rows
 
     @property
     def nbytes(self) -> int:
+        """Bytes of memory that the columns take."""
         return self._rows.nbytes
 
     @property
     def events(self) -> tuple[str, ...]:
-        """The names that the numbers in `to_numpy()["event"]` stand for."""
+        """Names of the events; the numbers in `to_numpy()["event"]` are indexes into it."""
         return self._rows.plan.events
 
     def __len__(self) -> int:
@@ -78,16 +83,17 @@ class Batch:
         return self._rows.__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The batch as a pyarrow record batch, without a copy."""
+        """Return the batch as a pyarrow record batch, without a copy. Needs pyarrow."""
         import pyarrow
 
         return pyarrow.record_batch(self)
 
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any] | Bytes]:
-        """The columns as numpy arrays that look at the same memory.
+        """Return the columns as numpy arrays by name, without a copy. Needs numpy.
 
-        A column with nulls is a masked array, a column of bytes or text `Bytes`, `event` a number into
-        `events` unless it is text. Xattrs as a map have no such form and are left out.
+        A column with nulls is a masked array, a column of bytes or text is a `Bytes`, a column of views an array
+        of 16-byte values. `event` is a number into `events`, unless the decoder has types="plain". Xattrs as a
+        map have no numpy form and are left out.
         """
         import numpy
 

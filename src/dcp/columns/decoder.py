@@ -1,4 +1,4 @@
-"""The decoder: bytes in any chunks to batches."""
+"""Decoder: bytes in any chunks to batches of columns."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from dcp import _codec
 from dcp.columns.batch import Batch
 from dcp.columns.plan import compile_plan, events_of
-from dcp.columns.schema import COLUMNS, Column, Schema, choose, plain
-from dcp.errors import DcpError, FrameError, LocalProtocolError
+from dcp.columns.schema import COLUMNS, BatchSchema, Column, choose, plain
+from dcp.errors import DcpError, FrameError, UsageError
 from dcp.wire.frame import Frame, dialect_of, read_frame, split
 from dcp.wire.layout import HEADER_STRUCT, Dialect
 from dcp.wire.memcached import MAX_FRAME
@@ -18,39 +18,50 @@ from dcp.wire.memcached import MAX_FRAME
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Whether `Decoder.receive` works on this system.
+# True if `Decoder.receive` works on this system.
 CAN_RECEIVE = _codec.CAN_RECEIVE
-# What a batch may take at most: its offsets are numbers of 32 bits, and the last row may be a large one.
+# Limits of a batch: Arrow's offsets have 32 bits, and the last row may be a large one.
 MAX_BATCH_BYTES = (1 << 31) - (1 << 21)
 MAX_BATCH_ROWS = (1 << 31) - 1
 
 
 class Decoder(_codec.Decoder):
-    """Turns the bytes that a producer sends into batches of columns.
+    """Decoder of the bytes that one connection receives, to batches of columns.
 
-    Feed it bytes in any chunks (`feed`), let a socket write into its memory (`buffer`, `received`), or let it
-    have the socket (`receive`); then `take` what is there. One decoder is for one connection.
+    Give it bytes in any chunks (`feed`), let a socket write into its memory (`buffer`, `received`), or let it
+    receive from the socket itself (`receive`); then `take` the rows so far. Use it from one thread at a time.
 
-    columns: names, in any order; None for the default ones. What is not asked for is not decoded.
-    collections: keys carry their collection id, as on a connection with HELLO Collections.
-    views: keys, values and xattrs are Arrow views into the received bytes; nothing is copied.
-    events: the messages that become rows; None for all but system events.
-    also: names that the column `event` has besides, for rows that somebody else puts between these.
-    inflate: undo snappy. A connection opened with NoValueWithUnderlyingDatatype needs False: its datatypes
-    are those of what is stored, not of what is sent.
-    xattrs: "split" their section off the value, make a "map" of it, or leave them "inline".
-    keys: "binary", or "utf8": checked.
-    types: "wire", numbers unsigned and as wide as they are sent, events a dictionary; or "plain", as Spark has
-    them: events text, numbers signed and of 32 bits or, where that is too small, of 64, of which those of the
-    wire keep their bits.
-    errors: "raise", or "quarantine": a value that cannot be read is delivered as it came, and the
-    column `error` says why.
-    max_frame, max_value: the largest frame, and the largest value after inflating, in bytes.
+    dialect: "tap", "upr1", "upr2" or "dcp", the default.
+    columns: names of the columns, in any order; None for the default ones. Others are not decoded.
+    collections: True if keys carry their collection id, as they do once HELLO agreed on collections. Default False.
+    views: True for keys, values and xattrs as Arrow views into the received bytes, without a copy. The received
+        bytes live as long as the batch. Default False.
+    max_frame: largest frame to accept, in bytes. Default 30 MiB, a little above what servers send.
+    max_value: largest value to accept after decompression, in bytes. Default 30 MiB.
+    events: names of the messages that become rows; None for all but system events. Other messages become
+        `Batch.controls`, if they matter to a stream.
+    also: further names for the column `event`, for rows that the caller inserts between the decoded ones.
+    inflate: decompress snappy values. Default True. Use False for a connection opened with
+        NoValueWithUnderlyingDatatype: its datatypes are those of the stored values, which are not sent.
+    xattrs: "split" moves the extended attributes from the value to the column `xattrs`, the default; "map" does so
+        as an Arrow map of names to JSON texts; "inline" leaves them in the value.
+    keys: "binary", the default, or "utf8" to check them and have a text column.
+    errors: "raise", the default, raises FrameError for a value that cannot be read. "quarantine" delivers such a
+        value as it arrived, and says why in the column `error`, which is added.
+    types: "wire", the default, for unsigned numbers as wide as they are sent, and events as a dictionary. "plain"
+        for the types that Spark has: events as text, numbers signed with 32 bits or, where those are too few, 64.
+        Unsigned 64-bit numbers keep their bits.
+
+    Raises UsageError for an unknown name or a value out of range.
+
+    Attributes: `schema` describes the batches. `new_controls` are the control frames since the last batch, as
+    (row, frame, seqno): the number of rows of the current batch before the frame, and the seqno of the last row of
+    the frame's stream before it. `rows` is the number of rows in the current batch, `flow_bytes` its bytes for flow
+    control, `pending` the number of bytes that are not decoded yet, `offset` that of all bytes that are.
     """
 
-    schema: Schema
-    controls: list[tuple[int, Frame]]
-    befores: list[int]
+    schema: BatchSchema
+    new_controls: list[tuple[int, Frame, int]]
     _dialect: Dialect
     _error: DcpError | None
 
@@ -78,7 +89,7 @@ class Decoder(_codec.Decoder):
             ("types", types, ("wire", "plain")),
         ):
             if value not in accepted:
-                raise LocalProtocolError(f"{name}: expected one of {', '.join(accepted)}, found {value!r}")
+                raise UsageError(f"{name}: expected one of {', '.join(accepted)}, found {value!r}")
         table = dialect_of(dialect)
         chosen = _typed(choose(table, columns), views, keys, xattrs, quarantine=errors == "quarantine")
         if types == "plain":
@@ -96,9 +107,8 @@ class Decoder(_codec.Decoder):
             quarantine=errors == "quarantine",
             views=views,
         )
-        self.schema = Schema(chosen, plan)
-        self.controls = []
-        self.befores = []
+        self.schema = BatchSchema(chosen, plan)
+        self.new_controls = []
         self._dialect = table
         self._error = None
         return self
@@ -111,34 +121,43 @@ class Decoder(_codec.Decoder):
         max_rows: int | None = None,
         max_bytes: int | None = None,
     ) -> tuple[int, bool]:
-        """Receive from a socket and decode, without the GIL, until there is something to do.
+        """Receive from a socket and decode, without the GIL, until the caller has something to do.
 
-        That is a limit reached, a frame for `controls`, what breaks the protocol, the first rows of a batch and no
-        bytes behind them, a byte from the socket `bell`, that nothing came for so many seconds, or the end of the
-        connection. `advance` says which, and has to be asked before the next call. Both sockets are descriptors; what
-        came from the bell is thrown away. Says how many bytes came, and whether the connection is closed.
+        That is: a limit of the batch was reached, a control frame arrived, the protocol was broken, the first rows of
+        a batch were decoded and no further bytes wait, `bell` was rung, time is up, or the connection was closed.
+        Call `advance` afterwards: it says which, and has to be called before the next `receive`.
 
-        Raises OSError where the connection broke; what came before is there. Not on Windows: see CAN_RECEIVE.
+        fd: descriptor of a connected, non-blocking socket.
+        bell: descriptor of a second socket; a byte sent to its other end wakes the caller up. The byte is discarded.
+        seconds: time limit for a wait without bytes; None for none.
+        max_rows, max_bytes: as in `advance`.
+
+        Returns the number of bytes received, and True if the peer closed the connection.
+
+        Raises OSError if the connection broke, UsageError on Windows, see CAN_RECEIVE. Bytes received before are kept.
         """
         return self._receive(fd, bell, seconds, *_limits(max_rows, max_bytes))
 
     def advance(self, max_rows: int | None = None, max_bytes: int | None = None) -> bool:
-        """Decode what was fed into the batch in work, and say whether it has reached a limit.
+        """Decode fed bytes into the current batch. Return True if it reached a limit.
 
-        `controls` has the frames that were met, as soon as this returns, and `befores` the last seqno that the
-        stream of each had had by then. What breaks the protocol is
-        raised by the `take` after the one that delivers what came before it.
+        max_rows: limit of rows in the batch; None for as many as Arrow can hold.
+        max_bytes: limit of decoded bytes in the batch; None for as many as Arrow can hold. Decoding stops before the
+            frame that would exceed it, unless the batch is empty.
+
+        Control frames are in `new_controls` as soon as this returns. An error is not raised here, but by the `take`
+        after the one that delivers the rows before it; until then this returns True.
         """
         if self._error is not None:
             return True
         full = self._advance(*_limits(max_rows, max_bytes))
-        for row, last, offset, counted, raw in self._controls():
+        for row, last_seqno, offset, flow_bytes, raw in self._controls():
             try:
-                self.controls.append((row, read_frame(raw, self._dialect, offset)))
-                self.befores.append(last)
+                self.new_controls.append((row, read_frame(raw, self._dialect, offset), last_seqno))
             except FrameError as error:
                 self._error = error
-                self._cut(row, counted)
+                # Rows after the frame were decoded already: the loop does not look into control frames.
+                self._cut(row, flow_bytes)
                 return True
         problem = self._problem()
         if problem is not None:
@@ -146,33 +165,37 @@ class Decoder(_codec.Decoder):
         return full or problem is not None
 
     def forget(self, row: int) -> None:
-        """Take the rows from `row` on out of the batch in work: the control before them was wrong after all.
+        """Remove the rows from number `row` on from the current batch: the control before them was wrong after all.
 
-        Their bytes are counted for flow control all the same.
+        Their bytes are still counted for flow control.
         """
-        self._cut(row, self.counted)
+        self._cut(row, self.flow_bytes)
 
     def take(self, max_rows: int | None = None, max_bytes: int | None = None) -> Batch:
-        """Decode on, and hand out the rows so far.
+        """Decode what was fed, up to the limits of `advance`, and return it as a batch, which may be empty.
 
-        Decoding stops at `max_rows`, and before a frame that would make more than `max_bytes` of what came;
-        the rest comes with the next batch.
+        Bytes after a limit are decoded into the next batch.
 
-        Raises FrameError where the bytes break the protocol, after the rows before that were taken.
+        Raises FrameError if the bytes break the protocol, once the rows before the error were taken.
         """
         self.advance(max_rows, max_bytes)
         return self.hand_out()
 
     def hand_out(self) -> Batch:
-        """What `advance` decoded so far, and nothing further."""
-        if self._error is not None and not self.rows and not self.controls:
+        """Return what `advance` decoded so far, without decoding further. Raises FrameError as `take` does."""
+        if self._error is not None and not self.rows and not self.new_controls:
             raise self._error
-        counted, controls = self.counted, self.controls
-        self.controls, self.befores = [], []
-        return Batch(self._finish(), self.schema, controls, counted, self._lasts())
+        flow_bytes = self.flow_bytes
+        controls = [(row, frame) for row, frame, _ in self.new_controls]
+        self.new_controls = []
+        return Batch(self._finish(), self.schema, controls, flow_bytes, self._last_seqnos())
 
     def _failure(self, raw: bytes, offset: int, detail: str | None) -> DcpError:
-        """The error for what stopped the loop. What the tables say of a frame, they say here too."""
+        """Return the error for the frame that stopped the loop.
+
+        The loop knows only that something is wrong. Reading the frame again through the tables gives the same message
+        that `decode` would; `detail` is there for what only the loop checks.
+        """
         try:
             for _, whole in split(raw, self.max_frame):
                 read_frame(whole, self._dialect)
@@ -181,25 +204,26 @@ class Decoder(_codec.Decoder):
         vbucket = HEADER_STRUCT.unpack_from(raw)[5]
         frame = read_frame(raw, self._dialect, offset)
         seqno = frame.fields.get("seqno")
-        whose = frame.name if seqno is None else f"{frame.name} of seqno {seqno!r}"
-        return FrameError(f"{whose}: {detail}", offset, raw[1], vbucket)
+        subject = frame.name if seqno is None else f"{frame.name} of seqno {seqno!r}"
+        return FrameError(f"{subject}: {detail}", offset, raw[1], vbucket)
 
 
 def _typed(columns: tuple[Column, ...], views: bool, keys: str, xattrs: str, *, quarantine: bool) -> tuple[Column, ...]:
-    """The columns with the types that the options give them."""
+    """Return the columns with the types that the options give them."""
     if quarantine and all(column.name != "error" for column in columns):
         columns += tuple(column for column in COLUMNS if column.name == "error")
     formats = {"key": "u" if keys == "utf8" else "z", "xattrs": "+m" if xattrs == "map" else "z"}
     chosen = (replace(column, format=formats.get(column.name, column.format)) for column in columns)
-    return tuple(_viewed(column) if views else column for column in chosen)
+    return tuple(_as_view(column) if views else column for column in chosen)
 
 
-def _viewed(column: Column) -> Column:
+def _as_view(column: Column) -> Column:
     viewed = column.name in ("key", "value", "xattrs") and column.format in ("z", "u")
     return replace(column, format="v" + column.format) if viewed else column
 
 
 def _limits(max_rows: int | None, max_bytes: int | None) -> tuple[int, int]:
+    # Called for each chunk that arrives: the common case makes no further call.
     if max_rows is None or not 0 < max_rows <= MAX_BATCH_ROWS:
         max_rows = _limit("max_rows", max_rows, MAX_BATCH_ROWS)
     if max_bytes is None or not 0 < max_bytes <= MAX_BATCH_BYTES:
@@ -211,5 +235,5 @@ def _limit(name: str, limit: int | None, most: int) -> int:
     if limit is None:
         return most
     if limit < 1:
-        raise LocalProtocolError(f"{name}: expected 1 or more, found {limit}")
+        raise UsageError(f"{name}: expected 1 or more, found {limit}")
     return min(limit, most)

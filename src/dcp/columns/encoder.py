@@ -1,4 +1,4 @@
-"""The encoder: columns back to the frames they came from."""
+"""Encoder: batches of columns to frames."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dcp import _codec
 from dcp.columns.plan import field_offsets
 from dcp.columns.schema import Column, columns_of
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.frame import dialect_of
 from dcp.wire.layout import HEADER_STRUCT, Dialect, Layout, Message, Presence, Role
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# The columns that are no fields of a form, in the order of `_codec`.
+# Columns outside the fields of a form, in the order of IN_EVENT to IN_STREAM_ID in `_codec`.
 _SPECIAL = ("event", "vbucket", "cas", "datatype", "opaque", "key", "collection_id", "value", "xattrs", "stream_id")
 _NOWHERE = -1
 
@@ -27,22 +27,25 @@ _Described = tuple[tuple[str, str, str | None], ...]
 
 
 class ArrowArray(Protocol):
-    """Rows in columns, of any Arrow library."""
+    """Record batch of any Arrow library: anything with the Arrow PyCapsule interface."""
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 
 
 class Encoder:
-    """Turns rows into the frames of a dialect: a `Batch`, or any Arrow record batch with such columns.
+    """Encoder of rows to frames, the inverse of `Decoder`.
 
-    A row needs the column `event`; what else is missing is 0, or absent where a frame can do without.
-    A form of a message is chosen by what the row has: a deletion with a delete_time is one of the
-    newer form. Integers of any width are taken, if they fit; signed ones of 64 bits by their bit pattern.
+    dialect: "tap", "upr1", "upr2" or "dcp", the default.
+    inflate: True, the default, if the values are not compressed, as a Decoder with inflate=True delivers them: the
+        snappy bit of their datatype is not sent then. False if values are as their datatype says.
+    stream_id_defect: True to leave the stream id of deletions and expirations out of the header's length, as servers
+        since 6.5 do. Default False.
 
-    inflate: values are as a `Decoder` with this option gives them: where it is True they are plain, so
-    the snappy bit of their datatype is not sent.
-    stream_id_defect: leave the stream id of deletions and expirations out of the header's length, as
-    servers since 6.5 do.
+    Rows need the column `event`. Other missing columns are sent as 0, or not at all where a frame can lack them. The
+    form of a message follows from the row: a deletion with a delete_time has the newer form. Integers may have any
+    type that holds the value; signed 64-bit ones are sent as they are, bit by bit.
+
+    Raises UsageError for an unknown dialect.
     """
 
     def __init__(self, dialect: str = "dcp", *, inflate: bool = True, stream_id_defect: bool = False) -> None:
@@ -51,38 +54,52 @@ class Encoder:
         self._defect = stream_id_defect
 
     def encode(self, rows: ArrowArray, opaque: int | None = None) -> bytes:
-        """The frames of the rows. `opaque` is that of all of them; without it the column `opaque` says, or 0."""
+        """Return the frames of the rows, one after the other.
+
+        rows: a Batch, or a record batch of any Arrow library with such columns.
+        opaque: opaque of all frames; None to take the column `opaque`, or 0 if there is none.
+
+        Raises UsageError if a column has the wrong type, or a row cannot be a frame: the message says which.
+        """
         recipe, array = self._open(rows, opaque)
         return recipe.encode(array, opaque, self._inflate, self._defect)
 
     def encode_into(self, buffer: Buffer, rows: ArrowArray, opaque: int | None = None) -> int:
-        """Write the frames to the beginning of a buffer, and say how many bytes they are."""
+        """Write the frames to the beginning of a buffer, and return their size in bytes.
+
+        buffer: writable memory. Other arguments and errors as in `encode`.
+
+        Raises UsageError if the buffer is too small; nothing was written then.
+        """
         recipe, array = self._open(rows, opaque)
         return recipe.encode_into(buffer, array, opaque, self._inflate, self._defect)
 
     def _open(self, rows: ArrowArray, opaque: int | None) -> tuple[_codec.Recipe, object]:
         if not hasattr(rows, "__arrow_c_array__"):
-            raise LocalProtocolError(f"rows: expected a batch or an Arrow record batch, found {type(rows).__name__}")
+            raise UsageError(f"rows: expected a batch or an Arrow record batch, found {type(rows).__name__}")
         if opaque is not None and not 0 <= opaque < 1 << 32:
-            raise LocalProtocolError(f"opaque: expected an integer of 32 bits, found {opaque!r}")
+            raise UsageError(f"opaque: expected an integer of 32 bits, found {opaque!r}")
         schema, array = rows.__arrow_c_array__()
         try:
             described = tuple(_codec.arrow_columns(schema))
         except ValueError as error:
-            raise LocalProtocolError(f"rows: {error}") from None
+            raise UsageError(f"rows: {error}") from None
         return recipe_for(self._dialect.name, described), array
 
 
 @lru_cache(maxsize=64)
 def recipe_for(dialect: str, described: _Described, sent_as: tuple[tuple[str, str], ...] = ()) -> _codec.Recipe:
-    """How data with these columns becomes frames. `sent_as`: events that go as another one."""
+    """Return the recipe that encodes rows with these columns.
+
+    sent_as: (event, event to send it as) pairs.
+    """
     table = dialect_of(dialect)
     numbers = {name: number for number, (name, _, _) in enumerate(described)}
     if "event" not in numbers:
-        raise LocalProtocolError(f"rows: expected a column event, found {', '.join(numbers) or 'none'}")
+        raise UsageError(f"rows: expected a column event, found {', '.join(numbers) or 'none'}")
     messages = [message for message in table.messages if message.role is Role.ROW]
     sent = [table.by_name[dict(sent_as).get(message.name, message.name)] for message in messages]
-    # Of the forms that a row can take, the one with most of its fields is meant.
+    # A row may fit several forms. The loop takes the first, so the one with most of the row's fields comes first.
     forms = [
         (event, form)
         for event, message in enumerate(sent)
@@ -95,7 +112,7 @@ def recipe_for(dialect: str, described: _Described, sent_as: tuple[tuple[str, st
 
 
 def _checked(column: tuple[str, str, str | None]) -> tuple[str, str, str | None]:
-    """The column, if it has a type that its name can have."""
+    """Return a column. Raises UsageError if its type does not suit its name."""
     name, format, values = column
     if name == "event":
         accepted, text = _BYTES if values is None else _INTEGERS, "text, plain or dictionary encoded"
@@ -105,14 +122,14 @@ def _checked(column: tuple[str, str, str | None]) -> tuple[str, str, str | None]
     else:
         fits, text = format in _INTEGERS and values is None, "integers"
     if not fits:
-        raise LocalProtocolError(f"{name}: expected {text}, found the Arrow type {format!r}")
+        raise UsageError(f"{name}: expected {text}, found the Arrow type {format!r}")
     return column
 
 
 def _forms(
     dialect: Dialect, message: Message, numbers: dict[str, int], described: _Described
 ) -> Iterator[dict[str, Any]]:
-    """The forms that data with these columns can take."""
+    """Yield the forms that rows with these columns can have."""
     columns = columns_of(dialect)
     seen = set()
     for layout in message.sent:
@@ -126,7 +143,7 @@ def _forms(
 
 
 def _header_places(message: Message, numbers: dict[str, int], columns: Mapping[str, Column]) -> list[tuple[int, int]]:
-    """(width, column) of the numbers that stand before the extras, or in the key."""
+    """Return (width, column) of the numbers outside the extras: in the header, the framing extras or the key."""
     names = {"vbucket", "cas", "opaque"}
     names |= set() if message.kind.answers else {"stream_id"}
     names |= {"datatype"} if message.type is None else set()
@@ -135,7 +152,10 @@ def _header_places(message: Message, numbers: dict[str, int], columns: Mapping[s
 
 
 def _bits(format: str, width: int) -> int:
-    """How many bits a number of this type may have to fit, 0 if all do; 64 bits may have any sign."""
+    """Return how many bits a number of this Arrow type may have to fit the width; 0 if all numbers fit.
+
+    64-bit numbers fit with any sign, since their bits are sent as they are.
+    """
     held, signed = _WIDTHS.get(format.upper(), 0), format.islower()
     if held == width == 8 or (held <= width and not signed):
         return 0

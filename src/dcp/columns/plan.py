@@ -1,4 +1,4 @@
-"""From the tables to the loop: what `_codec` needs to know of a dialect, and no more."""
+"""Compiler from the tables to a decoding plan: what the loop in `_codec` needs to know of a dialect."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from dcp import _codec
 from dcp.columns.schema import Column
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.field import Field
-from dcp.wire.layout import HEADER, HEADER_STRUCT, Dialect, Effect, Kind, Layout, Message, Place, Presence, Role
+from dcp.wire.layout import HEADER, HEADER_STRUCT, Dialect, Effect, FieldPlace, Kind, Layout, Message, Presence, Role
 
 _KINDS = list(Kind)
 _NOWHERE = -1
@@ -22,24 +22,27 @@ _EFFECTS = {
     Effect.STREAM_END: _codec.Effect.STREAM_END,
     Effect.UNCOUNTED: _codec.Effect.UNCOUNTED,
 }
-# Their rows come when they are asked for: a consumer folds them into the manifest.
+# Rows only on request. By default they are control frames, which carry the collections manifest.
 _NOT_BY_DEFAULT = frozenset({"system_event"})
 
 
 def events_of(dialect: Dialect, names: Collection[str] | None) -> tuple[str, ...]:
-    """The messages that become rows, in the order of the table."""
+    """Return the messages that become rows, in the order of the table.
+
+    names: those that the caller wants; None for the default. Raises UsageError for one that cannot be a row.
+    """
     possible = [message.name for message in dialect.messages if message.role is Role.ROW]
     if names is None:
         return tuple(name for name in possible if name not in _NOT_BY_DEFAULT)
     for name in names:
         if name not in possible:
-            raise LocalProtocolError(f"events: expected some of {', '.join(possible)}, found {name!r}")
+            raise UsageError(f"events: expected some of {', '.join(possible)}, found {name!r}")
     return tuple(name for name in possible if name in names)
 
 
 @lru_cache(maxsize=64)
 def compile_plan(dialect: Dialect, columns: tuple[Column, ...], events: tuple[str, ...]) -> _codec.Plan:
-    """The plan for these columns of these rows. Every connection of a stream has the same."""
+    """Return the plan for these columns and events. Cached: all connections of a stream have the same."""
     described = [
         (column.name, column.format, column.source, column.nullable, column.nullable or column.declared_nullable)
         for column in columns
@@ -49,17 +52,17 @@ def compile_plan(dialect: Dialect, columns: tuple[Column, ...], events: tuple[st
 
 
 def _shapes(message: Message, events: Sequence[str]) -> Iterator[dict[str, Any]]:
-    # A name that somebody else puts between the rows may be that of a message which is none.
+    # A caller may insert rows with the name of a message that is not decoded to rows.
     row = message.role is Role.ROW and message.name in events
     event = events.index(message.name) if row else _NOWHERE
     if event == _NOWHERE and message.effect is Effect.NONE:
         return
     seen = set()
     for layout in message.sent:
-        # To the loop, markers that differ in what follows their window are one: they are judged as objects.
-        look = layout.extras_length, layout.engine_length, event == _NOWHERE or tuple(layout.when.items())
-        if look not in seen:
-            seen.add(look)
+        # The loop reads only the window of a marker, so forms that differ after it are one shape: Python checks them.
+        shape = layout.extras_length, layout.engine_length, event == _NOWHERE or tuple(layout.when.items())
+        if shape not in seen:
+            seen.add(shape)
             yield _shape(message, layout, event)
 
 
@@ -68,7 +71,7 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
     offsets = field_offsets(layout.extras + layout.content)
     lengths = {field.measures: offsets[field.name] for field in layout.extras if field.measures}
     row = event != _NOWHERE
-    whens = [(offsets[name], layout.fields[name].width, number) for name, number in layout.when.items()]
+    conditions = [(offsets[name], layout.fields[name].width, number) for name, number in layout.when.items()]
     return {
         "kind": _KINDS.index(message.kind),
         "opcode": message.opcode,
@@ -85,23 +88,23 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
         "prefixed": message.document,
         "key": (layout.key is Presence.MUST, layout.key is not Presence.NONE),
         "value": (layout.value is Presence.MUST, layout.value is not Presence.NONE or bool(layout.content)),
-        "whens": whens if row else [],
+        "conditions": conditions if row else [],
         "content_length": layout.content_length if row and layout.content else _NOWHERE,
         "defect": layout.stream_id_defect,
         "places": places,
     }
 
 
-def _places(message: Message, layout: Layout) -> Iterator[Place]:
-    """Every number of a row: those of the header, then those of the form."""
+def _places(message: Message, layout: Layout) -> Iterator[FieldPlace]:
+    """Yield all numbers of a row: those of the header, then those of the form."""
     offsets = field_offsets(HEADER, 0)
     for field in HEADER:
-        # Where a message has a type, it stands in the place of the datatype.
+        # A message with a type has it instead of the datatype.
         if field.name != "datatype" or message.type is None:
-            yield Place(field.name, offsets[field.name], field.width)
+            yield FieldPlace(field.name, offsets[field.name], field.width)
     yield from layout.places()
 
 
 def field_offsets(fields: Sequence[Field], start: int = HEADER_STRUCT.size) -> dict[str, int]:
-    """Where each of these fields stands, the first one at `start`."""
+    """Return the offset of each field, the first one at `start`."""
     return dict(zip((f.name for f in fields), accumulate((f.width for f in fields), initial=start), strict=False))

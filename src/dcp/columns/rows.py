@@ -1,4 +1,4 @@
-"""The encoder of rows that are Python objects, for those who keep documents one by one."""
+"""Encoder of rows that are Python tuples, for servers that keep documents one by one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ _SAME_FOR_ALL = ("vbucket", "stream_id")
 
 
 class RowEncoder:
-    """Writes tuples as frames of a dialect, as `Encoder` writes columns.
+    """Encoder of tuples to frames of a dialect, as `Encoder` is of columns.
 
-    fields: the names of the tuples' columns; one that is no column goes nowhere.
+    dialect: name of the dialect.
+    fields: names of the tuples' items. An item whose name is no column is not sent.
     leave_out: fields that are not sent although the tuples have them.
-    sent_as: events that are sent as another one.
+    sent_as: (event, event to send it as) pairs.
+    stream_id_defect: as in Encoder.
     """
 
     def __init__(
@@ -45,9 +47,13 @@ class RowEncoder:
         vbucket: int,
         stream_id: int | None = None,
     ) -> tuple[int, int]:
-        """Write the frames of rows[begin:] from buffer[at:] on; the next row, and where its frame would begin.
+        """Write the frames of rows[begin:] to buffer[at:].
 
-        Ends early at a row that is of another type or has no room, and as soon as `enough` bytes are there.
+        enough: stop as soon as this many bytes were written.
+        opaque, vbucket, stream_id: the same for all frames.
+
+        Returns the index of the next row, and the offset of its frame in the buffer. Writing also stops before a
+        row that does not fit, and before one of another type than the first.
         """
         return self._writer.write(buffer, at, rows, begin, enough, opaque, (vbucket, stream_id), self._defect)
 

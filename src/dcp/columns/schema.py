@@ -1,4 +1,4 @@
-"""The columns: their names, Arrow types, order, and where their contents come from."""
+"""Columns of a batch: names, Arrow types, order, and the part of a message that fills each."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from functools import cache
 
 from dcp import _codec
 from dcp._codec import Source
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.layout import HEADER, Dialect, Role
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `format` is its type in the words of the Arrow C data interface.
+    """One column of a batch.
 
-    What a message lacks is null where `nullable`, and 0 otherwise; where `declared_nullable` Arrow is told that it
-    may be null all the same.
+    name: name in the batch, and of the field of a message that fills it.
+    format: type as a format string of the Arrow C data interface.
+    about: description for the documentation.
+    source: part of a message that fills it.
+    nullable: True if the cell is null where a message lacks the field; else it is 0.
+    default: True if the column is there unless others are chosen.
+    declared_nullable: True to declare it nullable to Arrow although it never has nulls.
     """
 
     name: str
@@ -33,7 +38,7 @@ class Column:
 _UNSIGNED = {1: "C", 2: "S", 4: "I", 8: "L"}
 DICTIONARY = "c"
 
-# In the order in which they come. What is not a default column comes when it is asked for by name.
+# In the default order. Columns that are not default ones have to be named.
 COLUMNS = (
     Column("event", DICTIONARY, "what happened to the document", Source.EVENT),
     Column("vbucket", "S", "the partition that holds the key"),
@@ -55,14 +60,14 @@ COLUMNS = (
     Column("stream_id", "S", "the stream, where several share a vbucket", Source.STREAM_ID, nullable=True),
     Column("error", "u", "why the value could not be read", Source.ERROR, nullable=True, default=False),
 )
-# For consumers without unsigned numbers and dictionaries; those of 64 bits keep their bits.
+# Types for consumers without unsigned numbers and dictionaries. 64-bit numbers keep their bits.
 _PLAIN = {DICTIONARY: "u", "C": "i", "S": "i", "I": "l", "L": "l"}
 _BY_NAME = {column.name: column for column in COLUMNS}
 
 
 @cache
 def columns_of(dialect: Dialect) -> Mapping[str, Column]:
-    """Every column that the rows of a dialect can have: `COLUMNS`, and each further field of its rows."""
+    """Return every column that rows of a dialect can have: `COLUMNS`, and one for each further field of its rows."""
     fields = {
         field.name: Column(field.name, _UNSIGNED[field.width], "a field of the message", default=False)
         for message in dialect.messages
@@ -76,12 +81,15 @@ def columns_of(dialect: Dialect) -> Mapping[str, Column]:
 
 
 def plain(column: Column) -> Column:
-    """The column with a type that Spark has, whose columns are all nullable."""
+    """Return the column with a type that Spark has, nullable as all columns of Spark are."""
     return replace(column, format=_PLAIN.get(column.format, column.format), declared_nullable=True)
 
 
 def choose(dialect: Dialect, names: Iterable[str] | None) -> tuple[Column, ...]:
-    """The columns with these names, in their order; the default ones for None."""
+    """Return the columns with these names, in their order; the default ones for None.
+
+    Raises UsageError if the dialect has no column of a name, if a name is there twice, or if there is none.
+    """
     if names is None:
         return tuple(column for column in COLUMNS if column.default)
     known = columns_of(dialect)
@@ -90,14 +98,14 @@ def choose(dialect: Dialect, names: Iterable[str] | None) -> tuple[Column, ...]:
         if name not in known:
             close = get_close_matches(str(name), known, 3)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-            raise LocalProtocolError(f"columns: there is no column {name!r} in dialect {dialect.name}; {hint}")
+            raise UsageError(f"columns: there is no column {name!r} in dialect {dialect.name}; {hint}")
     if not chosen or len(set(chosen)) != len(chosen):
-        raise LocalProtocolError(f"columns: expected one or more names, each once, found {chosen}")
+        raise UsageError(f"columns: expected one or more names, each once, found {chosen}")
     return tuple(known[name] for name in chosen)
 
 
-class Schema(Sequence[Column]):
-    """The columns of a batch. Any Arrow library takes it: `pyarrow.schema(batch.schema)`."""
+class BatchSchema(Sequence[Column]):
+    """Columns of a batch, in order. Any Arrow library reads it: `pyarrow.schema(batch.schema)`."""
 
     def __init__(self, columns: Sequence[Column], plan: _codec.Plan) -> None:
         self._columns = tuple(columns)
@@ -108,6 +116,7 @@ class Schema(Sequence[Column]):
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
         return tuple(column.name for column in self._columns)
 
     def __len__(self) -> int:
@@ -120,10 +129,10 @@ class Schema(Sequence[Column]):
         return iter(self._columns)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Schema) and self._columns == other._columns
+        return isinstance(other, BatchSchema) and self._columns == other._columns
 
     def __hash__(self) -> int:
         return hash(self._columns)
 
     def __repr__(self) -> str:
-        return f"Schema({', '.join(f'{column.name}: {column.format}' for column in self._columns)})"
+        return f"BatchSchema({', '.join(f'{column.name}: {column.format}' for column in self._columns)})"

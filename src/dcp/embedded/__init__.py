@@ -1,6 +1,28 @@
-"""A cluster in memory that speaks the protocol on real sockets."""
+"""A cluster in memory that speaks the protocol on real sockets.
 
-from dcp.embedded.cluster import Cluster, Truth
+`Cluster` starts one. Its faults are in `FAULTS`, described by `describe_faults()`. Everything that a method refuses
+raises `dcp.LocalProtocolError`, which is also available here.
+"""
+
+from dcp.embedded.certificate import Authority, Certificate
+from dcp.embedded.cluster import Cluster, ClusterCredentials, DocumentVersion, StoredDocument
+from dcp.embedded.faults import FAULTS, FaultHandle, describe_faults
+from dcp.embedded.server import Traffic
 from dcp.embedded.users import Privilege, User
+from dcp.errors import LocalProtocolError
 
-__all__ = ["Cluster", "Privilege", "Truth", "User"]
+__all__ = [
+    "FAULTS",
+    "Authority",
+    "Certificate",
+    "Cluster",
+    "ClusterCredentials",
+    "DocumentVersion",
+    "FaultHandle",
+    "LocalProtocolError",
+    "Privilege",
+    "StoredDocument",
+    "Traffic",
+    "User",
+    "describe_faults",
+]

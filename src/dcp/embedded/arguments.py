@@ -1,4 +1,4 @@
-"""What callers give to a cluster, checked before any socket is opened."""
+"""Checks of the arguments of a cluster, before any socket is opened."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from dcp.embedded.users import User
 from dcp.errors import LocalProtocolError
 
-_MOST_NODES, _MOST_REPLICAS, _MOST_VBUCKETS = 8, 3, 32_768
-_MOST_PORT = (1 << 16) - 1
+_MAX_NODES, _MAX_REPLICAS, _MAX_VBUCKETS = 8, 3, 32_768
+_MAX_PORT = (1 << 16) - 1
 
 
 def check_size(nodes: object, vbuckets: object, replicas: object) -> None:
-    _whole("nodes", nodes, 1, _MOST_NODES)
-    _whole("vbuckets", vbuckets, 1, _MOST_VBUCKETS)
-    _whole("replicas", replicas, 0, _MOST_REPLICAS)
+    _check_number("nodes", nodes, 1, _MAX_NODES)
+    _check_number("vbuckets", vbuckets, 1, _MAX_VBUCKETS)
+    _check_number("replicas", replicas, 0, _MAX_REPLICAS)
 
 
 def check_names(bucket: object, host: object, server_version: object) -> None:
@@ -28,17 +28,18 @@ def check_names(bucket: object, host: object, server_version: object) -> None:
 
 
 def check_ports(port: object, nodes: int, *, tls: bool) -> None:
-    """Nodes have the ports from the first one on, and those of TLS come after them."""
-    _whole("port", port, 0, _MOST_PORT + 1 - nodes * (2 if tls else 1))
+    """Check the first port: the nodes take one port each from there on, and then one each for TLS."""
+    _check_number("port", port, 0, _MAX_PORT + 1 - nodes * (2 if tls else 1))
 
 
 def check_users(username: object, password: object, users: list[User]) -> None:
     for name, value in (("username", username), ("password", password)):
         if value is not None and (not isinstance(value, str) or not value or "\0" in value):
+            # The value may be a password, so the message does not contain it.
             raise LocalProtocolError(f"{name}: expected text without zero bytes, found something else")
     for user in users:
         if not isinstance(user, User):
-            raise LocalProtocolError(f"users: expected some of dcp.embedded.users.User, found a {type(user).__name__}")
+            raise LocalProtocolError(f"users: expected instances of dcp.embedded.User, found a {type(user).__name__}")
 
 
 def check_seed(seed: object) -> None:
@@ -46,6 +47,7 @@ def check_seed(seed: object) -> None:
         raise LocalProtocolError(f"seed: expected a number, found {seed!r:.100}")
 
 
-def _whole(name: str, value: object, least: int, most: int) -> None:
+def _check_number(name: str, value: object, least: int, most: int) -> None:
+    # A bool is an int to Python; True nodes would be a mistake of the caller.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise LocalProtocolError(f"{name}: expected {least} to {most}, found {value!r:.100}")

@@ -1,6 +1,6 @@
-"""The documents of a cluster: its nodes, what each of them holds, and every way in which that changes.
+"""The bucket of a cluster: nodes, copies of vbuckets, documents, collections, and every change of them.
 
-No sockets and no threads: whoever holds the cluster's lock may use it. The clock is an argument.
+No sockets and no threads: callers hold the cluster's lock. The clock is an argument.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dcp.embedded.manifest import Change, Manifest
-from dcp.embedded.release import NEWEST_GENERATION, Generation
-from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket
-from dcp.embedded.tombstone import tombstone
+from dcp.embedded.document import tombstone_of
+from dcp.embedded.manifest import BucketManifest, ManifestStep
+from dcp.embedded.release import NEWEST_RELEASE, Release
+from dcp.embedded.store import AnyItem, StoredItem, SystemItem, VbucketStore
 from dcp.errors import LocalProtocolError
 from dcp.position import FailoverLog
 from dcp.wire.dcp import SystemEvent
@@ -21,38 +21,41 @@ from dcp.wire.document import vbucket_of
 from dcp.wire.memcached import VbucketState
 
 if TYPE_CHECKING:
-    from dcp.embedded.conversation import Conversation
+    from dcp.embedded.connection import ServerConnection
 
+# Owner of a copy that no node holds.
 NOBODY = -1
-# The clock of a CAS counts nanoseconds, whose lowest bits count changes instead.
-_LOGICAL = 0xFFFF
+# A CAS is a hybrid logical clock: Unix nanoseconds, whose lowest 16 bits count changes instead.
+_LOGICAL_BITS_MASK = 0xFFFF
 
 
 @dataclass(eq=False)
-class Node:
-    """A server of the cluster: which vbuckets it holds, and whether it is there."""
+class ServerNode:
+    """One node: the copies of vbuckets that it holds, and its address."""
 
     number: int
-    vbuckets: dict[int, Vbucket] = field(default_factory=dict)
+    vbuckets: dict[int, VbucketStore] = field(default_factory=dict)
     alive: bool = True
-    # Whether its disks keep up.
+    # False while the node does not persist writes.
     persists: bool = True
-    # Where clients find it, once it listens.
+    # Address for clients, once the node listens.
     host: str = ""
     port: int = 0
     tls_port: int = 0
-    # The DCP connections to it, by the names that they were opened with.
-    consumers: dict[str, Conversation] = field(default_factory=dict)
+    # DCP connections by the name in their open request.
+    consumers: dict[str, ServerConnection] = field(default_factory=dict)
 
-    def vbucket(self, number: int) -> Vbucket | None:
+    def vbucket(self, number: int) -> VbucketStore | None:
+        """Return the node's copy of a vbucket, if it has one."""
         return self.vbuckets.get(number)
 
 
-class Bucket:
+class BucketStore:
     """All vbuckets of a bucket, on all nodes, with their replicas.
 
-    lag: how many writes of a vbucket its replicas are behind.
-    record: every version that was ever written, with its vbucket and vbuuid; None where nobody asked for it.
+    `clock` returns Unix seconds. `seed` makes uuids reproducible. With `history`, all versions of documents are
+    retained for change streams; with `record`, every version is recorded with its vbucket and vbuuid, including those
+    that a failover loses.
     """
 
     def __init__(
@@ -62,67 +65,73 @@ class Bucket:
         nodes: int = 1,
         vbuckets: int = 1024,
         replicas: int = 0,
-        generation: Generation = NEWEST_GENERATION,
+        release: Release = NEWEST_RELEASE,
         clock: Callable[[], float],
         seed: int | None = None,
         history: bool = False,
         record: bool = False,
     ) -> None:
         self.name = name
-        self.generation = generation
+        self.release = release
         self.random = random.Random(seed)
         self.uuid = f"{self.random.getrandbits(128):032x}"
-        self.manifest = Manifest()
+        self.manifest = BucketManifest()
         self.replicas = replicas
-        self.lag = 0
+        self.retains_history = history
+        # Number of writes by which replicas lag behind the active copy, for each vbucket.
+        self.replica_lag = 0
         self.epoch, self.revision = 1, 1
-        self.nodes = [Node(number) for number in range(nodes)]
-        # For each vbucket the node with the active copy, then those with replicas; NOBODY where there is none.
+        self.nodes = [ServerNode(number) for number in range(nodes)]
+        # For each vbucket the node with the active copy, then those with replicas; NOBODY where a copy is missing.
         self.owners: list[list[int]] = []
-        self.record: list[tuple[int, int, Item]] | None = [] if record else None
+        # Vbucket, vbuuid and item of every version; None unless versions are recorded.
+        self.recorded: list[tuple[int, int, StoredItem]] | None = [] if record else None
         self._clock = clock
-        self._history = history
         self._last_cas = 0
-        self._behind: dict[tuple[int, int], list[AnyItem]] = {}
+        # Writes that a replica has not received yet, by node and vbucket.
+        self._unreplicated: dict[tuple[int, int], list[AnyItem]] = {}
         for number in range(vbuckets):
-            self._place(number, [(number + copy) % nodes for copy in range(min(replicas, nodes - 1) + 1)])
+            self._distribute(number, [(number + copy) % nodes for copy in range(min(replicas, nodes - 1) + 1)])
 
-    # What there is.
+    # Reading.
 
     @property
     def now(self) -> int:
-        """Unix seconds."""
+        """Present time in Unix seconds."""
         return int(self._clock())
 
     def vbucket_of(self, key: bytes) -> int:
+        """Return the vbucket of a key."""
         return vbucket_of(key, len(self.owners))
 
-    def active(self, number: int) -> Vbucket:
-        """The copy that takes writes."""
+    def active(self, number: int) -> VbucketStore:
+        """Return the active copy of a vbucket; raise LocalProtocolError if no node that is up has one."""
         owner = self.owners[number][0]
         if owner == NOBODY or not self.nodes[owner].alive:
-            raise LocalProtocolError(f"vbucket {number}: no node that is there has an active copy")
+            raise LocalProtocolError(f"vbucket {number}: no node that is up has an active copy")
         return self.nodes[owner].vbuckets[number]
 
-    def _home(self, key: bytes, number: int | None) -> Vbucket:
+    def _active_for(self, key: bytes, number: int | None) -> VbucketStore:
         return self.active(self.vbucket_of(key) if number is None else number)
 
-    def actives(self) -> Iterator[Vbucket]:
+    def actives(self) -> Iterator[VbucketStore]:
+        """Iterate over the active copies, including those of crashed nodes."""
         for number, owners in enumerate(self.owners):
             if owners[0] != NOBODY:
                 yield self.nodes[owners[0]].vbuckets[number]
 
-    def orphans(self) -> Iterator[Vbucket]:
-        """The copies of vbuckets without owner, on nodes that may come back."""
+    def orphans(self) -> Iterator[VbucketStore]:
+        """Iterate over copies of vbuckets without owner, on nodes that may recover."""
         for node in self.nodes:
             yield from (copy for number, copy in node.vbuckets.items() if self.owners[number][0] == NOBODY)
 
-    def get(self, key: bytes, collection_id: int = 0, number: int | None = None) -> Item | None:
-        """The document, unless it is deleted, or expired whether or not somebody has noticed.
+    def get(self, key: bytes, collection_id: int = 0, number: int | None = None) -> StoredItem | None:
+        """Return a document unless it is missing, deleted or expired.
 
-        number: the vbucket, for those who do not leave it to the key.
+        `number` is the vbucket, if it is not the one of the key. As on servers, reading a document whose expiry has
+        passed makes it expire.
         """
-        item = self._home(key, number).get(collection_id, key)
+        item = self._active_for(key, number).get(collection_id, key)
         if item is None or not item.alive:
             return None
         if item.expiry and item.expiry <= self.now:
@@ -130,7 +139,7 @@ class Bucket:
             return None
         return item
 
-    # Changes of documents.
+    # Documents.
 
     def store(
         self,
@@ -142,15 +151,15 @@ class Bucket:
         expiry: int = 0,
         datatype: int = 0,
         number: int | None = None,
-    ) -> Item:
-        """Write a document; says what was written."""
-        vbucket = self._home(key, number)
+    ) -> StoredItem:
+        """Write a document and return its new version. `expiry` is in Unix seconds, 0 for none."""
+        vbucket = self._active_for(key, number)
         old = vbucket.get(collection_id, key)
         collection = self.manifest.collections()[collection_id]
         if collection.max_ttl:
             latest = self.now + collection.max_ttl
             expiry = min(expiry, latest) if expiry else latest
-        item = Item(
+        item = StoredItem(
             "mutation",
             vbucket.high_seqno + 1,
             key,
@@ -168,9 +177,9 @@ class Bucket:
 
     def remove(
         self, key: bytes, collection_id: int = 0, *, event: str = "deletion", number: int | None = None
-    ) -> Item | None:
-        """Delete a document, or let it expire; None if there is none. System xattrs stay with the tombstone."""
-        vbucket = self._home(key, number)
+    ) -> StoredItem | None:
+        """Delete a document (or expire it, by `event`) and return its tombstone; None if there is no document."""
+        vbucket = self._active_for(key, number)
         old = vbucket.get(collection_id, key)
         if old is None or not old.alive:
             return None
@@ -182,148 +191,148 @@ class Bucket:
             flags=0,
             expiry=0,
             delete_time=self.now,
-            **tombstone(old),
+            **tombstone_of(old),
         )
         self.put(vbucket, item)
         return item
 
-    def put(self, vbucket: Vbucket, item: AnyItem) -> None:
-        """Add an item to the active copy of a vbucket, and to its replicas as far as they keep up."""
+    def put(self, vbucket: VbucketStore, item: AnyItem) -> None:
+        """Add an item to the active copy of a vbucket, and to its replicas as far as they do not lag."""
         vbucket.put(item)
-        if self.record is not None and isinstance(item, Item):
-            self.record.append((vbucket.number, vbucket.log.newest.vbuuid, item))
+        if self.recorded is not None and isinstance(item, StoredItem):
+            self.recorded.append((vbucket.number, vbucket.log.newest.vbuuid, item))
         for owner in self.owners[vbucket.number][1:]:
             if owner == NOBODY or not self.nodes[owner].alive:
                 continue
-            behind = self._behind.setdefault((owner, vbucket.number), [])
-            behind.append(item)
-            self._catch_up(owner, vbucket.number, self.lag)
+            self._unreplicated.setdefault((owner, vbucket.number), []).append(item)
+            self._replicate(owner, vbucket.number, self.replica_lag)
 
-    def load(self, vbucket: int, items: list[Item]) -> None:
-        """Many items at once."""
-        if self.record is not None:
+    def load(self, vbucket: int, items: list[StoredItem]) -> None:
+        """Add many items to all copies of a vbucket at once."""
+        if self.recorded is not None:
             vbuuid = self.active(vbucket).log.newest.vbuuid
-            self.record += [(vbucket, vbuuid, item) for item in items]
+            self.recorded += [(vbucket, vbuuid, item) for item in items]
         for owner in self.owners[vbucket]:
             if owner != NOBODY and self.nodes[owner].alive:
-                self._catch_up(owner, vbucket, 0)
+                self._replicate(owner, vbucket, 0)
                 self.nodes[owner].vbuckets[vbucket].extend(items)
 
     def next_cas(self, count: int = 1) -> int:
-        """A version above all others: a hybrid clock. With a count, the first one of so many."""
-        cas = max(int(self._clock() * 1e9) & ~_LOGICAL, self._last_cas + 1)
+        """Return a CAS above all earlier ones. With `count`, reserve as many consecutive ones and return the first."""
+        cas = max(int(self._clock() * 1e9) & ~_LOGICAL_BITS_MASK, self._last_cas + 1)
         self._last_cas = cas + count - 1
         return cas
 
     def expire_due(self) -> int:
-        """Let every document expire whose time has come; says how many."""
+        """Expire all documents whose expiry has passed; return how many."""
         now = self.now
         due = [
             item
             for number, (owner, *_) in enumerate(self.owners)
             if owner != NOBODY and self.nodes[owner].alive
             for item in self.active(number)
-            if isinstance(item, Item) and item.alive and 0 < item.expiry <= now
+            if isinstance(item, StoredItem) and item.alive and 0 < item.expiry <= now
         ]
         for item in due:
             self.remove(item.key, item.collection_id, event="expiration")
         return len(due)
 
     def purge(self, before: int | None = None) -> int:
-        """Let every copy forget tombstones (made before a time); says how many the active ones forgot."""
-        gone = 0
+        """Purge tombstones (created before a Unix time, if given) in all copies; return how many in active ones."""
+        count = 0
         for node in self.nodes:
             for number, copy in node.vbuckets.items():
-                forgotten = copy.purge(before)
-                gone += forgotten if self.owners[number][0] == node.number else 0
-        return gone
+                purged = copy.purge(before)
+                count += purged if self.owners[number][0] == node.number else 0
+        return count
 
-    def leave_memory(self) -> None:
-        """Every copy comes from disk from now on."""
+    def evict_checkpoints(self) -> None:
+        """Let all streams read the present items from disk."""
         for node in self.nodes:
             for copy in node.vbuckets.values():
-                copy.leave_memory()
+                copy.evict_checkpoint()
 
-    def set_persistence(self, node: Node, at_once: bool) -> None:
-        """Whether a node writes to its disks."""
+    def set_persistence(self, node: ServerNode, at_once: bool) -> None:
+        """Let a node persist writes at once, or not at all."""
         node.persists = at_once
         for copy in node.vbuckets.values():
-            copy.persist(at_once)
+            copy.set_persistence(at_once)
 
-    def set_lag(self, items: int) -> None:
-        """Let replicas be so many writes behind."""
-        if items < 0:
-            raise LocalProtocolError(f"lag: expected at least 0 writes, found {items}")
-        self.lag = items
-        for owner, vbucket in list(self._behind):
-            self._catch_up(owner, vbucket, items)
+    def set_replica_lag(self, writes: int) -> None:
+        """Let replicas lag by a number of writes for each vbucket."""
+        if writes < 0:
+            raise LocalProtocolError(f"lag: expected at least 0 writes, found {writes}")
+        self.replica_lag = writes
+        for owner, vbucket in list(self._unreplicated):
+            self._replicate(owner, vbucket, writes)
 
-    def _catch_up(self, owner: int, vbucket: int, lag: int) -> None:
-        behind = self._behind.get((owner, vbucket), [])
-        while len(behind) > lag:
-            self.nodes[owner].vbuckets[vbucket].put(behind.pop(0))
+    def _replicate(self, owner: int, vbucket: int, lag: int) -> None:
+        """Pass writes to a replica until it lags by no more than `lag` writes."""
+        waiting = self._unreplicated.get((owner, vbucket), [])
+        while len(waiting) > lag:
+            self.nodes[owner].vbuckets[vbucket].put(waiting.pop(0))
 
-    # Changes of collections.
+    # Collections.
 
-    def change_manifest(self, manifest: Manifest, changes: list[Change]) -> None:
-        """Every vbucket takes every step."""
+    def change_manifest(self, manifest: BucketManifest, steps: list[ManifestStep]) -> None:
+        """Set a new manifest, and add its steps to every vbucket as system events."""
         self.manifest = manifest
         for orphan in self.orphans():
-            # Others may have lost what has the numbers of these steps: they are another history.
-            orphan.log = orphan.log.begin(self.new_branch(), orphan.high_seqno)
+            # Another copy may have used the same seqnos for writes that were lost. A history of its own keeps
+            # consumers from resuming on this one as if it were the same.
+            orphan.log = orphan.log.begin(self.new_vbuuid(), orphan.high_seqno)
         for vbucket in [*self.actives(), *self.orphans()]:
-            for change in changes:
-                self.put(vbucket, _system_item(change, vbucket.high_seqno + 1))
-                if change.event is SystemEvent.COLLECTION_END:
-                    self._drop(vbucket.number, change.collection_id or 0)
+            for step in steps:
+                self.put(vbucket, _system_item(step, vbucket.high_seqno + 1))
+                if step.event is SystemEvent.COLLECTION_END:
+                    self._drop_collection(vbucket.number, step.collection_id or 0)
 
-    def _drop(self, number: int, collection_id: int) -> None:
+    def _drop_collection(self, number: int, collection_id: int) -> None:
         for node in self.nodes:
             if (copy := node.vbuckets.get(number)) is not None:
-                copy.drop(collection_id)
+                copy.drop_collection(collection_id)
 
     # Histories and copies.
 
     def new_map(self) -> None:
-        """The owners or the nodes have changed: whoever follows the map is to see a newer one."""
+        """Raise the revision of the cluster map after a change of owners or nodes."""
         self.revision += 1
 
-    def new_branch(self) -> int:
-        """A uuid for a history."""
+    def new_vbuuid(self) -> int:
+        """Return a random uuid for a history. Servers' uuids have 48 bits."""
         return self.random.getrandbits(47) | 1 << 47
 
-    def install(self, number: int, owner: int, copy: Vbucket | None) -> None:
-        """Another copy of a vbucket, or none, instead of that on a node, whose streams end."""
+    def install(self, number: int, owner: int, copy: VbucketStore | None) -> None:
+        """Replace a node's copy of a vbucket, or remove it (None). Streams of the old copy end."""
         old = self.nodes[owner].vbuckets.pop(number, None)
         if old is not None:
             old.state = VbucketState.DEAD
         if copy is not None:
             self.nodes[owner].vbuckets[number] = copy
             copy.persists = self.nodes[owner].persists
-        self._behind.pop((owner, number), None)
+        self._unreplicated.pop((owner, number), None)
 
     def create(self, number: int, owner: int) -> None:
-        """A vbucket that has nothing but the collections there are."""
-        vbucket = self._new(number, VbucketState.ACTIVE, FailoverLog.of([(self.new_branch(), 0)]))
-        for change in self.manifest.steps():
-            vbucket.put(_system_item(change, vbucket.high_seqno + 1))
+        """Create a vbucket that is empty but for the system events of the manifest."""
+        vbucket = self._new_copy(number, VbucketState.ACTIVE, FailoverLog.of([(self.new_vbuuid(), 0)]))
+        for step in self.manifest.steps():
+            vbucket.put(_system_item(step, vbucket.high_seqno + 1))
         self.install(number, owner, vbucket)
 
-    def _new(self, number: int, state: VbucketState, log: FailoverLog) -> Vbucket:
-        vbucket = Vbucket(number, state, log)
-        vbucket.history = [] if self._history else None
+    def _new_copy(self, number: int, state: VbucketState, log: FailoverLog) -> VbucketStore:
+        vbucket = VbucketStore(number, state, log)
+        vbucket.history = [] if self.retains_history else None
         return vbucket
 
-    def _place(self, number: int, owners: list[int]) -> None:
-        log = FailoverLog.of([(self.new_branch(), 0)])
-        for place, owner in enumerate(owners):
-            state = VbucketState.REPLICA if place else VbucketState.ACTIVE
-            self.nodes[owner].vbuckets[number] = self._new(number, state, log)
+    def _distribute(self, number: int, owners: list[int]) -> None:
+        """Create the first copies of a vbucket, the active one on the first owner."""
+        log = FailoverLog.of([(self.new_vbuuid(), 0)])
+        for index, owner in enumerate(owners):
+            state = VbucketState.REPLICA if index else VbucketState.ACTIVE
+            self.nodes[owner].vbuckets[number] = self._new_copy(number, state, log)
         self.owners.append(owners)
 
 
-def _system_item(change: Change, seqno: int) -> SystemItem:
-    key = change.name.encode()
-    return SystemItem(
-        seqno, int(change.event), key, change.manifest_uid, change.scope_id, change.collection_id, change.max_ttl
-    )
+def _system_item(step: ManifestStep, seqno: int) -> SystemItem:
+    key = step.name.encode()
+    return SystemItem(seqno, int(step.event), key, step.manifest_uid, step.scope_id, step.collection_id, step.max_ttl)

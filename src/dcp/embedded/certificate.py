@@ -1,4 +1,4 @@
-"""Certificates for a cluster that has none of its own: an authority, and what it signs."""
+"""Certificates for tests: an authority that exists in memory only, and the certificates that it issues."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from dcp.errors import LocalProtocolError
 
 _VALID = datetime.timedelta(days=365)
+# Certificates are valid from an hour ago on, for clients whose clocks are slow.
 _CLOCK_SKEW = datetime.timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """In PEM; the key is in no text."""
+    """Certificate and private key in PEM. Neither appears in the repr."""
 
     certificate: bytes
     key: bytes
@@ -25,7 +26,10 @@ class Certificate:
 
 
 class Authority:
-    """Signs certificates. Clients that trust `certificate` trust them."""
+    """Certificate authority. Clients that trust its `certificate` (PEM) trust all certificates that it issues.
+
+    Needs the package cryptography; raises LocalProtocolError if it is not installed.
+    """
 
     def __init__(self, name: str = "dcp embedded authority") -> None:
         self._library = _library()
@@ -38,7 +42,10 @@ class Authority:
         self.certificate: bytes = self._library.pem(self._certificate)
 
     def issue(self, name: str, hosts: tuple[str, ...] = (), valid: datetime.timedelta = _VALID) -> Certificate:
-        """For a server at these hosts, or for a client that is called `name`; valid for so long since an hour ago."""
+        """Issue a certificate for a server at `hosts`, or without them for the client with the user name `name`.
+
+        `valid` is the time until it expires, less one hour.
+        """
         library, key = self._library, self._library.new_key()
         builder = library.builder(library.name(name), self._name, key, valid)
         if hosts:
@@ -48,7 +55,7 @@ class Authority:
 
 
 class _Library:
-    """What is used of `cryptography`."""
+    """Functions of cryptography, imported when the first certificate is needed."""
 
     def __init__(self) -> None:
         from cryptography import x509
@@ -97,6 +104,6 @@ def _library() -> _Library:
         return _Library()
     except ImportError:
         raise LocalProtocolError(
-            "tls: a certificate of its own needs cryptography: pip install 'dcp-arrow[embedded]'; "
-            "or give one with certificate and key"
+            "tls: generating a certificate needs cryptography: pip install 'dcp-arrow[embedded]'; "
+            "or pass certificate and key"
         ) from None

@@ -1,4 +1,4 @@
-"""The cluster that users start: documents in, changes out, trouble on command."""
+"""The embedded cluster: documents, collections, nodes, vbuckets and faults, as users see them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
-from dcp.embedded import arguments
-from dcp.embedded.bucket import Bucket, Node
-from dcp.embedded.conversation import Conversation
+from dcp.embedded import arguments, topology
+from dcp.embedded.bucket import BucketStore, ServerNode
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.document import body_of, check_document
-from dcp.embedded.faults import Faults
+from dcp.embedded.faults import FaultHandle, Faults
+from dcp.embedded.faults.fault import Fault
 from dcp.embedded.handlers import HANDLERS_OF
-from dcp.embedded.load import documents, padded
-from dcp.embedded.operations import Operations
-from dcp.embedded.release import Generation
-from dcp.embedded.server import Server, Traffic
-from dcp.embedded.store import Item
+from dcp.embedded.load import load_documents, padded_values
+from dcp.embedded.release import Release
+from dcp.embedded.server import ClusterServer, Traffic
+from dcp.embedded.store import StoredItem
 from dcp.embedded.tls import Tls
 from dcp.embedded.users import User
 from dcp.errors import LocalProtocolError
@@ -28,12 +28,13 @@ from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.frame import dialect_of
 from dcp.wire.mechanisms import PLAIN
 
-# What is like a server that did not speak DCP yet.
+# Release whose other commands the nodes of the older dialects answer.
 _BEFORE_DCP = "3.0"
+_DEFAULT_COLLECTION = "_default._default"
 
 
-class Truth(NamedTuple):
-    """A document that is there."""
+class StoredDocument(NamedTuple):
+    """Document as a consumer must end up with it. `value` is the body; `expiry` is in Unix seconds, 0 for none."""
 
     value: bytes
     cas: int
@@ -44,8 +45,12 @@ class Truth(NamedTuple):
     vbucket: int
 
 
-class Version(NamedTuple):
-    """A version of a document that a consumer may have seen, whether or not it was lost since."""
+class DocumentVersion(NamedTuple):
+    """Version of a document that a consumer may have received, even if it was lost since.
+
+    `event` is mutation, deletion or expiration. `value` is as stored, with xattrs. `vbuuid` is the history in which the
+    version was written.
+    """
 
     event: str
     value: bytes
@@ -59,36 +64,50 @@ class Version(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
-    """Who may do what. The password is in no text."""
+class ClusterCredentials:
+    """User name and password of a cluster. The password does not appear in the repr."""
 
     username: str
     password: str
 
     def __repr__(self) -> str:
-        return f"Credentials(username={self.username!r})"
+        return f"ClusterCredentials(username={self.username!r})"
 
 
-class Cluster(Operations):
-    """A cluster in memory, on real sockets.
+class Cluster:
+    """A cluster in memory that speaks the real protocol on local sockets.
 
         with Cluster(nodes=3, vbuckets=64, replicas=1) as cluster:
             cluster.upsert("key", b'{"a": 1}')
             client = dcp.connect(cluster.url)
 
-    nodes: 1 to 8. vbuckets: how many parts the bucket has. replicas: copies of each besides the active one.
-    server_version: the release whose features and quirks it shows, 3.0 to 8.5.
-    host: the address to listen on. port: that of the first node's door, the others have the next ones; 0
-    for any that are free.
-    username, password: who may connect; random unless given. users: who else may, and what.
-    tls: a second door for each node. certificate, key: PEM files for it; made unless given, signed by an authority
-    whose certificate is `ca_file`. client_ca: PEM file of those whose clients need no password: their certificates
-    have the names of users.
-    seed: of everything that is random otherwise, such as the uuids of histories.
-    history: keep every version of every document, as change streams show them.
-    record: remember every version of every document for `history()`, which takes memory with every write.
-    dialect: what its nodes speak: `dcp` (and TAP with it up to 4.6), or one of its predecessors alone, `tap`,
-    `upr1` or `upr2`: such nodes are older than any `server_version`, and ask nobody for a password.
+    Methods may be called from any thread. Methods that change the cluster raise LocalProtocolError after `close`; those
+    that only read still work then.
+
+    Args:
+        nodes: Number of nodes, 1 to 8.
+        vbuckets: Number of vbuckets of the bucket, 1 to 32768. Servers have 1024 (or 128).
+        replicas: Number of replicas of each vbucket, 0 to 3, besides the active copy.
+        bucket: Name of the bucket.
+        server_version: Release whose features and quirks the nodes show, "3.0" to "8.5".
+        host: Host name or address to listen on.
+        port: Port of the first node; the others take the next ones, and then one each for TLS. 0 takes any free ports.
+        username: Name of the user that `url` contains. Every release before 5.0 admits everybody.
+        password: Password of that user; None generates one.
+        users: Further users, with their privileges.
+        tls: Listen for TLS as well, on a second port of each node.
+        certificate: Path of the nodes' certificate (PEM). None generates one; this needs the package cryptography.
+        key: Path of the private key of `certificate` (PEM).
+        client_ca: Path of the certificates (PEM) that sign client certificates. A client with one of them needs no
+            password: the common name in it is its user.
+        seed: Seed of everything that is random otherwise, such as vbuuids and the choices of faults. None is random.
+        history: Retain every version of every document, so that change streams can be requested.
+        record_versions: Record every version of every document for `recorded_versions`. Each write takes memory.
+        dialect: Protocol of the nodes: "dcp" (and TAP with it up to 4.6), or one of the older ones alone, "tap", "upr1"
+            or "upr2". Nodes of an older dialect ignore `server_version` and admit everybody.
+
+    Raises:
+        LocalProtocolError: An argument is not valid, a file cannot be used, or a port is taken.
     """
 
     def __init__(
@@ -110,7 +129,7 @@ class Cluster(Operations):
         client_ca: str | None = None,
         seed: int | None = None,
         history: bool = False,
-        record: bool = False,
+        record_versions: bool = False,
         dialect: str = "dcp",
     ) -> None:
         users = list(users)
@@ -121,38 +140,40 @@ class Cluster(Operations):
         arguments.check_seed(seed)
         self._closed = False
         self._dialect = dialect_of(dialect).name
+        # The one lock of the cluster: held for every access to the bucket, the faults and the connections. It is
+        # reentrant, so that several changes can be made as one.
         self._lock = threading.RLock()
-        self._bucket = Bucket(
+        self._bucket = BucketStore(
             bucket,
             nodes=nodes,
             vbuckets=vbuckets,
             replicas=replicas,
-            generation=Generation.of(server_version if dialect == "dcp" else _BEFORE_DCP),
+            release=Release.of(server_version if dialect == "dcp" else _BEFORE_DCP),
             clock=time.time,
             seed=seed,
             history=history,
-            record=record,
+            record=record_versions,
         )
-        self.credentials = Credentials(username, password or secrets.token_urlsafe(12))
-        me = User(username, self.credentials.password)
-        self._users = {user.name: user for user in (me, *users)}
+        self.credentials = ClusterCredentials(username, password or secrets.token_urlsafe(12))
+        first_user = User(username, self.credentials.password)
+        self._users = {user.name: user for user in (first_user, *users)}
         self._tls = Tls(host, certificate, key, client_ca) if tls else None
         self._faults = Faults(seed)
         handlers = HANDLERS_OF[self._dialect]
         self._handlers = handlers | {"stream_request": self._faults.on_request(handlers["stream_request"])}
-        self._server = Server(self._lock, self._converse, self._faults)
+        self._server = ClusterServer(self._lock, self._new_connection, self._faults)
         self._host = host
-        # Those that nodes are to have; others take what is free.
+        # Ports that were asked for. Nodes that are added later take free ones.
         self._ports = {number: port + number for number in range(nodes)} if port else {}
         try:
             for node in self._bucket.nodes:
-                self._open(node)
+                self._listen(node)
         except LocalProtocolError:
             self.close()
             raise
         self._server.start()
 
-    # Being there.
+    # Lifetime and addresses.
 
     def __enter__(self) -> Cluster:
         return self
@@ -164,7 +185,7 @@ class Cluster(Operations):
         return f"<Cluster {self._bucket.name} on {', '.join(self.addresses)}>"
 
     def close(self) -> None:
-        """Close all connections and doors. What there is can be looked at still, and changes no more."""
+        """Close all connections and stop listening. Documents can still be read; closing twice does nothing."""
         self._closed = True
         self._server.stop()
         if self._tls is not None:
@@ -172,28 +193,29 @@ class Cluster(Operations):
 
     @property
     def addresses(self) -> list[str]:
-        """host:port of every node that is there."""
+        """`host:port` of every node that is up."""
         return [f"{_bracketed(node.host)}:{node.port}" for node in self._bucket.nodes if node.alive]
 
     @property
     def url(self) -> str:
-        """What a client connects to, with the credentials in it."""
-        option = "" if self._bucket.generation.has_users else f"?sasl_mech_force={PLAIN}"
+        """Connection string for clients, with user name and password in it."""
+        # Servers before 5.0 offer PLAIN only, which clients do not choose by themselves without TLS.
+        option = "" if self._bucket.release.has_users else f"?sasl_mech_force={PLAIN}"
         return self._url("couchbase", self.addresses) + option
 
     @property
     def tls_url(self) -> str:
-        """As `url`, for the doors with TLS; a client has to trust `ca_file`."""
-        self._need_tls()
+        """Connection string for TLS; clients have to trust `ca_file`. Raises LocalProtocolError without `tls=True`."""
+        self._require_tls()
         ports = [(node.host, node.tls_port) for node in self._bucket.nodes if node.alive]
         return self._url("couchbases", [f"{_bracketed(host)}:{port}" for host, port in ports])
 
     @property
     def ca_file(self) -> str:
-        """The path of the PEM file with the certificate that clients are to trust, as long as the cluster is there."""
-        return self._need_tls().ca_file
+        """Path of the certificate (PEM) that clients have to trust. A generated one is removed by `close`."""
+        return self._require_tls().ca_file
 
-    def _need_tls(self) -> Tls:
+    def _require_tls(self) -> Tls:
         if self._tls is None:
             raise LocalProtocolError("tls: the cluster was started without it: Cluster(tls=True)")
         return self._tls
@@ -202,23 +224,23 @@ class Cluster(Operations):
         user, password = (quote(text, safe="") for text in (self.credentials.username, self.credentials.password))
         return f"{scheme}://{user}:{password}@{','.join(addresses)}/{quote(self._bucket.name)}"
 
-    def _open(self, node: Node) -> None:
-        """Let clients in: at the node's old address if it had one."""
+    def _listen(self, node: ServerNode) -> None:
+        """Accept clients of a node, at its old address if it had one."""
         first = self._ports.get(node.number, 0)
         node.host, node.port = self._host, self._server.listen(node, self._host, node.port or first)
         if self._tls is not None:
             second = first and first + len(self._ports)
             node.tls_port = self._server.listen(node, self._host, node.tls_port or second, self._tls.context)
 
-    def _converse(self, node: Node) -> Conversation:
-        return Conversation(
+    def _new_connection(self, node: ServerNode) -> ServerConnection:
+        return ServerConnection(
             self._bucket,
             node,
             self._handlers,
             self._dialect,
             users=self._users,
             now=time.monotonic(),
-            writes=self._faults.writes,
+            may_write=self._faults.may_write,
         )
 
     # Documents.
@@ -228,13 +250,27 @@ class Cluster(Operations):
         key: str | bytes,
         value: bytes | str,
         *,
-        collection: str = "_default._default",
+        collection: str = _DEFAULT_COLLECTION,
         flags: int = 0,
         expiry: int = 0,
         datatype: int | None = None,
         xattrs: dict[str, str] | None = None,
     ) -> int:
-        """Write a document; its seqno. `expiry` is in Unix seconds."""
+        """Write a document and return its seqno.
+
+        Args:
+            key: Key, 1 to 250 bytes.
+            value: Body; or, with a `datatype` that says so, the stored bytes: compressed or with xattrs.
+            collection: Path of the collection, `scope.collection`.
+            flags: Flags of the application, 32 bits.
+            expiry: Unix seconds at which the document expires, 0 for never.
+            datatype: Datatype bits; None detects JSON.
+            xattrs: Extended attributes, as JSON texts.
+
+        Raises:
+            LocalProtocolError: No server would store this document, the collection does not exist, or the node that
+                owns the vbucket is down.
+        """
         body = value.encode() if isinstance(value, str) else bytes(value)
         kind = int(Datatype.JSON if body[:1] in (b"{", b"[", b'"') else 0) if datatype is None else datatype
         if xattrs:
@@ -252,22 +288,23 @@ class Cluster(Operations):
             )
         return item.seqno
 
-    def delete(self, key: str | bytes, *, collection: str = "_default._default") -> int:
-        """Delete a document; the seqno of that."""
+    def delete(self, key: str | bytes, *, collection: str = _DEFAULT_COLLECTION) -> int:
+        """Delete a document and return the seqno of the deletion. LocalProtocolError if there is no document."""
         return self._remove(key, collection, "deletion")
 
-    def expire(self, key: str | bytes, *, collection: str = "_default._default") -> int:
-        """Let a document expire now; the seqno of that."""
+    def expire(self, key: str | bytes, *, collection: str = _DEFAULT_COLLECTION) -> int:
+        """Expire a document now and return the seqno of the expiration. LocalProtocolError if there is no document."""
         return self._remove(key, collection, "expiration")
 
-    def get(self, key: str | bytes, *, collection: str = "_default._default") -> bytes | None:
-        """The body of a document."""
+    def get(self, key: str | bytes, *, collection: str = _DEFAULT_COLLECTION) -> bytes | None:
+        """Return the stored value of a document, with xattrs; None if there is no document."""
+        # A read is a change: it expires a document whose expiry has passed.
         with self._changing():
             item = self._bucket.get(_key(key), self._collection(collection))
         return None if item is None else item.value
 
     def owner(self, key: str | bytes) -> int:
-        """The number of the node that takes the writes of a key."""
+        """Return the number of the node that owns the vbucket of a key; -1 if no node does."""
         with self._lock:
             return self._bucket.owners[self._bucket.vbucket_of(_key(key))][0]
 
@@ -278,70 +315,75 @@ class Cluster(Operations):
         value_size: int = 100,
         seed: int = 0,
         prefix: str = "key-",
-        collection: str = "_default._default",
+        collection: str = _DEFAULT_COLLECTION,
         value: Callable[[int], bytes] | None = None,
     ) -> None:
-        """Write many JSON documents, whose keys are numbered: of a size, or what `value` makes of a number.
+        """Write many JSON documents at once; streams read them from disk.
 
-        The same seed makes the same documents.
+        Args:
+            count: Number of documents. Their keys are `prefix` and a number from 0 on with 10 digits.
+            value_size: Size of each body in bytes. Very small ones are a little larger, since they are JSON.
+            seed: Seed of the bodies: the same seed gives the same documents.
+            prefix: Beginning of all keys.
+            collection: Path of the collection, `scope.collection`.
+            value: Function that returns the body of a number, instead of `value_size` and `seed`.
         """
         with self._changing():
-            documents(self._bucket, count, value or padded(value_size, seed), prefix, self._collection(collection))
+            make_value = value or padded_values(value_size, seed)
+            load_documents(self._bucket, count, make_value, prefix, self._collection(collection))
 
-    def truth(self, collection: str = "_default._default") -> dict[bytes, Truth]:
-        """What a correct consumer must end up with: the documents of a collection, by their keys."""
+    def truth(self, collection: str = _DEFAULT_COLLECTION) -> dict[bytes, StoredDocument]:
+        """Return the documents of a collection by key: the state that a correct consumer must end up with."""
         with self._lock:
             wanted = self._collection(collection)
             return {
-                item.key: _truth(item, vbucket.number)
+                item.key: _document(item, vbucket.number)
                 for vbucket in self._bucket.actives()
                 for item in vbucket
-                if isinstance(item, Item) and item.alive and item.collection_id == wanted
+                if isinstance(item, StoredItem) and item.alive and item.collection_id == wanted
             }
 
-    def history(self, collection: str = "_default._default") -> dict[bytes, list[Version]]:
-        """Every version that any consumer may have seen, by key, in the order of writing."""
+    def recorded_versions(self, collection: str = _DEFAULT_COLLECTION) -> dict[bytes, list[DocumentVersion]]:
+        """Return all versions that any consumer may have received, by key, in the order in which they were written.
+
+        Includes versions that a failover has lost. Raises LocalProtocolError without `record_versions=True`.
+        """
         with self._lock:
-            if self._bucket.record is None:
-                raise LocalProtocolError("history: it is only known of a Cluster(record=True)")
+            if self._bucket.recorded is None:
+                raise LocalProtocolError("recorded_versions: expected Cluster(record_versions=True), found it off")
             wanted = self._collection(collection)
-            found: dict[bytes, list[Version]] = {}
-            for vbucket, vbuuid, item in self._bucket.record:
+            found: dict[bytes, list[DocumentVersion]] = {}
+            for vbucket, vbuuid, item in self._bucket.recorded:
                 if item.collection_id == wanted:
                     found.setdefault(item.key, []).append(_version(item, vbucket, vbuuid))
             return found
 
     def stats(self) -> dict[int, Traffic]:
-        """What every node does for its clients, and has done so far, by its number."""
+        """Return the traffic of every node by its number: open connections and streams, and totals."""
         with self._lock:
             return {node.number: self._server.traffic(node) for node in self._bucket.nodes}
 
-    # Collections.
+    def purge(self, before: int | None = None) -> int:
+        """Purge tombstones, as servers do some days after deletions, and return how many.
 
-    def create_scope(self, name: str) -> None:
+        `before` (Unix seconds) spares those that were created later. The purge seqno of the vbuckets rises, so that
+        consumers with an older position have to roll back to 0.
+        """
         with self._changing():
-            self._bucket.change_manifest(*self._bucket.manifest.create_scope(name))
+            return self._bucket.purge(before)
 
-    def create_collection(self, scope: str, name: str, *, max_ttl: int | None = None) -> None:
+    def run_pager(self) -> int:
+        """Expire all documents whose expiry has passed, and return how many.
+
+        Without it, as on servers between two runs of the pager, a document expires when it is read.
+        """
         with self._changing():
-            self._bucket.change_manifest(*self._bucket.manifest.create_collection(scope, name, max_ttl))
+            return self._bucket.expire_due()
 
-    def drop_collection(self, scope: str, name: str) -> None:
+    def snapshot(self) -> None:
+        """Move all items from memory to disk: streams that have not read them yet get a snapshot from disk."""
         with self._changing():
-            self._bucket.change_manifest(*self._bucket.manifest.drop_collection(scope, name))
-
-    def collection_ids(self) -> dict[str, int]:
-        """The id of every collection, by its path."""
-        with self._lock:
-            return {
-                f"{scope.name}.{collection.name}": collection.id
-                for scope in self._bucket.manifest.scopes
-                for collection in scope.collections
-            }
-
-    def drop_scope(self, name: str) -> None:
-        with self._changing():
-            self._bucket.change_manifest(*self._bucket.manifest.drop_scope(name))
+            self._bucket.evict_checkpoints()
 
     def _remove(self, key: str | bytes, collection: str, event: str) -> int:
         with self._changing():
@@ -350,20 +392,143 @@ class Cluster(Operations):
             raise LocalProtocolError(f"key {key!r}: there is no such document in {collection}")
         return item.seqno
 
+    # Collections.
+
+    def create_scope(self, name: str) -> None:
+        """Create a scope. LocalProtocolError if it exists or servers do not accept the name."""
+        with self._changing():
+            self._bucket.change_manifest(*self._bucket.manifest.create_scope(name))
+
+    def create_collection(self, scope: str, name: str, *, max_ttl: int | None = None) -> None:
+        """Create a collection in a scope.
+
+        `max_ttl` is the longest time in seconds after which a document expires; None for no limit. Raises
+        LocalProtocolError if the scope does not exist, the collection exists or servers do not accept the name.
+        """
+        with self._changing():
+            self._bucket.change_manifest(*self._bucket.manifest.create_collection(scope, name, max_ttl))
+
+    def drop_collection(self, scope: str, name: str) -> None:
+        """Drop a collection with its documents. LocalProtocolError if it does not exist."""
+        with self._changing():
+            self._bucket.change_manifest(*self._bucket.manifest.drop_collection(scope, name))
+
+    def drop_scope(self, name: str) -> None:
+        """Drop a scope with its collections. LocalProtocolError if it does not exist or is the default scope."""
+        with self._changing():
+            self._bucket.change_manifest(*self._bucket.manifest.drop_scope(name))
+
+    def collection_ids(self) -> dict[str, int]:
+        """Return the id of every collection by its path, `scope.collection`."""
+        with self._lock:
+            return {
+                f"{scope.name}.{collection.name}": collection.id
+                for scope in self._bucket.manifest.scopes
+                for collection in scope.collections
+            }
+
     def _collection(self, path: str) -> int:
         scope, _, name = path.rpartition(".")
         return self._bucket.manifest.collection(scope or "_default", name).id
 
-    def _changing(self) -> _Change:
+    # Nodes. Each raises LocalProtocolError if the change is not possible in the present state of the cluster.
+
+    def failover(self, node: int, lose: int | None = None) -> None:
+        """Remove a node for good and promote replicas. A vbucket without replica has no owner afterwards.
+
+        `lose` is the number of the node's last writes that are lost; None loses those that the replicas have not
+        received. Consumers that have received lost writes have to roll back.
+        """
+        with self._changing():
+            topology.failover(self._bucket, node, lose)
+            self._server.stop_listening(self._bucket.nodes[node], disconnect=True)
+
+    def crash(self, node: int) -> None:
+        """Stop a node. Its vbuckets are not available before it recovers or is failed over."""
+        with self._changing():
+            topology.crash(self._bucket, node)
+            self._server.stop_listening(self._bucket.nodes[node], disconnect=True)
+
+    def recover(self, node: int, lose: int = 0) -> None:
+        """Restart a crashed node at its old address, without its last `lose` writes.
+
+        Its vbuckets get new histories: consumers that have received lost writes have to roll back.
+        """
+        with self._changing():
+            topology.recover(self._bucket, node, lose)
+            self._listen(self._bucket.nodes[node])
+
+    def rebalance_in(self) -> int:
+        """Add a node, move its share of the vbuckets to it, and return its number."""
+        with self._changing():
+            node = topology.rebalance_in(self._bucket)
+            self._listen(node)
+        return node.number
+
+    def rebalance_out(self, node: int) -> None:
+        """Move all vbuckets of a node to the others. Its streams end, and new clients are refused."""
+        with self._changing():
+            topology.rebalance_out(self._bucket, node)
+            self._server.stop_listening(self._bucket.nodes[node], disconnect=False)
+
+    def set_persistence(self, node: int, at_once: bool) -> None:
+        """Let a node persist its writes at once (the default), or not at all until this is called again."""
+        with self._changing():
+            self._bucket.set_persistence(topology.live_node(self._bucket, node), at_once)
+
+    # Vbuckets.
+
+    def promote(self, vbucket: int, node: int) -> None:
+        """Make the replica on a node the active copy. Writes that it has not received are lost."""
+        with self._changing():
+            topology.promote(self._bucket, vbucket, node)
+
+    def move(self, vbucket: int, node: int) -> None:
+        """Move the active copy of a vbucket to another node. Streams from the old one end."""
+        with self._changing():
+            topology.move(self._bucket, vbucket, node)
+
+    def set_lag(self, writes: int) -> None:
+        """Let replicas lag the active copies by a number of writes for each vbucket; 0 lets them catch up."""
+        with self._changing():
+            self._bucket.set_replica_lag(writes)
+
+    # Faults.
+
+    def fault(self, name: str, **options: object) -> FaultHandle:
+        """Start a fault and return its handle, which is a context manager: the fault ends with the block.
+
+        Args:
+            name: Name of the fault; `dcp.embedded.FAULTS` has all of them, and `describe_faults()` their options.
+            options: Options of the fault, as Python values or as text (`vbuckets="0,4-7"`, `rate="64k"`).
+
+        Raises:
+            LocalProtocolError: The fault or an option is unknown, or an option has a value with which it never acts.
+        """
+        with self._changing():
+            fault = self._faults.add(name, options, len(self._bucket.nodes), len(self._bucket.owners))
+        return FaultHandle(name, fault, lambda: self._clear(fault))
+
+    def _clear(self, fault: Fault) -> None:
+        # Works on a closed cluster as well: a fault's `with` block may end after that of its cluster.
+        with self._lock:
+            self._faults.remove(fault, self._server.links)
+        self._server.wake()
+
+    def _changing(self) -> _Changing:
+        """Return the context of a change. Raise LocalProtocolError if the cluster is closed."""
         if self._closed:
             raise LocalProtocolError("the cluster is closed: start another one")
-        return _Change(self._lock, self._server)
+        return _Changing(self._lock, self._server)
 
 
-class _Change:
-    """The lock, and word to the conversations when it is let go."""
+class _Changing:
+    """Context that holds the lock, and wakes the server's thread after releasing it.
 
-    def __init__(self, lock: threading.RLock, server: Server) -> None:
+    In this order: a thread that is woken up while the lock is held would only wait for it.
+    """
+
+    def __init__(self, lock: threading.RLock, server: ClusterServer) -> None:
         self._lock, self._server = lock, server
 
     def __enter__(self) -> None:
@@ -374,13 +539,13 @@ class _Change:
         self._server.wake()
 
 
-def _truth(item: Item, vbucket: int) -> Truth:
-    return Truth(body_of(item), item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry, vbucket)
+def _document(item: StoredItem, vbucket: int) -> StoredDocument:
+    return StoredDocument(body_of(item), item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry, vbucket)
 
 
-def _version(item: Item, vbucket: int, vbuuid: int) -> Version:
+def _version(item: StoredItem, vbucket: int, vbuuid: int) -> DocumentVersion:
     numbers = item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry
-    return Version(item.event, item.value, *numbers, vbucket, vbuuid)
+    return DocumentVersion(item.event, item.value, *numbers, vbucket, vbuuid)
 
 
 def _key(key: str | bytes) -> bytes:
@@ -388,4 +553,5 @@ def _key(key: str | bytes) -> bytes:
 
 
 def _bracketed(host: str) -> str:
+    """Return a host as it stands before a port: IPv6 addresses need brackets."""
     return f"[{host}]" if ":" in host else host

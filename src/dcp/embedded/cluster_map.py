@@ -1,22 +1,22 @@
-"""The map of a cluster as a node tells it: who its nodes are, and which of them has which vbucket."""
+"""Cluster maps as nodes send them: the nodes, and the owner of each vbucket."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dcp.embedded.bucket import NOBODY, Bucket, Node
-from dcp.embedded.release import Release
+from dcp.embedded.bucket import NOBODY, BucketStore, ServerNode
+from dcp.embedded.release import ReleaseNumber
 
-# Clients put the name in its place under which they reached the node.
+# Servers send this placeholder, and clients replace it with the host by which they reached the node.
 _HOST = "$HOST"
-# Nodes are called by their management ports. Nothing listens there, so the port is not among the services: clients
-# would wait for it.
+# Nodes are named by their management ports. Nothing listens there, so the port is not listed as a service: clients
+# would try to connect to it.
 _MANAGEMENT_PORT = 8091
 
-_EPOCHS: Release = (7, 0)
-_GLOBAL_MAPS: Release = (6, 5)
-_MANIFESTS: Release = (7, 0)
-_CAPABILITIES: dict[str, Release] = {
+_EPOCHS: ReleaseNumber = (7, 0)
+_GLOBAL_MAPS: ReleaseNumber = (6, 5)
+_MANIFESTS: ReleaseNumber = (7, 0)
+_CAPABILITIES: dict[str, ReleaseNumber] = {
     "cbhello": (3, 0),
     "touch": (3, 0),
     "cccp": (3, 0),
@@ -30,35 +30,35 @@ _CAPABILITIES: dict[str, Release] = {
 }
 
 
-def revision(bucket: Bucket) -> tuple[int, int]:
-    """Of two maps, the one with the greater pair is newer."""
+def revision(bucket: BucketStore) -> tuple[int, int]:
+    """Return epoch and revision of the map; of two maps, the one with the greater pair is newer."""
     return bucket.epoch, bucket.revision
 
 
-def has_global_map(bucket: Bucket) -> bool:
-    """Whether there is a map for those who have selected no bucket."""
-    return bucket.generation.release >= _GLOBAL_MAPS
+def has_global_map(bucket: BucketStore) -> bool:
+    """Return whether clients without a selected bucket may fetch a map."""
+    return bucket.release.number >= _GLOBAL_MAPS
 
 
-def global_map(bucket: Bucket, node: Node) -> dict[str, Any]:
-    """The nodes alone."""
+def global_map(bucket: BucketStore, node: ServerNode) -> dict[str, Any]:
+    """Return the map for clients without a selected bucket: the nodes only."""
     return {**_revision(bucket), "nodesExt": [_services(one, node) for one in _nodes(bucket)]}
 
 
-def bucket_map(bucket: Bucket, node: Node) -> dict[str, Any]:
-    """The nodes, and the owners of all vbuckets, as `node` tells it."""
-    release, nodes = bucket.generation.release, _nodes(bucket)
-    manifest = {"collectionsManifestUid": f"{bucket.manifest.uid:x}"} if release >= _MANIFESTS else {}
+def bucket_map(bucket: BucketStore, node: ServerNode) -> dict[str, Any]:
+    """Return the map of the bucket as `node` sends it: nodes, and owners of all vbuckets."""
+    number, nodes = bucket.release.number, _nodes(bucket)
+    manifest = {"collectionsManifestUid": f"{bucket.manifest.uid:x}"} if number >= _MANIFESTS else {}
     return {
         **_revision(bucket),
         "name": bucket.name,
         "uuid": bucket.uuid,
         "nodeLocator": "vbucket",
         "bucketCapabilitiesVer": "",
-        "bucketCapabilities": [name for name, since in _CAPABILITIES.items() if since <= release],
+        "bucketCapabilities": [name for name, since in _CAPABILITIES.items() if since <= number],
         **manifest,
         "nodes": [
-            {"hostname": f"{_HOST}:{_MANAGEMENT_PORT}", "ports": {"direct": one.port}} | _this(one, node)
+            {"hostname": f"{_HOST}:{_MANAGEMENT_PORT}", "ports": {"direct": one.port}} | _this_node(one, node)
             for one in nodes
         ],
         "nodesExt": [_services(one, node) for one in nodes],
@@ -71,29 +71,30 @@ def bucket_map(bucket: Bucket, node: Node) -> dict[str, Any]:
     }
 
 
-def _revision(bucket: Bucket) -> dict[str, int]:
-    epoch = {"revEpoch": bucket.epoch} if bucket.generation.release >= _EPOCHS else {}
+def _revision(bucket: BucketStore) -> dict[str, int]:
+    epoch = {"revEpoch": bucket.epoch} if bucket.release.number >= _EPOCHS else {}
     return {"rev": bucket.revision, **epoch}
 
 
-def _nodes(bucket: Bucket) -> list[Node]:
+def _nodes(bucket: BucketStore) -> list[ServerNode]:
     return [node for node in bucket.nodes if node.alive]
 
 
-def _this(one: Node, node: Node) -> dict[str, bool]:
+def _this_node(one: ServerNode, node: ServerNode) -> dict[str, bool]:
     return {"thisNode": True} if one is node else {}
 
 
-def _services(one: Node, node: Node) -> dict[str, Any]:
-    secure = {"kvSSL": one.tls_port} if one.tls_port else {}
-    return {"services": {"kv": one.port, **secure}} | _this(one, node)
+def _services(one: ServerNode, node: ServerNode) -> dict[str, Any]:
+    tls = {"kvSSL": one.tls_port} if one.tls_port else {}
+    return {"services": {"kv": one.port, **tls}} | _this_node(one, node)
 
 
-def _owners(bucket: Bucket, nodes: list[Node]) -> list[list[int]]:
-    """By their places in the list of nodes; each vbucket has as many as the bucket has copies."""
-    places = {node.number: place for place, node in enumerate(nodes)}
+def _owners(bucket: BucketStore, nodes: list[ServerNode]) -> list[list[int]]:
+    """Return for each vbucket the owners of its copies, as indexes into the map's list of nodes."""
+    # The list leaves dead nodes out, so the indexes differ from the numbers of the nodes.
+    indexes = {node.number: index for index, node in enumerate(nodes)}
     width = bucket.replicas + 1
     return [
-        [places.get(owner, NOBODY) for owner in owners[:width]] + [NOBODY] * (width - len(owners))
+        [indexes.get(owner, NOBODY) for owner in owners[:width]] + [NOBODY] * (width - len(owners))
         for owners in bucket.owners
     ]

@@ -1,166 +1,132 @@
-"""What a DCP consumer may set on its connection, and what each release makes of it."""
+"""DCP_CONTROL: the settings that a consumer may change on its connection, and the releases that know them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
-from dcp.embedded.release import NEWEST, NEWEST_GENERATION, Generation, Release
+from dcp.embedded.negotiated import Negotiated
+from dcp.embedded.release import NEWEST, ReleaseNumber
 from dcp.wire.memcached import Status
 
 _LARGEST_WINDOW = (1 << 32) - 1
 _SHORTEST_INTERVAL = 0.1
 _WHOLE, _DECIMAL = re.compile(r"[0-9]{1,10}"), re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?")
-_NEVER: Release = (99, 0)
+_NEVER: ReleaseNumber = (99, 0)
+
+# A setter returns the new agreement, or the status of its refusal.
+Setter = Callable[[Negotiated, str], Negotiated | Status]
 
 
-@dataclass
-class Controls:
-    """The settings of a connection, as it opens."""
-
-    window: int = 0
-    noop: bool = False
-    noop_interval: float = 20.0
-    end_on_close: bool = False
-    expirations: bool = False
-    stream_ids: bool = False
-    sync_writes: bool = False
-    consumer_name: str = ""
-    compress: bool = False
-    out_of_order: bool = False
-    out_of_order_advances: bool = False
-    flatbuffers: bool = False
-    change_streams: bool = False
-    marker_2_2: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """What of the connection decides about a setting."""
-
-    collections: bool = False
-    snappy: bool = False
-    deleted_user_xattrs: bool = False
-    history: bool = False
-    generation: Generation = NEWEST_GENERATION
-
-
-Setter = Callable[[Controls, str, Connection], Status]
-
-
-def set_control(controls: Controls, name: str, value: str, connection: Connection) -> Status:
-    """Set one, and say how that went."""
+def set_control(negotiated: Negotiated, name: str, value: str) -> Negotiated | Status:
+    """Return the agreement with one control changed, or the error status of the response."""
+    # Servers refuse unknown controls with EINVAL, by which clients detect what a release supports.
     since, until, setter = _CONTROLS.get(name, (_NEVER, NEWEST, _accept))
-    if not since <= connection.generation.release <= until:
+    if not since <= negotiated.release.number <= until:
         return Status.EINVAL
-    return setter(controls, value, connection)
+    return setter(negotiated, value)
 
 
-def _accept(controls: Controls, value: str, connection: Connection) -> Status:
-    return Status.SUCCESS
+def _accept(negotiated: Negotiated, value: str) -> Negotiated | Status:
+    """Accept any value, without effect here."""
+    return negotiated
 
 
-def _refuse(controls: Controls, value: str, connection: Connection) -> Status:
+def _refuse(negotiated: Negotiated, value: str) -> Negotiated | Status:
     return Status.NOT_SUPPORTED
 
 
-def _window(controls: Controls, value: str, connection: Connection) -> Status:
+def _window(negotiated: Negotiated, value: str) -> Negotiated | Status:
     if not value.isdecimal() or int(value) > _LARGEST_WINDOW:
         return Status.EINVAL
-    controls.window = int(value)
-    return Status.SUCCESS
+    return replace(negotiated, window=int(value))
 
 
-def _interval(controls: Controls, value: str, connection: Connection) -> Status:
-    whole = connection.generation.whole_noop_intervals
+def _interval(negotiated: Negotiated, value: str) -> Negotiated | Status:
+    whole = negotiated.release.whole_noop_intervals
     if not (_WHOLE if whole else _DECIMAL).fullmatch(value) or not (whole or float(value) >= _SHORTEST_INTERVAL):
         return Status.EINVAL
-    controls.noop_interval = float(value)
-    return Status.SUCCESS
+    return replace(negotiated, noop_interval=float(value))
 
 
 def _switch(name: str) -> Setter:
-    """On with true, off with anything else."""
+    """Return a setter that `true` switches on and any other value off."""
 
-    def setter(controls: Controls, value: str, connection: Connection) -> Status:
-        setattr(controls, name, value == "true")
-        return Status.SUCCESS
+    def setter(negotiated: Negotiated, value: str) -> Negotiated | Status:
+        return replace(negotiated, **{name: value == "true"})  # type: ignore[arg-type]
 
     return setter
 
 
-def _one_way(name: str, *, other_values: Status = Status.EINVAL) -> Setter:
-    """On with true, and never off again."""
+def _one_way(name: str, *, other_values_accepted: bool = False) -> Setter:
+    """Return a setter that `true` switches on and nothing switches off again."""
 
-    def setter(controls: Controls, value: str, connection: Connection) -> Status:
+    def setter(negotiated: Negotiated, value: str) -> Negotiated | Status:
         if value != "true":
-            return other_values
-        setattr(controls, name, True)
-        return Status.SUCCESS
+            return negotiated if other_values_accepted else Status.EINVAL
+        return replace(negotiated, **{name: True})  # type: ignore[arg-type]
 
     return setter
 
 
 def _one_of(*values: str) -> Setter:
-    def setter(controls: Controls, value: str, connection: Connection) -> Status:
-        return Status.SUCCESS if value in values else Status.EINVAL
+    def setter(negotiated: Negotiated, value: str) -> Negotiated | Status:
+        return negotiated if value in values else Status.EINVAL
 
     return setter
 
 
-def _stream_ids(controls: Controls, value: str, connection: Connection) -> Status:
-    if controls.sync_writes:
+def _stream_ids(negotiated: Negotiated, value: str) -> Negotiated | Status:
+    if negotiated.sync_writes:
         return Status.NOT_SUPPORTED
-    return _one_way("stream_ids")(controls, value, connection)
+    return _one_way("stream_ids")(negotiated, value)
 
 
-def _sync_writes(controls: Controls, value: str, connection: Connection) -> Status:
-    if controls.stream_ids:
+def _sync_writes(negotiated: Negotiated, value: str) -> Negotiated | Status:
+    if negotiated.stream_ids:
         return Status.NOT_SUPPORTED
-    return _one_way("sync_writes")(controls, value, connection)
+    return _one_way("sync_writes")(negotiated, value)
 
 
-def _consumer_name(controls: Controls, value: str, connection: Connection) -> Status:
-    controls.consumer_name = value
-    return Status.SUCCESS
+def _consumer_name(negotiated: Negotiated, value: str) -> Negotiated | Status:
+    return replace(negotiated, consumer_name=value)
 
 
-def _compress(controls: Controls, value: str, connection: Connection) -> Status:
-    if not connection.snappy:
+def _compress(negotiated: Negotiated, value: str) -> Negotiated | Status:
+    if not negotiated.snappy:
         return Status.EINVAL
-    return _switch("compress")(controls, value, connection)
+    return _switch("compress")(negotiated, value)
 
 
-def _deleted_user_xattrs(controls: Controls, value: str, connection: Connection) -> Status:
-    return Status.SUCCESS if value == "true" and connection.deleted_user_xattrs else Status.EINVAL
+def _deleted_user_xattrs(negotiated: Negotiated, value: str) -> Negotiated | Status:
+    """Answer whether the open flag of the same name is in force; this control changes nothing."""
+    return negotiated if value == "true" and negotiated.deleted_user_xattrs else Status.EINVAL
 
 
-def _out_of_order(controls: Controls, value: str, connection: Connection) -> Status:
+def _out_of_order(negotiated: Negotiated, value: str) -> Negotiated | Status:
     if value not in ("true", "true_with_seqno_advanced"):
         return Status.EINVAL
-    controls.out_of_order = True
-    controls.out_of_order_advances = value == "true_with_seqno_advanced"
-    return Status.SUCCESS
+    return replace(negotiated, out_of_order=True, out_of_order_advances=value == "true_with_seqno_advanced")
 
 
-def _change_streams(controls: Controls, value: str, connection: Connection) -> Status:
-    if not connection.history:
+def _change_streams(negotiated: Negotiated, value: str) -> Negotiated | Status:
+    # Of the servers' storage engines only Magma retains history; Couchstore and Ephemeral answer like this.
+    if not negotiated.retains_history:
         return Status.NOT_SUPPORTED
-    return _one_way("change_streams")(controls, value, connection)
+    return _one_way("change_streams")(negotiated, value)
 
 
-def _marker_version(controls: Controls, value: str, connection: Connection) -> Status:
+def _marker_version(negotiated: Negotiated, value: str) -> Negotiated | Status:
     if value != "2.2":
         return Status.EINVAL
-    if not connection.collections:
+    if not negotiated.collections:
         return Status.NOT_SUPPORTED
-    controls.marker_2_2 = True
-    return Status.SUCCESS
+    return replace(negotiated, marker_2_2=True)
 
 
-# By name: the releases that know it, and what it does.
-_CONTROLS: dict[str, tuple[Release, Release, Setter]] = {
+# By name: first and last release that knows the control, and its setter.
+_CONTROLS: dict[str, tuple[ReleaseNumber, ReleaseNumber, Setter]] = {
     "connection_buffer_size": ((3, 0), NEWEST, _window),
     "stream_buffer_size": ((3, 0), NEWEST, _refuse),
     "enable_noop": ((3, 0), NEWEST, _switch("noop")),
@@ -175,7 +141,7 @@ _CONTROLS: dict[str, tuple[Release, Release, Setter]] = {
     "send_stream_end_on_client_close_stream": (
         (5, 5),
         NEWEST,
-        _one_way("end_on_close", other_values=Status.SUCCESS),
+        _one_way("end_on_close", other_values_accepted=True),
     ),
     "enable_expiry_opcode": ((6, 5), NEWEST, _switch("expirations")),
     "enable_stream_id": ((6, 5), NEWEST, _stream_ids),

@@ -1,41 +1,88 @@
-"""What a document may be, and what of it is its body."""
+"""Documents as bytes: limits, Snappy, extended attributes (xattrs) and tombstones."""
 
 from __future__ import annotations
 
-from dcp.embedded.compression import inflate, inflate_received
-from dcp.embedded.store import Item
-from dcp.errors import LocalProtocolError, RemoteProtocolError
-from dcp.wire.document import Datatype, split_xattrs
+from typing import Any
 
+from dcp.embedded.store import StoredItem
+from dcp.errors import LocalProtocolError, RemoteProtocolError
+from dcp.wire.document import Datatype, join_xattrs, split_xattrs
+
+# Limits of all server releases: 250 bytes of key, and 20 MiB of body with up to 1 MiB of system xattrs.
 _LONGEST_KEY = 250
-_LARGEST = 21 << 20
-_MOST = (1 << 32) - 1
+_LARGEST_VALUE = 21 << 20
+_MAX_UINT32 = (1 << 32) - 1
 
 
 def check_document(key: bytes, value: bytes, flags: int, expiry: int, datatype: int) -> None:
-    """Raise where no server would take it."""
+    """Raise LocalProtocolError if no server would store this document."""
     if not 1 <= len(key) <= _LONGEST_KEY:
         raise LocalProtocolError(f"key: expected 1 to {_LONGEST_KEY} bytes, found {len(key)}")
-    if len(value) > _LARGEST:
-        raise LocalProtocolError(f"value: expected at most {_LARGEST} bytes, found {len(value)}")
+    if len(value) > _LARGEST_VALUE:
+        raise LocalProtocolError(f"value: expected at most {_LARGEST_VALUE} bytes, found {len(value)}")
     for name, number, most in (
-        ("flags", flags, _MOST),
-        ("expiry", expiry, _MOST),
+        ("flags", flags, _MAX_UINT32),
+        ("expiry", expiry, _MAX_UINT32),
         ("datatype", datatype, sum(Datatype)),
     ):
         if not 0 <= number <= most:
             raise LocalProtocolError(f"{name}: expected 0 to {most}, found {number}")
     try:
-        plain = inflate_received(value, _LARGEST) if datatype & Datatype.SNAPPY else value
+        plain = inflate_received(value, _LARGEST_VALUE) if datatype & Datatype.SNAPPY else value
         if plain is None:
-            raise RemoteProtocolError("no snappy block, or one that inflates to too much")
+            raise RemoteProtocolError(f"not a Snappy block of at most {_LARGEST_VALUE} bytes")
         if datatype & Datatype.XATTR:
             split_xattrs(plain)
     except RemoteProtocolError as error:
-        raise LocalProtocolError(f"value: not what its datatype {datatype} says: {error}") from None
+        raise LocalProtocolError(f"value: expected bytes of datatype {datatype}, found others: {error}") from None
 
 
-def body_of(item: Item) -> bytes:
-    """The value as a consumer sees it: inflated, and without attributes."""
+def body_of(item: StoredItem) -> bytes:
+    """Return the value as applications see it: inflated and without xattrs."""
+    # Items without a value keep their datatype, and an empty Snappy block does not exist.
     value = inflate(item.value) if item.datatype & Datatype.SNAPPY and item.value else item.value
     return split_xattrs(value)[1] if item.datatype & Datatype.XATTR else value
+
+
+def tombstone_of(item: StoredItem) -> dict[str, Any]:
+    """Return value and datatype of the tombstone: system xattrs (names that begin with _) survive a deletion."""
+    if not item.datatype & Datatype.XATTR:
+        return {"value": b"", "datatype": 0}
+    value = inflate(item.value) if item.datatype & Datatype.SNAPPY else item.value
+    kept = [pair for pair in split_xattrs(value)[0] if pair[0].startswith(b"_")]
+    if not kept:
+        return {"value": b"", "datatype": 0}
+    return {"value": join_xattrs(kept), "datatype": int(Datatype.XATTR)}
+
+
+# Snappy, in the raw block format without framing.
+
+
+def inflate(value: bytes) -> bytes:
+    """Decompress a value that this cluster stores."""
+    return bytes(_snappy().decompress_raw(value))
+
+
+def inflate_received(value: bytes, most: int) -> bytes | None:
+    """Decompress a value from a client; None if it is no Snappy block or inflates to more than `most` bytes."""
+    snappy = _snappy()
+    from cramjam import DecompressionError
+
+    try:
+        # The length is read first: a few bytes may claim to inflate to gigabytes.
+        return bytes(snappy.decompress_raw(value)) if snappy.decompress_raw_len(value) <= most else None
+    except DecompressionError:
+        return None
+
+
+def deflate(value: bytes) -> bytes:
+    """Compress a value."""
+    return bytes(_snappy().compress_raw(value))
+
+
+def _snappy() -> Any:
+    try:
+        from cramjam import snappy
+    except ImportError:
+        raise LocalProtocolError("compressed values need cramjam: pip install 'dcp-arrow[embedded]'") from None
+    return snappy

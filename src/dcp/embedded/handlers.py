@@ -1,19 +1,18 @@
-"""Every command that a node answers, from the modules that know them."""
+"""All commands that a node answers, by the dialect that it speaks."""
 
 from __future__ import annotations
 
-from dcp.embedded.access import guarded
-from dcp.embedded.commands import bootstrap, collections, config, counters, reads, sasl, seqnos, stat, writes
-from dcp.embedded.commands import dcp as producer
-from dcp.embedded.conversation import Handler
+from dcp.embedded.commands import bootstrap, collections, config, counters, dcp, reads, sasl, seqnos, stat, writes
+from dcp.embedded.connection import Handler
 from dcp.embedded.legacy import tap, upr
+from dcp.embedded.users import authorized
 from dcp.wire.frame import UNKNOWN
 
 HANDLERS: dict[str, Handler] = {
-    name: guarded(name, handler)
-    for module in (producer, bootstrap, sasl, config, collections, reads, writes, counters, seqnos, stat, tap)
+    name: authorized(name, handler)
+    for module in (dcp, bootstrap, sasl, config, collections, reads, writes, counters, seqnos, stat, tap)
     for name, handler in module.HANDLERS.items()
 } | {UNKNOWN: tap.unknown}
-_UPR: dict[str, Handler] = HANDLERS | {name: guarded(name, handler) for name, handler in upr.HANDLERS.items()}
-# By the dialect that a node speaks first.
+_UPR: dict[str, Handler] = HANDLERS | {name: authorized(name, handler) for name, handler in upr.HANDLERS.items()}
+# By the dialect that a connection begins with.
 HANDLERS_OF = {"dcp": HANDLERS, "tap": HANDLERS, "upr1": _UPR, "upr2": _UPR}

@@ -1,120 +1,123 @@
-"""One client's socket and the conversation behind it."""
+"""One client's socket, and the connection whose bytes it carries."""
 
 from __future__ import annotations
 
 import selectors
 import socket
 
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.faults import Faults
-from dcp.embedded.faults.fault import FOR_EVER
+from dcp.embedded.faults.fault import FOREVER
 from dcp.embedded.tls import TlsSocket
 
-_PIECE = 256 << 10
-# As many buffers as one call may send.
-_MOST_PARTS = 64
+_RECEIVE_SIZE = 256 << 10
+# Buffers that one sendmsg() may take: far below IOV_MAX, which is 1024 on Linux.
+_MAX_PARTS = 64
 
 
-class Link:
-    """Moves bytes between a socket that never blocks and a conversation."""
+class ServerLink:
+    """Moves bytes between a non-blocking socket and a connection. The faults that are active see them on the way."""
 
-    def __init__(self, sock: socket.socket | TlsSocket, talk: Conversation, faults: Faults) -> None:
+    def __init__(self, sock: socket.socket | TlsSocket, connection: ServerConnection, faults: Faults) -> None:
         self.socket = sock
-        self.talk = talk
+        self.connection = connection
         self._faults = faults
-        # A fault lets it send nothing before this time.
-        self._rests_until = 0.0
+        # Time until which a fault lets the link send nothing; 0 if it may send.
+        self._paused_until = 0.0
+        # Bytes.
         self.received = 0
         self.sent = 0
+        # True once the link is to be dropped.
         self.gone = False
-        # What the server lets the selector look for.
-        self.watched = 0
-        self._waiting: list[memoryview] = []
+        # Events for which the server has registered the socket.
+        self.watched_events = 0
+        # Bytes that the socket has not taken yet. They may be views into the connection's buffer, so the connection is
+        # not asked for more before all of them were sent.
+        self._unsent: list[memoryview] = []
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @property
     def events(self) -> int:
-        """What of its socket it waits for: the selector's bits."""
-        if self._rests_until:
-            return 0 if self._rests_until == FOR_EVER else selectors.EVENT_READ
-        if not self._waiting:
+        """Selector events that the link waits for; 0 for none."""
+        if self._paused_until:
+            return 0 if self._paused_until == FOREVER else selectors.EVENT_READ
+        if not self._unsent:
             return selectors.EVENT_READ
-        return selectors.EVENT_WRITE | (0 if self.talk.crowded else selectors.EVENT_READ)
+        # A client that does not read its responses may send no more requests: its TCP window fills up.
+        return selectors.EVENT_WRITE | (0 if self.connection.backlogged else selectors.EVENT_READ)
 
     @property
     def pending(self) -> int:
-        """How many bytes wait for the socket to take them."""
-        return sum(map(len, self._waiting))
+        """Number of bytes that the socket has not taken yet."""
+        return sum(map(len, self._unsent))
 
     def due(self) -> float | None:
-        """When there is something to do although nothing has come."""
-        due = self.talk.due()
-        if not 0 < self._rests_until < FOR_EVER:
+        """Return when the link has something to do even if its socket has no event."""
+        due = self.connection.due()
+        if not 0 < self._paused_until < FOREVER:
             return due
-        return self._rests_until if due is None else min(due, self._rests_until)
+        return self._paused_until if due is None else min(due, self._paused_until)
 
     def read(self, now: float) -> None:
-        """What the client sent goes to the conversation."""
+        """Receive from the socket and pass the bytes to the connection."""
         try:
-            data = self.socket.recv(_PIECE)
+            data = self.socket.recv(_RECEIVE_SIZE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             data = b""
         self.received += len(data)
-        if data and self._faults.on:
+        if data and self._faults.active:
             data = self._faults.received(self, data)
         if data:
-            self.talk.receive(data, now)
+            self.connection.receive(data, now)
         else:
             self.gone = True
 
     def write(self, now: float) -> bool:
-        """What the conversation has goes to the client; whether there may be more at once."""
-        if self._faults.on or self._rests_until:
-            rest = self._faults.rest(self, now)
-            self._rests_until = rest if rest > now else 0.0
-            if self._rests_until:
+        """Send what the connection has; return whether it may have more at once."""
+        if self._faults.active or self._paused_until:
+            until = self._faults.paused_until(self, now)
+            self._paused_until = until if until > now else 0.0
+            if self._paused_until:
                 return False
-        if not self._waiting:
-            parts = self.talk.send(now)
-            if parts and self._faults.on:
+        if not self._unsent:
+            parts = self.connection.send(now)
+            if parts and self._faults.active:
+                # An empty part keeps the link writing if a fault has removed everything.
                 parts = self._faults.sending(self, parts) or [b""]
-            self._waiting = [memoryview(part).cast("B") for part in parts]
-        if not self._waiting:
-            self.gone = self.gone or self.talk.closing
+            self._unsent = [memoryview(part).cast("B") for part in parts]
+        if not self._unsent:
+            # A connection that closes sends its last responses first.
+            self.gone = self.gone or self.connection.closing
             return False
-        room = self._faults.room(self, now) if self._faults.on else None
+        room = self._faults.room(self, now) if self._faults.active else None
         if self.gone:
             return False
         try:
-            sent = self.socket.sendmsg(self._waiting[:_MOST_PARTS] if room is None else _first(self._waiting, room))
+            sent = self.socket.sendmsg(self._unsent[:_MAX_PARTS] if room is None else [self._unsent[0][:room]])
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
             self.gone = True
             return False
         self.sent += sent
-        self._forget(sent)
-        return not self._waiting or sent == room
+        self._discard(sent)
+        return not self._unsent or sent == room
 
-    def _forget(self, count: int) -> None:
-        """The first bytes of what waits are gone."""
+    def _discard(self, count: int) -> None:
+        """Drop the first bytes of the unsent ones."""
         done = 0
-        while done < len(self._waiting) and count >= len(self._waiting[done]):
-            count -= len(self._waiting[done])
+        while done < len(self._unsent) and count >= len(self._unsent[done]):
+            count -= len(self._unsent[done])
             done += 1
-        del self._waiting[:done]
+        del self._unsent[:done]
         if count:
-            self._waiting[0] = self._waiting[0][count:]
+            self._unsent[0] = self._unsent[0][count:]
 
     def close(self) -> None:
+        """Close the socket and release the connection."""
         self.gone = True
         self.socket.close()
-        self.talk.closed()
-
-
-def _first(parts: list[memoryview], count: int) -> list[memoryview]:
-    """The first bytes of these, as far as one part has them."""
-    return [parts[0][:count]]
+        self.connection.closed()

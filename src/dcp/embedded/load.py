@@ -1,4 +1,4 @@
-"""Many documents at once, the same ones for the same seed."""
+"""Bulk loading of documents that depend on a seed only."""
 
 from __future__ import annotations
 
@@ -9,39 +9,42 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dcp.embedded.bucket import Bucket
-from dcp.embedded.store import Item
+from dcp.embedded.bucket import BucketStore
+from dcp.embedded.store import StoredItem
 from dcp.errors import LocalProtocolError
 from dcp.wire.document import Datatype
 
 _HEAD = b'{"n":%d,"pad":"'
 _TAIL = b'"}'
-# How far the texts of neighbours are apart in the text that all are cut from.
+# All values are cut from one text. Consecutive ones begin `_STEP` bytes apart, and repeat after `_PERIOD` bytes.
 _STEP = 7
 _PERIOD = 4096
 
 
-def documents(bucket: Bucket, count: int, value: Callable[[int], bytes], prefix: str, collection_id: int) -> None:
-    """Write JSON documents whose keys are numbered."""
+def load_documents(
+    bucket: BucketStore, count: int, value: Callable[[int], bytes], prefix: str, collection_id: int
+) -> None:
+    """Write `count` JSON documents with the keys `prefix` + 10 digits; `value` makes the body of each number."""
     if count < 0:
         raise LocalProtocolError(f"load: expected a count of at least 0, found {count}")
     first = bucket.next_cas(count)
     head, datatype, name = prefix.encode() + b"%010d", int(Datatype.JSON), "mutation"
+    # Faster than the __new__ that NamedTuple generates.
     make = tuple.__new__
     with _no_garbage_collection():
-        for vbucket, numbers in enumerate(_numbers(head, count, len(bucket.owners))):
+        for vbucket, numbers in enumerate(_numbers_by_vbucket(head, count, len(bucket.owners))):
             seqno = bucket.active(vbucket).high_seqno
             items = []
             for n in numbers:
                 seqno += 1
                 document = head % n, value(n), 1, first + n, 0, 0, 0, datatype, collection_id
-                items.append(make(Item, (name, seqno, *document)))
+                items.append(make(StoredItem, (name, seqno, *document)))
             if items:
                 bucket.load(vbucket, items)
 
 
-def padded(size: int, seed: int) -> Callable[[int], bytes]:
-    """Values of `size` bytes, or as long as they need to be."""
+def padded_values(size: int, seed: int) -> Callable[[int], bytes]:
+    """Return a function that makes a JSON value of `size` bytes, or a little more if it needs them, of a number."""
     if size < 0:
         raise LocalProtocolError(f"load: expected a size of at least 0, found {size}")
     text = random.Random(seed).randbytes((size + _PERIOD) // 2 + 1).hex().encode()
@@ -54,23 +57,23 @@ def padded(size: int, seed: int) -> Callable[[int], bytes]:
     return value
 
 
-def _numbers(head: bytes, count: int, vbuckets: int) -> list[array[int]]:
-    """Which documents each vbucket has.
+def _numbers_by_vbucket(head: bytes, count: int, vbuckets: int) -> list[array[int]]:
+    """Return the numbers of the documents in each vbucket.
 
-    The items of a vbucket are made one after the other, so that they are neighbours in memory: a stream
-    reads them several times as fast as when they lie between those of all others.
+    The items of a vbucket are created one after the other, so that they are neighbours in memory: a stream reads them
+    several times as fast as items that lie between those of other vbuckets.
     """
     numbers = [array("Q") for _ in range(vbuckets)]
     crc = zlib.crc32
     for n in range(count):
-        # As `vbucket_of`, without a call for every document.
+        # The formula of `vbucket_of`, without a call for each document.
         numbers[((crc(head % n) >> 16) & 0x7FFF) % vbuckets].append(n)
     return numbers
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Items have no cycles, and to look for them again and again takes as long as to make them."""
+    """Switch garbage collection off: items have no cycles, and searching for some takes as long as creating them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The scopes and collections of a bucket, and how they change."""
+"""The collections manifest of a bucket: its scopes and collections, and their changes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 from dcp.errors import LocalProtocolError
 from dcp.wire.dcp import SystemEvent
 
-# Ids below are the server's own.
+# Servers reserve the ids below.
 _FIRST_ID = 8
 DEFAULT = "_default"
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
+    """Collection of a scope. `max_ttl` is in seconds; None for no limit."""
+
     id: int
     name: str
     max_ttl: int | None = None
@@ -22,14 +24,16 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
+    """Scope and its collections."""
+
     id: int
     name: str
     collections: tuple[Collection, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One step from a manifest to the next, as every vbucket takes it: a system event."""
+class ManifestStep:
+    """One change of a manifest, which becomes a system event in every vbucket."""
 
     event: SystemEvent
     manifest_uid: int
@@ -40,50 +44,55 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """A state of all scopes and collections. Every change makes a new one, with the next uid."""
+class BucketManifest:
+    """State of all scopes and collections. Each change returns a new manifest with the next uid, and its steps."""
 
     uid: int = 0
     scopes: tuple[Scope, ...] = (Scope(0, DEFAULT, (Collection(0, DEFAULT),)),)
     next_id: int = _FIRST_ID
 
-    def create_scope(self, name: str) -> tuple[Manifest, list[Change]]:
+    def create_scope(self, name: str) -> tuple[BucketManifest, list[ManifestStep]]:
         _check_name(name)
         if any(scope.name == name for scope in self.scopes):
-            raise LocalProtocolError(f"scope {name!r}: there is one already")
+            raise LocalProtocolError(f"scope {name!r}: it exists already")
         scope = Scope(self.next_id, name)
         changed = replace(self, uid=self.uid + 1, scopes=(*self.scopes, scope), next_id=self.next_id + 1)
-        return changed, [Change(SystemEvent.SCOPE_CREATE, changed.uid, name, scope.id)]
+        return changed, [ManifestStep(SystemEvent.SCOPE_CREATE, changed.uid, name, scope.id)]
 
-    def create_collection(self, scope: str, name: str, max_ttl: int | None = None) -> tuple[Manifest, list[Change]]:
+    def create_collection(
+        self, scope: str, name: str, max_ttl: int | None = None
+    ) -> tuple[BucketManifest, list[ManifestStep]]:
         _check_name(name)
         owner = self.scope(scope)
         if any(collection.name == name for collection in owner.collections):
-            raise LocalProtocolError(f"collection {scope}.{name}: there is one already")
+            raise LocalProtocolError(f"collection {scope}.{name}: it exists already")
         collection = Collection(self.next_id, name, max_ttl)
         grown = replace(owner, collections=(*owner.collections, collection))
         changed = replace(self._with(grown), uid=self.uid + 1, next_id=self.next_id + 1)
-        return changed, [Change(SystemEvent.COLLECTION_BEGIN, changed.uid, name, owner.id, collection.id, max_ttl)]
+        return changed, [
+            ManifestStep(SystemEvent.COLLECTION_BEGIN, changed.uid, name, owner.id, collection.id, max_ttl)
+        ]
 
-    def drop_collection(self, scope: str, name: str) -> tuple[Manifest, list[Change]]:
+    def drop_collection(self, scope: str, name: str) -> tuple[BucketManifest, list[ManifestStep]]:
         owner = self.scope(scope)
         dropped = self.collection(scope, name)
         shrunk = replace(owner, collections=tuple(c for c in owner.collections if c.id != dropped.id))
         changed = replace(self._with(shrunk), uid=self.uid + 1)
-        return changed, [Change(SystemEvent.COLLECTION_END, changed.uid, name, owner.id, dropped.id)]
+        return changed, [ManifestStep(SystemEvent.COLLECTION_END, changed.uid, name, owner.id, dropped.id)]
 
-    def drop_scope(self, name: str) -> tuple[Manifest, list[Change]]:
-        """The collections of a scope go first, and only the last of the events has the new uid."""
+    def drop_scope(self, name: str) -> tuple[BucketManifest, list[ManifestStep]]:
+        """Drop a scope after its collections."""
         dropped = self.scope(name)
         if dropped.id == 0:
             raise LocalProtocolError(f"scope {name}: the default scope cannot be dropped")
         scopes = tuple(scope for scope in self.scopes if scope.id != dropped.id)
         changed = replace(self, uid=self.uid + 1, scopes=scopes)
+        # As on servers, only the last event of a change has the new uid.
         ends = [
-            Change(SystemEvent.COLLECTION_END, self.uid, collection.name, dropped.id, collection.id)
+            ManifestStep(SystemEvent.COLLECTION_END, self.uid, collection.name, dropped.id, collection.id)
             for collection in dropped.collections
         ]
-        return changed, [*ends, Change(SystemEvent.SCOPE_DROP, changed.uid, name, dropped.id)]
+        return changed, [*ends, ManifestStep(SystemEvent.SCOPE_DROP, changed.uid, name, dropped.id)]
 
     def scope(self, name: str) -> Scope:
         for scope in self.scopes:
@@ -100,27 +109,27 @@ class Manifest:
         raise LocalProtocolError(f"collection {name!r}: expected one of scope {scope}, which has {names}")
 
     def collections(self) -> dict[int, Collection]:
-        """Every collection there is, by its id."""
+        """Return all collections by id."""
         return {collection.id: collection for scope in self.scopes for collection in scope.collections}
 
-    def steps(self) -> list[Change]:
-        """How it comes about from nothing, in the order of servers: every scope before its collections."""
-        made: list[Change] = []
+    def steps(self) -> list[ManifestStep]:
+        """Return the steps that lead to this manifest from the initial one: each scope before its collections."""
+        made: list[ManifestStep] = []
         for scope in self.scopes:
             if scope.id:
-                made.append(Change(SystemEvent.SCOPE_CREATE, self.uid, scope.name, scope.id))
+                made.append(ManifestStep(SystemEvent.SCOPE_CREATE, self.uid, scope.name, scope.id))
             made += [
-                Change(SystemEvent.COLLECTION_BEGIN, self.uid, c.name, scope.id, c.id, c.max_ttl)
+                ManifestStep(SystemEvent.COLLECTION_BEGIN, self.uid, c.name, scope.id, c.id, c.max_ttl)
                 for c in scope.collections
                 if c.id
             ]
         return made
 
     def to_json(self) -> dict[str, Any]:
-        """As servers answer it: ids are hexadecimal text."""
+        """Return the manifest in the form of servers: ids are hexadecimal text."""
         return {"uid": f"{self.uid:x}", "scopes": [_scope_json(scope) for scope in self.scopes]}
 
-    def _with(self, scope: Scope) -> Manifest:
+    def _with(self, scope: Scope) -> BucketManifest:
         return replace(self, scopes=tuple(scope if old.id == scope.id else old for old in self.scopes))
 
 
@@ -133,7 +142,7 @@ def _scope_json(scope: Scope) -> dict[str, Any]:
 
 
 def _check_name(name: str) -> None:
-    """What servers take for a name: 1 to 251 of their characters, not beginning with _ or %."""
+    """Raise LocalProtocolError unless servers accept the name."""
     allowed = name.isascii() and all(letter.isalnum() or letter in "_-%" for letter in name)
     if not allowed or not 1 <= len(name) <= 251 or name[0] in "_%":
         raise LocalProtocolError(

@@ -1,4 +1,4 @@
-"""What a connection has to send next: stream frames, as far as there is room and window for them."""
+"""Send buffer of a connection's streams, limited by its size and by the consumer's flow-control window."""
 
 from __future__ import annotations
 
@@ -7,42 +7,43 @@ from typing import Any
 from dcp.columns.rows import RowEncoder
 
 CHUNK = 256 << 10
-# A frame that has so much room at least is not held back for want of it.
+# Free bytes of the chunk below which no stream begins another frame.
 _HEADROOM = 4 << 10
-# Large rows that wait at the same time, each in a buffer of its own.
-_MOST_PARTS = 4
-_ENDLESS = 1 << 62
+# Rows that are larger than the chunk wait in buffers of their own, at most this many at a time.
+_MAX_PARTS = 4
+_UNLIMITED = 1 << 62
 
 
 class Outbox:
-    """A buffer that streams fill and a socket empties, in turns.
+    """Buffer that streams fill and a socket empties, in turns.
 
-    window: how many bytes a consumer lets come before it acknowledges some; 0 for any number.
-    outstanding: how many of them it has not acknowledged.
+    `window` is the number of bytes that the consumer allows to be unacknowledged, 0 for no limit; `outstanding` is the
+    number that are. `written` counts all bytes, `items` all rows.
     """
 
     def __init__(self) -> None:
         self.window = 0
         self.outstanding = 0
         self.written = 0
-        # Rows among what was written.
         self.items = 0
+        # One chunk is used again and again. [_begin, _at) is written and not yet among the parts.
         self._chunk = bytearray(CHUNK)
         self._begin = self._at = 0
         self._parts: list[bytes | memoryview] = []
 
     @property
     def open(self) -> bool:
-        """Whether a stream may write another frame."""
-        return len(self._parts) < _MOST_PARTS and self._at + _HEADROOM <= CHUNK and not self.stalled
+        """True if a stream may write another frame."""
+        return len(self._parts) < _MAX_PARTS and self._at + _HEADROOM <= CHUNK and not self.stalled
 
     @property
     def stalled(self) -> bool:
-        """Whether the window is full."""
+        """True if the window is full."""
         return 0 < self.window <= self.outstanding
 
     def frame(self, data: bytes, counted: bool = True) -> None:
-        """One frame, whole: the one that crosses the edge of the window is still sent."""
+        """Write one frame. Unless it is `counted`, flow control ignores it."""
+        # As on servers, a frame that crosses the limit of the window is sent whole.
         if len(data) <= CHUNK - self._at:
             self._chunk[self._at : self._at + len(data)] = data
             self._at += len(data)
@@ -52,8 +53,8 @@ class Outbox:
         self._count(len(data) if counted else 0)
 
     def rows(self, encoder: RowEncoder, rows: list[Any], begin: int, **same: Any) -> int:
-        """The rows from `begin` on, as far as there is room; says which one is next."""
-        enough = self.window - self.outstanding if self.window else _ENDLESS
+        """Write rows from `begin` on until there is no more room; return the index of the next row."""
+        enough = self.window - self.outstanding if self.window else _UNLIMITED
         reached, end = encoder.write(self._chunk, self._at, rows, begin, enough, **same)
         self._count(end - self._at)
         self._at = end
@@ -63,18 +64,18 @@ class Outbox:
         return reached
 
     def take(self) -> list[bytes | memoryview]:
-        """What is to be sent now. It must have been sent before more is written."""
+        """Return the buffers to send. They must have been sent before more is written: the chunk is reused."""
         self._close_part()
         parts, self._parts = self._parts, []
         self._begin = self._at = 0
         return parts
 
     def acknowledge(self, count: int) -> None:
-        """The consumer has processed so many bytes more."""
+        """Take an acknowledgement of bytes. Servers ignore what exceeds the outstanding ones."""
         self.outstanding = max(0, self.outstanding - count)
 
     def _large_row(self, encoder: RowEncoder, rows: list[Any], begin: int, same: dict[str, Any]) -> int:
-        """A row for which the chunk has no room left: in a buffer of its own."""
+        """Write a row for which the chunk has no room into a buffer of its own."""
         self._close_part()
         room = bytearray(len(rows[begin].key) + len(rows[begin].value) + _HEADROOM)
         reached, end = encoder.write(room, 0, rows, begin, 1, **same)

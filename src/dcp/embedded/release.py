@@ -1,18 +1,19 @@
-"""What a generation of servers knows, by the release that brought it."""
+"""Server releases: the differences in behaviour between them, each with the release that introduced it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dcp.embedded.rollback import Rules
+from dcp.embedded.rollback import RollbackRules
 from dcp.errors import LocalProtocolError
 from dcp.wire.dcp import OpenFlag, StreamFlag
 from dcp.wire.memcached import Status
 
-Release = tuple[int, int]
-NEWEST: Release = (8, 5)
+ReleaseNumber = tuple[int, int]
+NEWEST: ReleaseNumber = (8, 5)
 
-_STREAM_FLAGS: dict[StreamFlag, Release] = {
+# First release that knows a flag of a stream request.
+_STREAM_FLAGS: dict[StreamFlag, ReleaseNumber] = {
     StreamFlag.TAKE_OVER: (3, 0),
     StreamFlag.DISK_ONLY: (3, 0),
     StreamFlag.TO_LATEST: (3, 0),
@@ -22,8 +23,8 @@ _STREAM_FLAGS: dict[StreamFlag, Release] = {
     StreamFlag.IGNORE_PURGED_TOMBSTONES: (7, 2),
     StreamFlag.CACHE_TRANSFER: (8, 5),
 }
-# The releases between which a flag of an open request is known.
-_OPEN_FLAGS: dict[OpenFlag, tuple[Release, Release]] = {
+# First and last release that knows a flag of an open request.
+_OPEN_FLAGS: dict[OpenFlag, tuple[ReleaseNumber, ReleaseNumber]] = {
     OpenFlag.PRODUCER: ((3, 0), NEWEST),
     OpenFlag.NOTIFIER: ((3, 0), (6, 6)),
     OpenFlag.INCLUDE_XATTRS: ((5, 0), NEWEST),
@@ -38,127 +39,139 @@ _OPEN_FLAGS: dict[OpenFlag, tuple[Release, Release]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """A release of the server, as far as its behaviour is its own."""
+class Release:
+    """One server release, such as 7.2, and how it behaves where releases differ.
 
-    release: Release = NEWEST
+    The properties follow recordings of 3.0, 3.1, 6.0, 6.6, 7.0, 7.2 and 8.0; the boundaries in between are those of the
+    servers' source.
+    """
+
+    number: ReleaseNumber = NEWEST
 
     @classmethod
-    def of(cls, version: str) -> Generation:
-        """From text such as `7.2` or `7.2.4`."""
+    def of(cls, version: str) -> Release:
+        """Parse text such as `7.2` or `7.2.4`; raise LocalProtocolError unless it is 3.0 to 8.5."""
         parts = version.split(".")
         if len(parts) < 2 or not all(part.isdigit() for part in parts):
             raise LocalProtocolError(f"server_version: expected a release such as 7.2, found {version!r}")
-        release = int(parts[0]), int(parts[1])
-        if not (3, 0) <= release <= NEWEST:
+        number = int(parts[0]), int(parts[1])
+        if not (3, 0) <= number <= NEWEST:
             raise LocalProtocolError(f"server_version: expected 3.0 to {NEWEST[0]}.{NEWEST[1]}, found {version!r}")
-        return cls(release)
+        return cls(number)
+
+    # Requests.
 
     @property
     def stream_flags(self) -> StreamFlag:
-        """The flags of a stream request that it knows; others are refused."""
+        """Known flags of a stream request; others are refused with EINVAL."""
         known = StreamFlag(0)
         for flag, since in _STREAM_FLAGS.items():
-            known |= flag if since <= self.release else StreamFlag(0)
+            known |= flag if since <= self.number else StreamFlag(0)
         return known
 
     @property
     def open_flags(self) -> OpenFlag:
-        """The flags of an open request that it knows; others are refused."""
+        """Known flags of an open request; others are refused with EINVAL."""
         known = OpenFlag(0)
         for flag, (since, until) in _OPEN_FLAGS.items():
-            known |= flag if since <= self.release <= until else OpenFlag(0)
+            known |= flag if since <= self.number <= until else OpenFlag(0)
         return known
 
     @property
     def has_users(self) -> bool:
-        """Whether a client has to say who it is: before, a bucket without a password was everybody's."""
-        return self.release >= (5, 0)
-
-    @property
-    def stream_id_defect(self) -> bool:
-        """Whether deletions with a stream id are sent without counting it."""
-        return self.release >= (6, 5)
-
-    @property
-    def errors_in_words(self) -> bool:
-        """Whether the value of an error is its status in words."""
-        return self.release < (4, 0)
-
-    def errors_in_json(self, status: Status) -> bool:
-        """Whether the value of an error says what was wrong."""
-        return self.release >= (6, 5) or (status is Status.EACCESS and self.release >= (5, 5))
-
-    @property
-    def json_unasked(self) -> bool:
-        """Whether documents are said to be JSON to those who did not ask."""
-        return self.release < (4, 0)
-
-    @property
-    def maps_are_json(self) -> bool:
-        """Whether a map has the datatype that it is of."""
-        return self.release >= (5, 0)
-
-    @property
-    def refusals_with_maps_are_json(self) -> bool:
-        """Whether the map in a refusal has the datatype that it is of."""
-        return self.release >= (7, 0)
+        """True if clients must authenticate. Before 5.0, a bucket without a password was open to everybody."""
+        return self.number >= (5, 0)
 
     @property
     def unknown_command(self) -> Status:
-        """The answer to a command that it does not know."""
-        return Status.EACCESS if (5, 0) <= self.release < (6, 5) else Status.UNKNOWN_COMMAND
+        """Status of the response to an unknown opcode."""
+        return Status.EACCESS if (5, 0) <= self.number < (6, 5) else Status.UNKNOWN_COMMAND
 
     @property
     def hangs_up_on_misuse(self) -> bool:
-        """Whether a command at the wrong time closes the connection without an answer."""
-        return self.release < (6, 5)
+        """True if a command at the wrong time closes the connection without a response."""
+        return self.number < (6, 5)
 
     def hangs_up_on_malformed(self, opened: bool) -> bool:
-        """Whether a malformed request closes the connection, which is `opened` for DCP or not."""
+        """Return whether a malformed request closes the connection; `opened` says if it was opened for DCP."""
         if opened:
-            return (4, 0) <= self.release < (6, 5)
-        return (4, 0) <= self.release < (7, 0)
+            return (4, 0) <= self.number < (6, 5)
+        return (4, 0) <= self.number < (7, 0)
 
     @property
     def failover_log_for_all(self) -> bool:
-        """Whether the DCP command for a failover log works on any connection."""
-        return (4, 0) <= self.release < (6, 5)
+        """True if the DCP command for failover logs works before the connection is opened for DCP."""
+        return (4, 0) <= self.number < (6, 5)
 
     @property
     def whole_noop_intervals(self) -> bool:
-        """Whether noops come after whole seconds only, none among them."""
-        return self.release < (7, 6)
-
-    @property
-    def no_value_keeps_datatype(self) -> bool:
-        """Whether documents without their values keep the datatype of what is stored."""
-        return self.release < (8, 0)
-
-    @property
-    def all_xattrs_of_tombstones(self) -> bool:
-        """Whether tombstones come with the attributes of users, whatever the open flags say."""
-        return self.release < (6, 6)
+        """True if no-op intervals are whole seconds, 0 included; since 7.6, decimals of at least 0.1 s."""
+        return self.number < (7, 6)
 
     @property
     def checks_manifest_uid(self) -> bool:
-        """Whether a consumer that knows a newer manifest is told to wait."""
-        return (6, 5) <= self.release < (7, 0)
+        """True if a stream request with a newer manifest than the node's is refused until the node catches up."""
+        return (6, 5) <= self.number < (7, 0)
 
     @property
-    def rollback(self) -> Rules:
-        """How it decides whether a consumer has to go back."""
-        return Rules(purge=self.release >= (4, 0), purge_window=self.release < (5, 5), collapse=self.release >= (4, 0))
+    def rollback(self) -> RollbackRules:
+        """Comparisons that decide whether a consumer has to roll back."""
+        return RollbackRules(
+            purge=self.number >= (4, 0), purge_window=self.number < (5, 5), collapse=self.number >= (4, 0)
+        )
+
+    # Responses.
+
+    @property
+    def errors_in_words(self) -> bool:
+        """True if the value of an error response is its status as text."""
+        return self.number < (4, 0)
+
+    def errors_in_json(self, status: Status) -> bool:
+        """Return whether the value of an error response is JSON with the reason."""
+        return self.number >= (6, 5) or (status is Status.EACCESS and self.number >= (5, 5))
+
+    @property
+    def json_unasked(self) -> bool:
+        """True if documents have datatype JSON without HELLO JSON."""
+        return self.number < (4, 0)
+
+    @property
+    def maps_are_json(self) -> bool:
+        """True if cluster maps have datatype JSON."""
+        return self.number >= (5, 0)
+
+    @property
+    def refusals_with_maps_are_json(self) -> bool:
+        """True if the cluster map in a NOT_MY_VBUCKET response has datatype JSON."""
+        return self.number >= (7, 0)
+
+    # Streams.
+
+    @property
+    def stream_id_defect(self) -> bool:
+        """True if deletions with a stream id do not count its 3 bytes in the header (seen in 6.6.5 and 7.0.5)."""
+        return self.number >= (6, 5)
+
+    @property
+    def no_value_keeps_datatype(self) -> bool:
+        """True if documents sent without value keep the datatype of the stored value."""
+        return self.number < (8, 0)
+
+    @property
+    def all_xattrs_of_tombstones(self) -> bool:
+        """True if tombstones are sent with user xattrs whatever the open flags are."""
+        return self.number < (6, 6)
 
     @property
     def seqno_advanced(self) -> bool:
-        """Whether a consumer with collections is told of seqnos that are not for it."""
-        return self.release >= (7, 0)
+        """True if clients with collections get SEQNO_ADVANCED for seqnos that their filter leaves out."""
+        return self.number >= (7, 0)
 
     @property
     def disk_checkpoints(self) -> bool:
-        """Whether snapshots from disk say that they are checkpoints."""
-        return self.release >= (6, 5)
+        """True if markers of snapshots from disk have the CHECKPOINT flag."""
+        return self.number >= (6, 5)
 
 
-NEWEST_GENERATION = Generation()
+NEWEST_RELEASE = Release()

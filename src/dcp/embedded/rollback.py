@@ -1,6 +1,7 @@
-"""Whether a consumer may go on from where it says it is, or how far back it has to go.
+"""Rollback test: whether a consumer may resume from its position, or how far it has to roll back.
 
-The test is that of servers since 5.5; what older ones do otherwise is in `Rules`.
+The test is that of servers since 5.5 (FailoverTable::needsRollback in kv_engine). `RollbackRules` has the differences
+of older releases.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from dcp.position import FailoverLog
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What a stream request says of the past, and what the vbucket knows of its own."""
+    """Position in a stream request, and the seqnos of the vbucket that bear on it.
+
+    `filtered_high` is the highest seqno of the requested collections; None for an unfiltered stream. `purge_seqno` is
+    the one that the consumer knows, 0 if it knows none.
+    """
 
     start: int
     vbuuid: int
@@ -25,12 +30,12 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What a generation of servers tests.
+class RollbackRules:
+    """Comparisons of one release.
 
-    `purge`: whether tombstones that were purged matter at all. `purge_window`: whether it is the
-    collapsed start of the snapshot that is compared, as up to 5.1, and not the start seqno. `collapse`:
-    whether a snapshot counts as what was received of it; 3.x compares it as it was announced.
+    `purge`: whether purged tombstones matter (since 4.0). `purge_window`: whether the purge seqno is compared with the
+    collapsed start of the snapshot (up to 5.1) instead of the start seqno. `collapse`: whether a snapshot counts as
+    far as it was received (since 4.0); 3.x compares it as it was announced.
     """
 
     purge: bool = True
@@ -39,9 +44,10 @@ class Rules:
 
 
 def rollback_point(
-    request: Resume, log: FailoverLog, high_seqno: int, purge_seqno: int, rules: Rules = Rules()
+    request: Resume, log: FailoverLog, high_seqno: int, purge_seqno: int, rules: RollbackRules = RollbackRules()
 ) -> int | None:
-    """The seqno to go back to, or None to go on."""
+    """Return the seqno to roll back to, or None if the consumer may resume."""
+    # At 0 there is nothing to lose, whatever the uuid, unless the consumer insists on the uuid.
     if request.start == 0 and not (request.strict and request.vbuuid):
         return None
     if rules.purge and not request.ignore_purged and _misses_tombstones(request, purge_seqno, rules):
@@ -64,13 +70,13 @@ def rollback_point(
     return min(upper, window_start)
 
 
-def _misses_tombstones(request: Resume, purge_seqno: int, rules: Rules) -> bool:
-    """Whether deletions after the start may have been forgotten before the consumer saw them."""
+def _misses_tombstones(request: Resume, purge_seqno: int, rules: RollbackRules) -> bool:
+    """Return whether deletions after the start seqno may have been purged before the consumer received them."""
     start = request.start
     if rules.purge_window and start != request.snapshot_end:
         return request.snapshot_start < purge_seqno
     if not 0 < start < purge_seqno or request.purge_seqno == purge_seqno:
         return False
-    # A filter whose collections have nothing beyond the start has nothing to miss.
+    # A filter whose collections have no seqnos after the start cannot have missed any.
     high = request.filtered_high
     return not (high is not None and start >= high and high <= purge_seqno)

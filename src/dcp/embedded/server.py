@@ -1,4 +1,4 @@
-"""The sockets of a cluster, and the one thread that serves them all."""
+"""Sockets of a cluster, and the one thread that serves them all."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dcp.embedded.bucket import Node
-from dcp.embedded.conversation import Conversation
+from dcp.embedded.bucket import ServerNode
+from dcp.embedded.connection import ServerConnection
 from dcp.embedded.faults import Faults
-from dcp.embedded.link import Link
+from dcp.embedded.link import ServerLink
 from dcp.embedded.tls import TlsSocket
 from dcp.errors import LocalProtocolError
 
-# How long the thread sleeps at most when nothing is due.
-_NAP = 5.0
-# How often a link may write before the others have their turn.
-_TURNS = 8
+# Longest sleep of the thread, in seconds, when no timer is due.
+_LONGEST_SLEEP = 5.0
+# Writes of one link in a row before the others have their turn.
+_WRITES_PER_TURN = 8
+_BACKLOG = 512
 
 
 class Traffic(NamedTuple):
-    """What a node does for its clients now, and what it has done so far."""
+    """Traffic of one node: open connections and streams, and totals since the cluster was started."""
 
     connections: int = 0
     streams: int = 0
@@ -37,71 +38,78 @@ class Traffic(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Door:
-    """A listening socket of a node."""
+class _Listener:
+    """Listening socket of a node. `tls` is None for plain connections."""
 
     socket: socket.socket
-    node: Node
+    node: ServerNode
     tls: ssl.SSLContext | None
 
 
-class Server:
-    """Listens for the nodes, and lets their conversations go on.
+class ClusterServer:
+    """Listens for all nodes and drives their connections.
 
-    lock: held whenever a conversation is touched; who holds it may change the cluster.
+    Locking: the thread holds `lock` whenever it touches a connection, a link or the cluster's documents, and never
+    while it waits in the selector. Callers that hold it may change the cluster, and call `wake` after releasing it.
     """
 
-    def __init__(self, lock: threading.RLock, converse: Callable[[Node], Conversation], faults: Faults) -> None:
+    def __init__(
+        self, lock: threading.RLock, new_connection: Callable[[ServerNode], ServerConnection], faults: Faults
+    ) -> None:
         self._lock = lock
-        self._converse = converse
+        self._new_connection = new_connection
         self._faults = faults
         self._selector = selectors.DefaultSelector()
-        self._links: dict[socket.socket | TlsSocket, Link] = {}
-        # What the links did that are gone, by node.
+        self._links: dict[socket.socket | TlsSocket, ServerLink] = {}
+        # Totals of dropped links, by node.
         self._past: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        # The ports of closed doors. Clients still knock there, and must not meet another program.
-        self._kept: dict[int, socket.socket] = {}
-        self._bell, self._ear = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ear.setblocking(False)
-        self._selector.register(self._ear, selectors.EVENT_READ)
+        # Sockets that are bound to the ports of stopped listeners, but do not listen: clients are refused, and no other
+        # program can take the port before the node is back.
+        self._reserved: dict[int, socket.socket] = {}
+        # A byte into one end of this pair wakes the thread up.
+        self._wake_writer, self._wake_reader = socket.socketpair()
+        self._wake_writer.setblocking(False)
+        self._wake_reader.setblocking(False)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
         self._stopping = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="dcp-embedded", daemon=True)
 
     @property
-    def links(self) -> list[Link]:
+    def links(self) -> list[ServerLink]:
+        """Open links; a copy, since links are dropped during iterations."""
         return list(self._links.values())
 
-    def traffic(self, node: Node) -> Traffic:
-        """For whoever holds the lock."""
-        there = [link for link in self.links if link.talk.node is node]
-        done = sum(map(_work, there), self._past[node.number])
-        streams = sum(len(link.talk.sources) for link in there)
-        return Traffic(len(there), streams, done["items"], done["sent"], done["received"])
+    def traffic(self, node: ServerNode) -> Traffic:
+        """Return the traffic of a node. The caller holds the lock."""
+        links = [link for link in self.links if link.connection.node is node]
+        totals = sum(map(_totals, links), self._past[node.number])
+        streams = sum(len(link.connection.sources) for link in links)
+        return Traffic(len(links), streams, totals["items"], totals["sent"], totals["received"])
 
-    def listen(self, node: Node, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
-        """Open a door for clients of a node, with or without TLS; says which port it has."""
+    def listen(self, node: ServerNode, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
+        """Accept clients of a node, with or without TLS, and return the port; 0 takes any that is free."""
         try:
-            door = self._kept.pop(port, None) or _bound(host, port)
-            door.listen(512)
+            listener = self._reserved.pop(port, None) or _bound(host, port)
+            listener.listen(_BACKLOG)
         except OSError as error:
             raise LocalProtocolError(f"host and port: cannot listen on {host}:{port}: {error.strerror}") from None
-        door.setblocking(False)
-        self._selector.register(door, selectors.EVENT_READ, _Door(door, node, tls))
-        return int(door.getsockname()[1])
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, _Listener(listener, node, tls))
+        return int(listener.getsockname()[1])
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Something has changed: let every conversation look whether it has something to say."""
-        # It rings already, or nobody is there to hear it.
+        """Let every connection send what has changed."""
+        # A full socket pair wakes the thread anyway, and a closed one has no thread any more.
         with suppress(OSError):
-            self._bell.send(b"\0")
+            self._wake_writer.send(b"\0")
 
     def stop(self) -> None:
-        """Close everything."""
+        """Stop the thread and close all sockets. Raise the error that ended the thread before, if any."""
         self._stopping = True
         self.wake()
         if self._thread.is_alive():
@@ -112,27 +120,27 @@ class Server:
             raise failure
 
     def _close_all(self) -> None:
-        """What was closed before stays closed."""
+        """Close all sockets; those that are closed already stay so."""
         for link in self.links:
             self._drop(link)
         for key in list((self._selector.get_map() or {}).values()):
             key.fileobj.close()  # type: ignore[union-attr]
-        for door in self._kept.values():
-            door.close()
+        for listener in self._reserved.values():
+            listener.close()
         self._selector.close()
-        self._bell.close()
+        self._wake_writer.close()
 
-    def close_door(self, node: Node, *, cut: bool) -> None:
-        """Nobody new reaches a node; `cut` says whether who is connected is cut off. For whoever holds the lock."""
+    def stop_listening(self, node: ServerNode, *, disconnect: bool) -> None:
+        """Refuse new clients of a node; with `disconnect`, also drop the present ones. The caller holds the lock."""
         for key in list(self._selector.get_map().values()):
-            if isinstance(key.data, _Door) and key.data.node is node:
+            if isinstance(key.data, _Listener) and key.data.node is node:
                 self._selector.unregister(key.data.socket)
                 host, port = key.data.socket.getsockname()[:2]
                 key.data.socket.close()
                 with suppress(OSError):
-                    self._kept[port] = _bound(host, port)
+                    self._reserved[port] = _bound(host, port)
         for link in self.links:
-            if cut and link.talk.node is node:
+            if disconnect and link.connection.node is node:
                 link.gone = True
 
     # The thread.
@@ -142,99 +150,103 @@ class Server:
             while not self._stopping:
                 self._turn()
         except BaseException as failure:
-            # Clients see closed connections instead of waiting for ever; `stop` says why.
+            # Clients must see closed connections instead of waiting for ever. `stop` raises the failure.
             self._failure = failure
             self._close_all()
 
     def _turn(self) -> None:
         busy = False
-        for key, events in self._selector.select(self._patience()):
-            if key.fileobj is self._ear:
-                self._hear()
-            elif isinstance(key.data, _Door):
+        for key, events in self._selector.select(self._timeout()):
+            if key.fileobj is self._wake_reader:
+                self._drain_wakeups()
+            elif isinstance(key.data, _Listener):
                 self._accept(key.data)
             elif events & selectors.EVENT_READ:
                 with self._lock:
                     key.data.read(time.monotonic())
         now = time.monotonic()
+        # Every link is served in each turn, not only those with events: any change of the cluster may give any stream
+        # something to send.
         with self._lock:
             for link in self.links:
-                due = link.talk.due()
+                due = link.connection.due()
                 if due is not None and due <= now:
-                    link.talk.tick(now)
+                    link.connection.tick(now)
                 busy |= self._serve(link, now)
         if busy:
+            # Links that have more to send must not wait for an event that may not come.
             self.wake()
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         dues = [due for link in self.links if (due := link.due()) is not None]
-        return max(0.0, min([_NAP, *(due - time.monotonic() for due in dues)]))
+        return max(0.0, min([_LONGEST_SLEEP, *(due - time.monotonic() for due in dues)]))
 
-    def _hear(self) -> None:
+    def _drain_wakeups(self) -> None:
         with suppress(BlockingIOError):
-            while self._ear.recv(4096):
+            while self._wake_reader.recv(4096):
                 pass
 
-    def _accept(self, door: _Door) -> None:
+    def _accept(self, listener: _Listener) -> None:
         with self._lock:
             try:
-                sock, _ = door.socket.accept()
+                sock, _ = listener.socket.accept()
             except OSError:
-                # The client is gone, or the door closed meanwhile.
+                # The client is gone, or the node has stopped listening since the selector returned.
                 return
-            talk = self._converse(door.node)
+            connection = self._new_connection(listener.node)
             try:
-                link = Link(sock if door.tls is None else TlsSocket(sock, door.tls, talk.admit), talk, self._faults)
-            except OSError:  # It is gone already.
+                carrier = sock if listener.tls is None else TlsSocket(sock, listener.tls, connection.admit)
+                link = ServerLink(carrier, connection, self._faults)
+            except OSError:
+                # The client has closed the connection already.
                 sock.close()
                 return
             self._links[link.socket] = link
             self._watch(link)
 
-    def _serve(self, link: Link, now: float) -> bool:
-        """Let a link write; whether it has more to write at once."""
+    def _serve(self, link: ServerLink, now: float) -> bool:
+        """Let a link write; return whether it has more to write at once."""
         more = not link.gone
-        for _ in range(_TURNS):
+        for _ in range(_WRITES_PER_TURN):
             if not (more := more and link.write(now)):
                 break
         if link.gone:
             self._drop(link)
             return False
-        if link.events != link.watched:
+        if link.events != link.watched_events:
             self._watch(link)
         return more
 
-    def _watch(self, link: Link) -> None:
-        """Let the selector look for what the link waits for, or forget the socket if that is nothing."""
-        if not link.watched:
+    def _watch(self, link: ServerLink) -> None:
+        """Register the events that a link waits for; a selector has no registration for none."""
+        if not link.watched_events:
             self._selector.register(link.socket, link.events, link)
         elif link.events:
             self._selector.modify(link.socket, link.events, link)
         else:
             self._selector.unregister(link.socket)
-        link.watched = link.events
+        link.watched_events = link.events
 
-    def _drop(self, link: Link) -> None:
+    def _drop(self, link: ServerLink) -> None:
         self._links.pop(link.socket, None)
-        if link.watched:
+        if link.watched_events:
             self._selector.unregister(link.socket)
         with self._lock:
-            self._past[link.talk.node.number] += _work(link)
+            self._past[link.connection.node.number] += _totals(link)
             link.close()
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket with a port, on which nobody listens yet."""
-    door = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    """Return a socket that is bound and does not listen."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind((host, port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
     except OSError:
-        door.close()
+        sock.close()
         raise
-    return door
+    return sock
 
 
-def _work(link: Link) -> Counter[str]:
-    """What a link has done so far."""
-    return Counter(items=link.talk.out.items, sent=link.sent, received=link.received)
+def _totals(link: ServerLink) -> Counter[str]:
+    return Counter(items=link.connection.out.items, sent=link.sent, received=link.received)

@@ -1,6 +1,6 @@
-"""What a node keeps of one vbucket: the latest version of every key, in the order of seqnos.
+"""Storage of one vbucket on one node: the latest version of each key, in order of seqnos.
 
-A vbucket is not for two threads at once: whoever holds the cluster's lock may use it.
+A vbucket is not thread-safe: callers hold the cluster's lock.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from typing import NamedTuple
 from dcp.position import FailoverLog
 from dcp.wire.memcached import VbucketState
 
-# How many writes can be taken back: those that a failover can lose.
+# Number of last writes that a failover can lose: `undo_writes` can restore what they replaced.
 JOURNAL = 256
-# How many items a checkpoint in memory has at most. What is older comes from disk.
+# Number of seqnos of a checkpoint in memory. Older items are read from disk, as streams see by their markers.
 CHECKPOINT = 10_000
 
 Identity = tuple[object, ...]
 
 
-class Item(NamedTuple):
-    """One version of a document, or its tombstone. `value` has the xattrs in front, as `datatype` says."""
+class StoredItem(NamedTuple):
+    """One version of a document, or its tombstone.
+
+    `event` is mutation, deletion or expiration. `value` begins with the xattrs if `datatype` says so. `expiry` and
+    `delete_time` are Unix seconds.
+    """
 
     event: str
     seqno: int
@@ -37,16 +41,17 @@ class Item(NamedTuple):
 
     @property
     def identity(self) -> Identity:
-        """What only one item of a vbucket has at a time."""
+        """Key of the item within its vbucket: a newer item of the same identity replaces it."""
         return self.collection_id, self.key
 
     @property
     def alive(self) -> bool:
+        """True if this is a document, not a tombstone."""
         return self.event == "mutation"
 
 
 class SystemItem(NamedTuple):
-    """A change of the manifest, which has its place among the changes of documents."""
+    """Change of the collections manifest, which has a seqno of its own among those of documents."""
 
     seqno: int
     event_id: int
@@ -58,15 +63,15 @@ class SystemItem(NamedTuple):
 
     @property
     def identity(self) -> Identity:
-        """A drop replaces the creation."""
+        """Key of the item within its vbucket: the drop of a collection replaces its creation."""
         return "system", self.scope_id, self.collection_id
 
 
-AnyItem = Item | SystemItem
+AnyItem = StoredItem | SystemItem
 
 
-class Vbucket:
-    """The items of a vbucket, its histories, and how far it is."""
+class VbucketStore:
+    """Items, failover log and seqnos of one copy of a vbucket."""
 
     def __init__(self, number: int, state: VbucketState, log: FailoverLog) -> None:
         self.number = number
@@ -74,27 +79,27 @@ class Vbucket:
         self.log = log
         self.high_seqno = 0
         self.persisted_seqno = 0
-        # Whether what is written gets to disk at once.
+        # True if each write is persisted at once.
         self.persists = True
         self.purge_seqno = 0
-        # Where the items that are still in memory begin, and the number of the checkpoint that they make.
+        # First seqno of the checkpoint in memory, and the number of this checkpoint.
         self.checkpoint_start = 1
         self.checkpoint = 1
-        # Every datatype bit that any item ever had.
+        # All datatype bits that any item has ever had.
         self.datatypes = 0
-        # Whether anything but documents of the default collection was ever in it.
+        # True if the vbucket has ever had anything but documents of the default collection.
         self.mixed = False
-        # The last seqno of each collection, whatever was purged since.
+        # Last seqno of each collection, including purged ones.
         self.highs: dict[int, int] = {}
-        # Every version ever written, where a bucket retains them.
+        # All versions, in a bucket that retains history; otherwise None.
         self.history: list[AnyItem] | None = None
-        # By identity, but in the order of seqnos: what is written again moves to the end.
+        # By identity, in order of seqnos: a replaced item is removed first, so that the new one is the last.
         self._items: dict[Identity, AnyItem] = {}
-        # The last writes, and what each of them replaced.
-        self._journal: deque[tuple[Item, AnyItem | None]] = deque(maxlen=JOURNAL)
+        # Last writes, each with the item that it replaced.
+        self._journal: deque[tuple[StoredItem, AnyItem | None]] = deque(maxlen=JOURNAL)
 
     def __len__(self) -> int:
-        """How many items there are, tombstones among them."""
+        """Number of items, including tombstones."""
         return len(self._items)
 
     def __iter__(self) -> Iterator[AnyItem]:
@@ -104,7 +109,7 @@ class Vbucket:
         return reversed(self._items.values())
 
     def put(self, item: AnyItem) -> None:
-        """Add an item, which must have a seqno of its own above all others; it replaces that of the same identity."""
+        """Add an item, which replaces the one of the same identity. Its seqno must be above the high seqno."""
         seqno = item.seqno
         if seqno <= self.high_seqno:
             raise ValueError(f"vbucket {self.number}: expected a seqno above {self.high_seqno}, found {seqno}")
@@ -114,33 +119,35 @@ class Vbucket:
         self.high_seqno = seqno
         if self.persists:
             self.persisted_seqno = seqno
-        if seqno - self.checkpoint_start >= CHECKPOINT or self._retains(replaced):
+        if seqno - self.checkpoint_start >= CHECKPOINT or self._needs_checkpoint(replaced):
             self.checkpoint_start = seqno
             self.checkpoint += 1
-        if isinstance(item, Item):
+        if isinstance(item, StoredItem):
             self._journal.append((item, replaced))
             self.datatypes |= item.datatype
             self.highs[item.collection_id] = seqno
         else:
-            # What the whole bucket agreed on is not for one node to lose.
+            # The manifest belongs to the whole bucket, so a failover of one node must not undo a change of it.
             self._journal.clear()
-        self.mixed = self.mixed or not isinstance(item, Item) or item.collection_id != 0
+        self.mixed = self.mixed or not isinstance(item, StoredItem) or item.collection_id != 0
         if self.history is not None:
             self.history.append(item)
 
-    def _retains(self, replaced: AnyItem | None) -> bool:
-        """Whether both versions are kept: a checkpoint has each key once, so the newer one begins another."""
+    def _needs_checkpoint(self, replaced: AnyItem | None) -> bool:
+        """Return whether a new version needs a new checkpoint: one checkpoint has each key once, history has all."""
         return self.history is not None and replaced is not None and replaced.seqno >= self.checkpoint_start
 
-    def extend(self, items: Sequence[Item]) -> None:
-        """`put` for many items at once, which must be in order. They are on disk afterwards."""
-        ours, datatypes = self._items, self.datatypes
+    def extend(self, items: Sequence[StoredItem]) -> None:
+        """Add many items, which must be in order of seqnos, and persist them. Faster than `put` for each."""
+        own_items, datatypes = self._items, self.datatypes
+        # Only the last ones can ever be undone; the others need no journal. Indexes: 1 is the seqno, 2 the key, 9 the
+        # datatype, 10 the collection; an attribute of a named tuple takes longer, and this loop sees millions of items.
         early = max(0, len(items) - JOURNAL)
         for item in items[:early]:
             identity = (item[10], item[2])
-            if identity in ours:
-                del ours[identity]
-            ours[identity] = item
+            if identity in own_items:
+                del own_items[identity]
+            own_items[identity] = item
             datatypes |= item[9]
             if item[10]:
                 self.mixed = True
@@ -150,35 +157,36 @@ class Vbucket:
             self.history.extend(items[:early])
         for item in items[early:]:
             self.put(item)
-        self.leave_memory()
+        self.evict_checkpoint()
 
-    def persist(self, at_once: bool) -> None:
-        """Whether what is written gets to disk at once from now on; if so, what is in memory only does too."""
+    def set_persistence(self, at_once: bool) -> None:
+        """Persist writes at once from now on, beginning with those that were not; or stop persisting."""
         self.persists = at_once
         if at_once:
             self.persisted_seqno = self.high_seqno
 
-    def leave_memory(self) -> None:
-        """What there is comes from disk from now on, as after a restart."""
+    def evict_checkpoint(self) -> None:
+        """Remove all items from memory, as a restart does: streams read them from disk."""
         self.checkpoint_start = self.high_seqno + 1
         self.checkpoint += 1
 
-    def get(self, collection_id: int, key: bytes) -> Item | None:
-        """The latest version of a key, which may be a tombstone."""
+    def get(self, collection_id: int, key: bytes) -> StoredItem | None:
+        """Return the latest version of a key, which may be a tombstone."""
         found = self._items.get((collection_id, key))
-        return found if isinstance(found, Item) else None
+        return found if isinstance(found, StoredItem) else None
 
     def high_seqno_of(self, collection_id: int) -> int | None:
-        """That of the latest change of a collection; None if the vbucket has never heard of it."""
+        """Return the seqno of a collection's latest change; None if the collection has never been in this vbucket."""
         for item in reversed(self):
             if item.collection_id == collection_id:
                 return item.seqno
         return None if collection_id else 0
 
     def since(self, seqno: int) -> list[AnyItem]:
-        """The items above `seqno`, in order; each key once."""
+        """Return the items above `seqno`, in order; each key once."""
         if seqno <= 0:
             return list(self._items.values())
+        # From the end, since streams that keep up ask for a few of many items.
         found: list[AnyItem] = []
         for item in reversed(self._items.values()):
             if item.seqno <= seqno:
@@ -188,30 +196,34 @@ class Vbucket:
         return found
 
     def purge(self, before: int | None = None) -> int:
-        """Forget the tombstones (made before a time); says how many. The last item stays, dead or not."""
-        gone = [
+        """Remove tombstones (created before a Unix time, if given) and return how many.
+
+        The last item stays even if it is a tombstone: a vbucket never loses the item with its high seqno.
+        """
+        purged = [
             (identity, item.seqno)
             for identity, item in self._items.items()
-            if isinstance(item, Item)
+            if isinstance(item, StoredItem)
             and not item.alive
             and item.seqno < self.high_seqno
             and (before is None or item.delete_time < before)
         ]
-        for identity, seqno in gone:
+        for identity, seqno in purged:
             del self._items[identity]
             self.purge_seqno = max(self.purge_seqno, seqno)
-        if gone:
+        if purged:
+            # The journal could restore items that were purged.
             self._journal.clear()
-        return len(gone)
+        return len(purged)
 
-    def drop(self, collection_id: int) -> None:
-        """Forget the items of a collection that is no more, for good."""
+    def drop_collection(self, collection_id: int) -> None:
+        """Remove the items of a dropped collection; they leave no tombstones."""
         self._journal.clear()
         for identity in [identity for identity in self._items if identity[0] == collection_id]:
             del self._items[identity]
 
-    def take_back(self, count: int) -> None:
-        """Undo the last writes, as if they had never come; at most as many as the journal has."""
+    def undo_writes(self, count: int) -> None:
+        """Undo the last writes, no more than the journal has."""
         for _ in range(min(count, len(self._journal))):
             lost, replaced = self._journal.pop()
             del self._items[lost.identity]
@@ -220,24 +232,25 @@ class Vbucket:
             self.high_seqno = lost.seqno - 1
             if self.history:
                 self.history.pop()
+        # Restored items were added at the end; put them back in order.
         self._items = dict(sorted(self._items.items(), key=lambda pair: pair[1].seqno))
         self.highs = {collection: min(seqno, self.high_seqno) for collection, seqno in self.highs.items()}
         self.persisted_seqno = min(self.persisted_seqno, self.high_seqno)
         self.checkpoint_start = min(self.checkpoint_start, self.high_seqno + 1)
 
     @property
-    def last_writes(self) -> list[Item]:
-        """Those that can be taken back, the last one at the end."""
+    def last_writes(self) -> list[StoredItem]:
+        """Writes that `undo_writes` can undo, the latest one last."""
         return [item for item, _ in self._journal]
 
     @property
     def last_cas(self) -> int:
-        """The version of the document that was written last."""
-        return next((item.cas for item in reversed(self) if isinstance(item, Item)), 0)
+        """CAS of the document that was written last; 0 if there is none."""
+        return next((item.cas for item in reversed(self) if isinstance(item, StoredItem)), 0)
 
-    def copy(self, state: VbucketState) -> Vbucket:
-        """The same items in another place: what a replica that has everything holds."""
-        other = Vbucket(self.number, state, self.log)
+    def copy(self, state: VbucketState) -> VbucketStore:
+        """Return a copy with the same items and failover log, as for a replica that is up to date."""
+        other = VbucketStore(self.number, state, self.log)
         other._items, other._journal = dict(self._items), self._journal.copy()
         other.history = None if self.history is None else list(self.history)
         other.high_seqno, other.persisted_seqno = self.high_seqno, self.persisted_seqno

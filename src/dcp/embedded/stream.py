@@ -1,17 +1,16 @@
-"""One stream of a vbucket to a connection: its snapshots, item by item, for as long as it lasts."""
+"""One stream of a vbucket to a connection: its snapshots, item by item, until it ends."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from dcp.embedded.collection_filter import CollectionFilter
+from dcp.embedded.item_view import item_encoder, visible_items
+from dcp.embedded.negotiated import Negotiated
 from dcp.embedded.outbox import Outbox
-from dcp.embedded.release import NEWEST_GENERATION, Generation
-from dcp.embedded.request import Accepted
-from dcp.embedded.selection import Selection
-from dcp.embedded.store import AnyItem, Item, SystemItem, Vbucket
+from dcp.embedded.store import AnyItem, StoredItem, SystemItem, VbucketStore
+from dcp.embedded.stream_request import GrantedStream
 from dcp.embedded.system_event import system_event
-from dcp.embedded.view import View
 from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd
 from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
@@ -21,150 +20,147 @@ from dcp.wire.memcached import VbucketState
 _STREAMED = (VbucketState.ACTIVE, VbucketState.REPLICA)
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How the snapshots of a stream look: what the generation, the connection and its controls make of them."""
+class ServerStream:
+    """Sends the items of a vbucket that a granted request is for.
 
-    view: View
-    generation: Generation = NEWEST_GENERATION
-    marker_2_2: bool = False
-    marker_2_0: bool = False
-    out_of_order: bool = False
-    out_of_order_advances: bool = False
-    history: bool = False
-    flatbuffers: bool = False
-    skip_deletes: bool = False
+    A stream without a snapshot in progress reads all items above its cursor, announces them with a marker, sends them,
+    and closes the snapshot. `cursor` is the seqno up to which everything was sent, except during an out-of-order
+    snapshot, which counts only as a whole.
+    """
 
-
-class Stream:
-    """Sends the items of a vbucket that an accepted request is for."""
-
-    def __init__(self, vbucket: Vbucket, opaque: int, accepted: Accepted, rules: Rules) -> None:
+    def __init__(self, vbucket: VbucketStore, opaque: int, granted: GrantedStream, negotiated: Negotiated) -> None:
         self.vbucket = vbucket
         self.opaque = opaque
-        self.accepted = accepted
-        self.cursor = accepted.start
+        self.granted = granted
+        self.cursor = granted.start
         self.ended = False
         self.items_sent = 0
-        # After so many items in all it leaves the rest to its next turn.
-        self.rests_at = 0
-        self._rules = rules
-        self._encoder = rules.view.encoder()
+        # Number of items after which `write` returns early, once; 0 for none. Faults set it.
+        self.pause_at = 0
+        self._negotiated = negotiated
+        self._encoder = item_encoder(negotiated)
+        # A copy that changes its state ends its streams, even if it changes back before the stream looks.
         self._state = vbucket.state
-        self._selection = Selection(accepted, events=rules.view.collections)
+        self._filter = CollectionFilter(granted, events=negotiated.collections)
+        # Items of the snapshot in progress, and the index of the next one.
         self._rows: list[AnyItem] = []
         self._next = 0
-        self._snapshot_end = accepted.start
+        self._snapshot_end = granted.start
+        # First seqno of the checkpoint in memory that was announced last.
         self._checkpoint: int | None = None
         self._marked = False
         self._out_of_order = False
-        self._reason: StreamEnd | None = None
-        self._purged = vbucket.purge_seqno
+        self._end_reason: StreamEnd | None = None
+        self._purge_seqno_at_start = vbucket.purge_seqno
 
     @property
     def key(self) -> tuple[int, int | None]:
-        """What only one stream of a connection has."""
-        return self.vbucket.number, self.accepted.stream_id
+        """Vbucket and stream id, which are unique among the streams of a connection."""
+        return self.vbucket.number, self.granted.stream_id
 
     @property
     def ending(self) -> bool:
-        """Whether it is to end, or has ended."""
-        return self.ended or self._reason is not None
+        """True if the stream has ended or will end as soon as there is room for the message."""
+        return self.ended or self._end_reason is not None
 
     def end(self, reason: StreamEnd) -> None:
-        """Let the stream end as soon as there is room to say so; nothing else is sent any more."""
-        self._reason = self._reason or reason
+        """End the stream as soon as there is room for the message. No other frame is sent before it."""
+        self._end_reason = self._end_reason or reason
 
     def write(self, out: Outbox) -> None:
-        """Write what there is to send, as far as there is room."""
+        """Write frames until there is nothing more to send or no more room."""
         while out.open and not self.ended:
             if self.vbucket.state is not self._state or self.vbucket.state not in _STREAMED:
                 self.end(StreamEnd.STATE_CHANGED)
             elif self.vbucket.high_seqno < max(self.cursor, self._snapshot_end):
-                # Writes were taken back that the consumer has, or was told of.
+                # A failover undid writes that the consumer has received or that a marker has announced.
                 self.end(StreamEnd.ROLLBACK)
-            if self._reason is not None:
-                self._finish(self._reason, out)
+            if self._end_reason is not None:
+                self._finish(self._end_reason, out)
             elif self._next < len(self._rows):
                 self._write_item(out)
-                if self.items_sent == self.rests_at:
+                if self.items_sent == self.pause_at:
                     return
             elif self._out_of_order:
                 self._close_out_of_order(out)
             elif self.cursor < self._snapshot_end:
                 self._advance(out)
-            elif self._selection.empty:
+            elif self._filter.empty:
                 self.end(StreamEnd.FILTER_EMPTY)
-            elif self.cursor >= self.accepted.end:
+            # Only after a snapshot: as on servers, an end seqno inside a snapshot is rounded up to the snapshot's end.
+            elif self.cursor >= self.granted.end:
                 self.end(StreamEnd.OK)
-            elif self._high > self.cursor:
+            elif self._high_seqno > self.cursor:
                 self._open_snapshot(out)
             else:
                 return
 
-    # What a snapshot is made of.
+    # Contents of a snapshot.
 
     def _open_snapshot(self, out: Outbox) -> None:
-        vbucket, rules = self.vbucket, self._rules
-        disk = self.accepted.disk_only or self.cursor + 1 < vbucket.checkpoint_start
+        vbucket, negotiated = self.vbucket, self._negotiated
+        disk = self.granted.disk_only or self.cursor + 1 < vbucket.checkpoint_start
         if self._misses_tombstones:
             self.end(StreamEnd.ROLLBACK)
             return
-        history = disk and rules.history and vbucket.history is not None
-        rows = rules.view.show(self._selection.of(self._stored(disk, history), vbucket), vbucket.datatypes)
-        whole = self._advances or (disk and rules.view.collections)
-        if not rows and not self._advances:
-            # What has nothing for this stream is not announced.
-            self.cursor = self._snapshot_end = self._high
+        history = disk and negotiated.change_streams and vbucket.history is not None
+        stored = self._filter.apply(self._stored_items(disk, history), vbucket)
+        rows = visible_items(stored, vbucket.datatypes, negotiated)
+        # Without SEQNO_ADVANCED a snapshot has to end with an item, so that the consumer sees its end.
+        whole = negotiated.seqno_advanced or (disk and negotiated.collections)
+        if not rows and not negotiated.seqno_advanced:
+            # Servers do not announce a snapshot without items to a consumer that gets no SEQNO_ADVANCED.
+            self.cursor = self._snapshot_end = self._high_seqno
             return
-        self._rows, self._next, self._snapshot_end = rows, 0, self._high if whole else rows[-1].seqno
+        self._rows, self._next, self._snapshot_end = rows, 0, self._high_seqno if whole else rows[-1].seqno
         if disk and self._may_be_out_of_order():
             self._open_out_of_order(out)
         else:
             self._mark(disk, history, out)
 
     @property
-    def _high(self) -> int:
-        """How far there is something to send."""
-        return self.accepted.end if self.accepted.disk_only else self.vbucket.high_seqno
+    def _high_seqno(self) -> int:
+        """Highest seqno that there is to send."""
+        return self.granted.end if self.granted.disk_only else self.vbucket.high_seqno
 
     @property
     def _misses_tombstones(self) -> bool:
-        """Whether deletions that were still to be sent were purged since the stream began."""
+        """True if tombstones after the cursor were purged since the stream began."""
         purged = self.vbucket.purge_seqno
-        return 0 < self.cursor < purged != self._purged and not self.accepted.ignore_purged
+        return 0 < self.cursor < purged != self._purge_seqno_at_start and not self.granted.ignore_purged
 
-    def _stored(self, disk: bool, history: bool) -> list[AnyItem]:
-        """What the vbucket holds for the next snapshot."""
+    def _stored_items(self, disk: bool, history: bool) -> list[AnyItem]:
+        """Return the stored items for the next snapshot."""
         vbucket = self.vbucket
         if history and vbucket.history is not None:
             rows = [item for item in vbucket.history if item.seqno > self.cursor]
         else:
             rows = vbucket.since(self.cursor)
-        if self.accepted.disk_only:
-            rows = [item for item in rows if item.seqno <= self._high]
-        if disk and self._rules.skip_deletes and self.accepted.start == 0 and not self._marked:
+        if self.granted.disk_only:
+            rows = [item for item in rows if item.seqno <= self._high_seqno]
+        if disk and self._negotiated.skip_deletes and self.granted.start == 0 and not self._marked:
             rows = [item for item in rows if isinstance(item, SystemItem) or item.alive]
         return rows
 
-    @property
-    def _advances(self) -> bool:
-        """Whether the consumer is told of seqnos that are not for this stream."""
-        return self._rules.view.collections and self._rules.generation.seqno_advanced
-
     def _may_be_out_of_order(self) -> bool:
-        return self._rules.out_of_order and self.cursor == 0 and not self._marked and self._selection.is_one_collection
+        # Servers send out of order only at the beginning of a stream, and only one collection.
+        at_beginning = self.cursor == 0 and not self._marked
+        return self._negotiated.out_of_order and at_beginning and self._filter.is_one_collection
 
-    # What is written.
+    # Frames.
 
     def _mark(self, disk: bool, history: bool, out: Outbox) -> None:
         first = self._rows[0].seqno if self._rows else self._snapshot_end
-        flags = self._flags(disk, history)
+        flags = self._marker_flags(disk, history)
+        # The start of a marker is not uniform on servers, and clients must not rely on it:
         if not self._marked:
-            start = min(self.accepted.snapshot_start, first)
+            # the first one of a stream begins at the requested snapshot, so at or below the start seqno,
+            start = min(self.granted.snapshot_start, first)
         elif disk:
+            # a later one from disk where the backfill begins,
             start = self.cursor
         else:
+            # and a later one from memory at the checkpoint that it enters, or at its first item.
             start = min(self.vbucket.checkpoint_start, first) if flags & MarkerFlag.CHECKPOINT else first
             start = max(start, self.cursor + 1)
         self._marked = True
@@ -172,18 +168,20 @@ class Stream:
         self._send("snapshot_marker", fields | self._marker_extras(disk), out)
 
     def _marker_extras(self, disk: bool) -> dict[str, int]:
-        """What newer markers say besides."""
+        """Return the fields that markers of version 2.0 and 2.2 have in addition."""
         visible = {"max_visible_seqno": self._snapshot_end, "high_completed_seqno": 0}
-        if disk and self._rules.marker_2_2:
-            unused = {} if self._rules.marker_2_0 else {"max_visible_seqno": 0}
+        if disk and self._negotiated.marker_2_2:
+            # Version 2.2 has all fields; without sync writes servers leave this one at 0.
+            unused = {} if self._negotiated.marker_2_0 else {"max_visible_seqno": 0}
             purged = {"purge_seqno": self.vbucket.purge_seqno, "high_prepared_seqno": 0}
             return {"version": 2} | visible | unused | purged
-        return {"version": 0} | visible if self._rules.marker_2_0 else {}
+        return {"version": 0} | visible if self._negotiated.marker_2_0 else {}
 
-    def _flags(self, disk: bool, history: bool) -> MarkerFlag:
+    def _marker_flags(self, disk: bool, history: bool) -> MarkerFlag:
         if disk:
-            flags = MarkerFlag.DISK | (MarkerFlag.CHECKPOINT if self._rules.generation.disk_checkpoints else 0)
+            flags = MarkerFlag.DISK | (MarkerFlag.CHECKPOINT if self._negotiated.release.disk_checkpoints else 0)
             return flags | MarkerFlag.HISTORY | MarkerFlag.MAY_CONTAIN_DUPLICATES if history else flags
+        # CHECKPOINT marks the first snapshot from each checkpoint in memory.
         entered = self._checkpoint != self.vbucket.checkpoint_start
         self._checkpoint = self.vbucket.checkpoint_start
         return MarkerFlag.MEMORY | (MarkerFlag.CHECKPOINT if entered else 0)
@@ -191,40 +189,43 @@ class Stream:
     def _write_item(self, out: Outbox) -> None:
         item = self._rows[self._next]
         before = self._next
-        left = self.rests_at - self.items_sent
+        left = self.pause_at - self.items_sent
         rows = self._rows[: before + left] if left > 0 else self._rows
-        if isinstance(item, Item):
+        if isinstance(item, StoredItem):
+            # The encoder writes as many documents as fit in one call, up to the next system event.
             self._next = out.rows(
                 self._encoder,
                 rows,
                 self._next,
                 opaque=self.opaque,
                 vbucket=self.vbucket.number,
-                stream_id=self.accepted.stream_id,
+                stream_id=self.granted.stream_id,
             )
         else:
-            fields, key, value = system_event(item, self._rules.flatbuffers)
+            fields, key, value = system_event(item, self._negotiated.flatbuffers)
             self._send("system_event", fields, out, key=key, value=value)
             self._next += 1
         self.items_sent += self._next - before
+        # Seqnos inside an out-of-order snapshot are no position to resume from.
         if not self._out_of_order and self._next > before:
             self.cursor = self._rows[self._next - 1].seqno
 
     def _advance(self, out: Outbox) -> None:
+        """Move to the end of the snapshot, whose last seqnos are not in this stream."""
         self.cursor = self._snapshot_end
-        if self._advances:
+        if self._negotiated.seqno_advanced:
             self._send("seqno_advanced", {"seqno": self.cursor}, out)
 
     def _open_out_of_order(self, out: Outbox) -> None:
-        """System events first, then documents by key."""
-        self._rows.sort(key=lambda item: (isinstance(item, Item), item.key))
+        """Begin a snapshot of system events, then documents, each in order of key."""
+        self._rows.sort(key=lambda item: (isinstance(item, StoredItem), item.key))
         self._out_of_order = True
         self._send("oso_snapshot", {"flags": int(OsoSnapshot.START)}, out)
 
     def _close_out_of_order(self, out: Outbox) -> None:
         self._out_of_order = False
         self.cursor = max((item.seqno for item in self._rows), default=0)
-        if self._rules.out_of_order_advances and self.cursor < self._snapshot_end:
+        if self._negotiated.out_of_order_advances and self.cursor < self._snapshot_end:
             self._advance(out)
         self.cursor = self._snapshot_end
         self._send("oso_snapshot", {"flags": int(OsoSnapshot.END)}, out)
@@ -232,11 +233,12 @@ class Stream:
     def _finish(self, reason: StreamEnd, out: Outbox) -> None:
         self.ended = True
         self._rows = []
-        hidden = not self._rules.view.collections and reason > StreamEnd.ROLLBACK
+        # Clients without collections do not know the newer reasons; servers send them OK instead.
+        hidden = not self._negotiated.collections and reason > StreamEnd.ROLLBACK
         self._send("stream_end", {"reason": int(StreamEnd.OK if hidden else reason)}, out)
 
     def _send(self, name: str, fields: Mapping[str, int], out: Outbox, *, key: bytes = b"", value: bytes = b"") -> None:
-        sid = self.accepted.stream_id
+        sid = self.granted.stream_id
         frame = Frame(
             name,
             Magic.REQUEST if sid is None else Magic.FRAMED_REQUEST,

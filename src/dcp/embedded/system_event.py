@@ -1,4 +1,4 @@
-"""System events as they are sent: numbers behind each other, or FlatBuffers."""
+"""System events on the wire: packed numbers, or FlatBuffers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SCOPES = (SystemEvent.SCOPE_CREATE, SystemEvent.SCOPE_DROP)
 
 
 def system_event(item: SystemItem, flatbuffers: bool) -> tuple[dict[str, int], bytes, bytes]:
-    """The fields, key and value of the message."""
+    """Return fields, key and value of the message; `flatbuffers` selects version 2."""
     key = item.key if item.event_id in _NAMED else b""
     fields = {"seqno": item.seqno, "event_id": item.event_id}
     if flatbuffers:
@@ -28,7 +28,7 @@ def system_event(item: SystemItem, flatbuffers: bool) -> tuple[dict[str, int], b
 
 
 def _table(item: SystemItem) -> bytes:
-    said = {
+    values = {
         "manifest_uid": item.manifest_uid,
         "scope_id": item.scope_id,
         "collection_id": item.collection_id,
@@ -36,13 +36,14 @@ def _table(item: SystemItem) -> bytes:
         "ttl_valid": item.max_ttl is not None,
         "max_ttl": item.max_ttl,
     }
-    return flatbuffer([(code, said.get(name)) for name, code in SYSTEM_EVENT_FIELDS[item.event_id]])
+    return flatbuffer([(code, values.get(name)) for name, code in SYSTEM_EVENT_FIELDS[item.event_id]])
 
 
 def flatbuffer(slots: Sequence[tuple[str, int | bytes | None]]) -> bytes:
-    """A table with these slots (struct code, or s for a string; value), without those that are 0, false or empty.
+    """Encode one FlatBuffers table.
 
-    The offset of the table, its vtable, its scalars, then its strings: each at a multiple of its size.
+    A slot is a struct code (or s for a string) and a value. Values that are 0, false or empty are left out, since they
+    are the defaults. The layout is: offset of the table, vtable, scalars, strings, each at a multiple of its size.
     """
     vtable_size = 4 + 2 * len(slots)
     table = _aligned(4 + vtable_size, 8)
@@ -57,9 +58,10 @@ def flatbuffer(slots: Sequence[tuple[str, int | bytes | None]]) -> bytes:
         elif content:
             data += struct.pack("<" + code, content)
     inline = len(data)
-    for place, text in strings:
+    for offset, text in strings:
         data += bytes(_aligned(len(data), 4) - len(data))
-        struct.pack_into("<I", data, place, len(data) - place)
+        # Offsets of strings are relative to the field that holds them.
+        struct.pack_into("<I", data, offset, len(data) - offset)
         data += struct.pack("<I", len(text)) + text + b"\0"
     head = struct.pack(f"<IHH{len(slots)}H", table, vtable_size, inline, *offsets)
     return head + bytes(table - len(head)) + bytes(data)

@@ -1,4 +1,4 @@
-"""TLS on the doors of a cluster: what it needs, and a socket that speaks it without ever waiting."""
+"""TLS of a cluster: its certificates, and a non-blocking server socket."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from typing import Any
 from dcp.embedded.certificate import Authority
 from dcp.errors import LocalProtocolError
 
-_WAITING = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+# The socket has to be readable or writable before the call can go on.
+_WOULD_BLOCK = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Tls:
-    """The certificate of a cluster, and whom it trusts.
+    """TLS context of a cluster's nodes.
 
-    certificate, key, client_ca: paths of PEM files. Without a certificate one is made, by an authority of its own.
-    ca_file: what clients are to trust.
+    `certificate`, `key` and `client_ca` are paths of PEM files. Without a certificate, an authority of its own issues
+    one. `ca_file` is the path of the PEM file that clients have to trust. Raises LocalProtocolError if a file cannot be
+    used.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class Tls:
             self.context.load_cert_chain(certificate, key)
             if client_ca is not None:
                 self.context.load_verify_locations(client_ca)
+                # Optional: clients without a certificate authenticate with SASL.
                 self.context.verify_mode = ssl.CERT_OPTIONAL
         except (OSError, ValueError) as error:
             self.close()
             raise LocalProtocolError(f"tls: certificate, key or client_ca cannot be used: {error}") from None
 
     def close(self) -> None:
+        """Remove the generated files."""
         self._files.cleanup()
 
     def _make(self, host: str) -> tuple[str, str, str]:
@@ -62,9 +66,9 @@ class Tls:
 
 
 class TlsSocket:
-    """A server's end of a connection, with the calls that a link makes of a socket that never blocks.
+    """Server side of a TLS connection, with the methods of a non-blocking socket that a link calls.
 
-    admit: is told the name in the certificate of a client that has one, before anything is read.
+    `admit` is called with the common name of the client's certificate, if it has one, before any data is returned.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, admit: Callable[[str], None]) -> None:
@@ -74,22 +78,23 @@ class TlsSocket:
         self._ready = False
 
     def recv(self, size: int) -> bytes:
-        # A record is read whole, so that nothing decrypted waits here while the selector sees nothing.
+        # The size is larger than a TLS record, so a record is always returned whole. Otherwise its rest would wait in
+        # the TLS library, where the selector does not see it.
         try:
             if not self._ready:
-                self._shake_hands()
+                self._handshake()
             return self._socket.recv(size)
-        except _WAITING:
+        except _WOULD_BLOCK:
             raise BlockingIOError from None
 
     def sendmsg(self, parts: list[memoryview]) -> int:
         try:
             return self._socket.send(parts[0])
-        except _WAITING:
+        except _WOULD_BLOCK:
             raise BlockingIOError from None
 
     def close(self) -> None:
-        # Says goodbye, and does not wait for the answer.
+        # Sends close_notify and does not wait for the response of the peer.
         with suppress(OSError, ValueError):
             self._socket.unwrap()
         self._socket.close()
@@ -103,7 +108,7 @@ class TlsSocket:
     def setsockopt(self, *option: Any) -> None:
         self._socket.setsockopt(*option)
 
-    def _shake_hands(self) -> None:
+    def _handshake(self) -> None:
         self._socket.do_handshake()
         self._ready = True
         subject: Any = (self._socket.getpeercert() or {}).get("subject", ())

@@ -1,62 +1,69 @@
-"""How the map of a bucket changes: nodes fail, come and go, and their vbuckets with them.
+"""Changes of the cluster map: nodes fail, recover, join and leave, and copies of vbuckets move.
 
-Every function is one change of the map, and raises its revision. A copy that becomes active begins a history.
+Each public function is one change and raises the revision of the map, except `crash`, which no map announces. A copy
+that becomes active begins a new history (an entry of the failover log). Servers keep the history when a vbucket is
+moved; here a move begins a new one as well.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from dcp.embedded.bucket import NOBODY, Bucket, Node
-from dcp.embedded.store import Vbucket
+from dcp.embedded.bucket import NOBODY, BucketStore, ServerNode
+from dcp.embedded.store import VbucketStore
 from dcp.errors import LocalProtocolError
 from dcp.wire.memcached import VbucketState
 
 
-def failover(bucket: Bucket, number: int, lose: int | None = None) -> None:
-    """A node is gone, and replicas take its place. With it go its last `lose` writes; by default those that
-    the replicas have not got yet."""
+def failover(bucket: BucketStore, number: int, lose: int | None = None) -> None:
+    """Remove a node and promote replicas of its vbuckets.
+
+    `lose` is the number of its last writes that are lost; None loses those that the replicas have not received.
+    """
     node = _node(bucket, number)
     if not any(number in owners for owners in bucket.owners):
-        raise LocalProtocolError(f"node {number}: it has no vbuckets to take from it")
+        raise LocalProtocolError(f"node {number}: expected a node with vbuckets, found none on it")
     lost = _last_writes(bucket, node, lose or 0)
     node.alive = False
     for vbucket, owners in enumerate(bucket.owners):
         if owners[0] == number:
-            _inherit(bucket, vbucket, node, None if lose is None else lost[vbucket])
+            _promote_replica(bucket, vbucket, node, None if lose is None else lost[vbucket])
         elif number in owners:
             owners[owners.index(number)] = NOBODY
-    _abandon(node)
+    _end_streams(node)
     bucket.new_map()
 
 
-def crash(bucket: Bucket, number: int) -> None:
-    """A node is gone, and nobody takes its place."""
-    node = present(bucket, number)
+def crash(bucket: BucketStore, number: int) -> None:
+    """Stop a node without a replacement."""
+    node = live_node(bucket, number)
     node.alive = False
-    _abandon(node)
+    _end_streams(node)
 
 
-def recover(bucket: Bucket, number: int, lose: int = 0) -> None:
-    """A node is back, without its last `lose` writes. What has no other owner is its again, with a new history."""
+def recover(bucket: BucketStore, number: int, lose: int = 0) -> None:
+    """Restart a node without its last `lose` writes.
+
+    Vbuckets without another owner become active on it again, with a new history.
+    """
     node = _node(bucket, number)
     if node.alive:
-        raise LocalProtocolError(f"node {number}: it is there already")
+        raise LocalProtocolError(f"node {number}: expected a node that is down, found it up")
     lost = _last_writes(bucket, node, lose)
     node.alive = True
     for vbucket, owners in enumerate(bucket.owners):
         if _belongs(bucket, node, vbucket):
             owners[0] = number
-            mine = node.vbuckets[vbucket]
-            mine.take_back(lost[vbucket])
-            _activate(bucket, vbucket, mine)
+            copy = node.vbuckets[vbucket]
+            copy.undo_writes(lost[vbucket])
+            _activate(bucket, vbucket, copy)
         elif owners[0] != NOBODY and bucket.nodes[owners[0]].alive:
             _rejoin(bucket, vbucket, number)
     bucket.new_map()
 
 
-def promote(bucket: Bucket, vbucket: int, number: int) -> None:
-    """A replica takes the place of the active copy, which follows it from now on: what it had more is lost."""
+def promote(bucket: BucketStore, vbucket: int, number: int) -> None:
+    """Make a replica the active copy. Writes that it has not received are lost, also on the old active copy."""
     owners = _owners(bucket, vbucket)
     replicas = [owner for owner in owners[1:] if owner != NOBODY and bucket.nodes[owner].alive]
     if number not in replicas:
@@ -66,87 +73,90 @@ def promote(bucket: Bucket, vbucket: int, number: int) -> None:
     bucket.new_map()
 
 
-def move(bucket: Bucket, vbucket: int, number: int) -> None:
-    """The active copy goes to another node, with all it has."""
+def move(bucket: BucketStore, vbucket: int, number: int) -> None:
+    """Move the active copy to another node, with all of its items."""
     _owners(bucket, vbucket)
-    present(bucket, number)
+    live_node(bucket, number)
     if bucket.owners[vbucket][0] == number:
-        raise LocalProtocolError(f"vbucket {vbucket}: node {number} has the active copy already")
+        raise LocalProtocolError(f"vbucket {vbucket}: expected another node than its owner, found {number}")
     _take_over(bucket, vbucket, number)
     bucket.new_map()
 
 
-def rebalance_in(bucket: Bucket) -> Node:
-    """Another node, with its share of the vbuckets."""
-    node = Node(len(bucket.nodes))
-    there = _healthy(bucket)
+def rebalance_in(bucket: BucketStore) -> ServerNode:
+    """Add a node and move its share of the vbuckets to it."""
+    node = ServerNode(len(bucket.nodes))
+    healthy = _healthy_nodes(bucket)
     bucket.nodes.append(node)
-    _spread(bucket, [*there, node.number])
+    _rebalance(bucket, [*healthy, node.number])
     bucket.new_map()
     return node
 
 
-def rebalance_out(bucket: Bucket, number: int) -> None:
-    """A node hands everything over, and leaves."""
-    node = present(bucket, number)
-    there = [other for other in _healthy(bucket) if other != number]
-    if not there:
+def rebalance_out(bucket: BucketStore, number: int) -> None:
+    """Move all vbuckets of a node to the others, and remove it."""
+    node = live_node(bucket, number)
+    others = [other for other in _healthy_nodes(bucket) if other != number]
+    if not others:
         raise LocalProtocolError(f"node {number}: the last node cannot leave")
-    _spread(bucket, there)
+    _rebalance(bucket, others)
     node.alive = False
-    _abandon(node)
+    _end_streams(node)
     node.vbuckets.clear()
     bucket.new_map()
 
 
-# What the steps are made of.
+# Steps of these changes.
 
 
-def _inherit(bucket: Bucket, vbucket: int, node: Node, lost: int | None) -> None:
-    """The first replica becomes the active copy. `lost` is None where it is to stay as it is."""
+def _promote_replica(bucket: BucketStore, vbucket: int, node: ServerNode, lost: int | None) -> None:
+    """Activate the first live replica of a vbucket of a failed node.
+
+    With `lost`, the new active copy has everything but this number of last writes; with None, what the replica has.
+    """
     owners, old = bucket.owners[vbucket], node.vbuckets[vbucket]
-    heirs = [owner for owner in owners[1:] if owner != NOBODY and bucket.nodes[owner].alive]
-    if not heirs:
-        old.take_back(lost or 0)
+    replicas = [owner for owner in owners[1:] if owner != NOBODY and bucket.nodes[owner].alive]
+    if not replicas:
+        old.undo_writes(lost or 0)
         owners[:] = [NOBODY] * len(owners)
         return
-    _swap(owners, heirs[0])
+    _swap(owners, replicas[0])
     owners[owners.index(node.number)] = NOBODY
     if lost is None:
-        old = bucket.nodes[heirs[0]].vbuckets[vbucket]
+        old = bucket.nodes[replicas[0]].vbuckets[vbucket]
     else:
-        old.take_back(lost)
+        old.undo_writes(lost)
     _activate(bucket, vbucket, old)
 
 
-def _activate(bucket: Bucket, vbucket: int, origin: Vbucket) -> None:
-    """What `origin` has becomes the active copy of the owner, and its replicas follow."""
+def _activate(bucket: BucketStore, vbucket: int, origin: VbucketStore) -> None:
+    """Give the owner an active copy with the items of `origin` and a new history, and copy it to the replicas."""
     active = origin.copy(VbucketState.ACTIVE)
-    active.log = active.log.begin(bucket.new_branch(), active.high_seqno)
+    active.log = active.log.begin(bucket.new_vbuuid(), active.high_seqno)
     owner, *replicas = bucket.owners[vbucket]
     bucket.install(vbucket, owner, active)
     for replica in replicas:
         if replica != NOBODY and bucket.nodes[replica].alive:
-            _replicate(bucket, vbucket, replica)
+            _copy_to_replica(bucket, vbucket, replica)
 
 
-def _replicate(bucket: Bucket, vbucket: int, number: int) -> None:
+def _copy_to_replica(bucket: BucketStore, vbucket: int, number: int) -> None:
     owner = bucket.nodes[bucket.owners[vbucket][0]]
     bucket.install(vbucket, number, owner.vbuckets[vbucket].copy(VbucketState.REPLICA))
 
 
-def _rejoin(bucket: Bucket, vbucket: int, number: int) -> None:
-    """A node that is back has a replica again if there is one to have."""
+def _rejoin(bucket: BucketStore, vbucket: int, number: int) -> None:
+    """Give a recovered node a replica of a vbucket if one is missing."""
     owners = bucket.owners[vbucket]
     if number not in owners and NOBODY in owners:
         owners[owners.index(NOBODY)] = number
     if number in owners:
-        _replicate(bucket, vbucket, number)
+        _copy_to_replica(bucket, vbucket, number)
     else:
         bucket.install(vbucket, number, None)
 
 
-def _take_over(bucket: Bucket, vbucket: int, number: int) -> None:
+def _take_over(bucket: BucketStore, vbucket: int, number: int) -> None:
     owners, old = bucket.owners[vbucket], bucket.active(vbucket)
     source = owners[0]
     if number in owners:
@@ -157,18 +167,18 @@ def _take_over(bucket: Bucket, vbucket: int, number: int) -> None:
     _activate(bucket, vbucket, old)
 
 
-def _spread(bucket: Bucket, there: list[int]) -> None:
-    """Let every one of these nodes have its share, and nobody else anything; what can stay stays."""
-    most = -(-len(bucket.owners) // len(there))
-    held = Counter(dict.fromkeys(there, 0))
-    homeless = []
+def _rebalance(bucket: BucketStore, nodes: list[int]) -> None:
+    """Distribute the vbuckets evenly over these nodes and move as few as possible."""
+    most = -(-len(bucket.owners) // len(nodes))
+    held = Counter(dict.fromkeys(nodes, 0))
+    to_move = []
     for vbucket, (owner, *_) in enumerate(bucket.owners):
-        if owner in there and held[owner] < most:
+        if owner in nodes and held[owner] < most:
             held[owner] += 1
         else:
-            homeless.append(vbucket)
-    for vbucket in homeless:
-        number = min(there, key=lambda node: held[node])
+            to_move.append(vbucket)
+    for vbucket in to_move:
+        number = min(nodes, key=lambda node: held[node])
         held[number] += 1
         if bucket.owners[vbucket][0] == NOBODY:
             bucket.owners[vbucket][0] = number
@@ -176,40 +186,42 @@ def _spread(bucket: Bucket, there: list[int]) -> None:
         else:
             _take_over(bucket, vbucket, number)
     for vbucket in range(len(bucket.owners)):
-        _place_replicas(bucket, vbucket, there)
+        _place_replicas(bucket, vbucket, nodes)
 
 
-def _place_replicas(bucket: Bucket, vbucket: int, there: list[int]) -> None:
+def _place_replicas(bucket: BucketStore, vbucket: int, nodes: list[int]) -> None:
+    """Put the replicas of a vbucket on the nodes that follow its owner."""
     owner, *before = bucket.owners[vbucket]
-    place = there.index(owner)
-    wanted = (there[place + 1 :] + there[:place])[: bucket.replicas]
-    bucket.owners[vbucket] = [owner, *wanted, *[NOBODY] * (bucket.replicas - len(wanted))]
+    index = nodes.index(owner)
+    replicas = (nodes[index + 1 :] + nodes[:index])[: bucket.replicas]
+    bucket.owners[vbucket] = [owner, *replicas, *[NOBODY] * (bucket.replicas - len(replicas))]
     for number in before:
-        if number != NOBODY and number not in wanted:
+        if number != NOBODY and number not in replicas:
             bucket.install(vbucket, number, None)
-    for number in wanted:
+    for number in replicas:
         if number not in before:
-            _replicate(bucket, vbucket, number)
+            _copy_to_replica(bucket, vbucket, number)
 
 
-def _abandon(node: Node) -> None:
-    """Its streams end; what it holds stays on its disk."""
+def _end_streams(node: ServerNode) -> None:
+    """Let the streams of a node end. Its items stay, as on the disk of a server that is down."""
     for vbucket in node.vbuckets.values():
         vbucket.state = VbucketState.DEAD
 
 
 def _swap(owners: list[int], number: int) -> None:
-    """The first owner and another change places."""
-    place = owners.index(number)
-    owners[0], owners[place] = owners[place], owners[0]
+    """Exchange the first owner and another one."""
+    index = owners.index(number)
+    owners[0], owners[index] = owners[index], owners[0]
 
 
-def _last_writes(bucket: Bucket, node: Node, count: int) -> Counter[int]:
-    """How many of the last writes of a node are those of each vbucket."""
+def _last_writes(bucket: BucketStore, node: ServerNode, count: int) -> Counter[int]:
+    """Return for each vbucket how many of the last `count` writes of a node are its own."""
     if count < 0:
         raise LocalProtocolError(f"lose: expected at least 0 writes, found {count}")
     copies = [copy for number, copy in node.vbuckets.items() if _belongs(bucket, node, number)]
-    # What a vbucket forgot how to take back was written before this.
+    # The CAS orders writes across vbuckets. Before the latest start of a journal, some writes can no longer be undone,
+    # so that "the last n writes of the node" would have gaps.
     since = max((_journal_start(copy) for copy in copies), default=0)
     writes = sorted((item.cas, copy.number) for copy in copies for item in copy.last_writes if item.cas >= since)
     if count > len(writes):
@@ -217,45 +229,46 @@ def _last_writes(bucket: Bucket, node: Node, count: int) -> Counter[int]:
     return Counter(number for _, number in writes[len(writes) - count :])
 
 
-def _journal_start(copy: Vbucket) -> int:
-    """The version from which on every write can be taken back."""
+def _journal_start(copy: VbucketStore) -> int:
+    """Return the CAS from which on all writes of a copy can be undone."""
     if not copy.last_writes:
         return copy.last_cas + 1
     first = copy.last_writes[0]
     return first.cas if first.seqno > 1 else 0
 
 
-def _belongs(bucket: Bucket, node: Node, vbucket: int) -> bool:
-    """Whether the active copy is that of the node, or would be if the node came back."""
+def _belongs(bucket: BucketStore, node: ServerNode, vbucket: int) -> bool:
+    """Return whether a node has the active copy of a vbucket, or would have it after a recovery."""
     owner = bucket.owners[vbucket][0]
     return vbucket in node.vbuckets and owner in (node.number, NOBODY)
 
 
-# What callers say.
+# Checks of arguments.
 
 
-def _node(bucket: Bucket, number: int) -> Node:
+def _node(bucket: BucketStore, number: int) -> ServerNode:
     if not 0 <= number < len(bucket.nodes):
         raise LocalProtocolError(f"node: expected 0 to {len(bucket.nodes) - 1}, found {number!r}")
     return bucket.nodes[number]
 
 
-def present(bucket: Bucket, number: int) -> Node:
+def live_node(bucket: BucketStore, number: int) -> ServerNode:
+    """Return a node; raise LocalProtocolError if there is none of this number or it is down."""
     node = _node(bucket, number)
     if not node.alive:
-        raise LocalProtocolError(f"node {number}: it is not there")
+        raise LocalProtocolError(f"node {number}: expected a node that is up, found it down")
     return node
 
 
-def _owners(bucket: Bucket, vbucket: int) -> list[int]:
+def _owners(bucket: BucketStore, vbucket: int) -> list[int]:
     if not 0 <= vbucket < len(bucket.owners):
         raise LocalProtocolError(f"vbucket: expected 0 to {len(bucket.owners) - 1}, found {vbucket!r}")
     bucket.active(vbucket)
     return bucket.owners[vbucket]
 
 
-def _healthy(bucket: Bucket) -> list[int]:
-    """The nodes that are there, if no other has vbuckets still."""
+def _healthy_nodes(bucket: BucketStore) -> list[int]:
+    """Return the nodes that are up; raise LocalProtocolError if one that is down still owns vbuckets."""
     for node in bucket.nodes:
         if not node.alive and any(node.number in owners for owners in bucket.owners):
             raise LocalProtocolError(f"node {node.number}: it is down; recover it or fail it over before a rebalance")

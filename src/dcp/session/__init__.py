@@ -1,1 +1,1 @@
-"""One conversation with one node: bytes and commands in, bytes and events out. No I/O, and the clock is an argument."""
+"""One connection to one node, without I/O: bytes and commands in, bytes, batches and events out; time is passed in."""

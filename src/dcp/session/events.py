@@ -1,4 +1,4 @@
-"""What a session tells its owner."""
+"""Events of a session, in the order in which they happened on the connection."""
 
 from __future__ import annotations
 
@@ -6,70 +6,82 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcp.session.handshake import Agreement
-from dcp.session.stream import Stream
+from dcp.session.stream import ConsumerStream
 from dcp.wire.frame import Frame
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """Streams can be asked for."""
+class SessionReady:
+    """End of the handshake: streams can be opened, commands can be sent."""
 
     agreement: Agreement
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """A stream will come."""
+class StreamAccepted:
+    """Accepted stream request: rows will follow."""
 
-    stream: Stream
+    stream: ConsumerStream
 
 
 @dataclass(frozen=True, slots=True)
-class RolledBack:
-    """The producer does not have what a position is built on: the consumer has to go back to `seqno`."""
+class StreamRolledBack:
+    """Stream request answered with ROLLBACK: the consumer has to go back to `seqno` and ask again."""
 
-    stream: Stream
+    stream: ConsumerStream
     seqno: int
 
 
 @dataclass(frozen=True, slots=True)
-class Purged:
-    """The node forgot deletions up to `seqno`, some of them perhaps behind `start`, where the stream began."""
+class DeletionsPurged:
+    """Purge of deletions up to `seqno` on the node, above `start`, where the stream resumed: some may be missed."""
 
-    stream: Stream
+    stream: ConsumerStream
     start: int
     seqno: int
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A stream will not come. `body` is what the producer says of it: words, or a cluster map."""
+class StreamRefused:
+    """Stream request answered with any other error.
 
-    stream: Stream
+    body: decoded body of the answer, such as a cluster map for NOT_MY_VBUCKET; bytes if it could not be decoded.
+    """
+
+    stream: ConsumerStream
     status: int
     body: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A stream is over."""
+class StreamEnded:
+    """End of a stream, with the reason of the node."""
 
-    stream: Stream
+    stream: ConsumerStream
     reason: int
 
 
 @dataclass(frozen=True, slots=True)
 class MapChanged:
-    """A newer cluster map; None where only its number was told."""
+    """Newer cluster map, parsed from JSON; None if the node sent only its revision, or only a hint."""
 
     config: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The answer to a command."""
+class CommandAnswered:
+    """Answer to `Session.send_command`, under the opaque that it returned."""
 
     frame: Frame
 
 
-Event = Ready | Accepted | RolledBack | Purged | Refused | Ended | MapChanged | Answered
+Event = (
+    SessionReady
+    | StreamAccepted
+    | StreamRolledBack
+    | DeletionsPurged
+    | StreamRefused
+    | StreamEnded
+    | MapChanged
+    | CommandAnswered
+)

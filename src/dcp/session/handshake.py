@@ -1,4 +1,7 @@
-"""From a fresh connection to one that streams can be asked for on, in an order that every server since 3.0 accepts."""
+"""Handshake of a connection: HELLO, authentication, bucket, map, open and controls.
+
+The order is one that every server since 3.0 accepts.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +18,42 @@ from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import FEATURES, Feature, Status
 
-# What each of them says or asks, and what came back.
+# Yields requests, takes their answers, returns what was agreed on.
 Dialogue = Generator[Frame, Frame, "Agreement"]
 
-# Of those that a client may ask for, the newest first: an older server is asked again without them.
+# Flags of OPEN that older servers refuse, newest first: OPEN is repeated without them, one by one.
 _NEWEST_FLAGS = (OpenFlag.INCLUDE_DELETE_TIMES, OpenFlag.NO_VALUE, OpenFlag.INCLUDE_XATTRS)
-# How often servers send noops that cannot be told how often (kv_engine 3.0, setting dcp_noop_interval).
+# Seconds between noops of servers that cannot be told (kv_engine 3.0, setting dcp_noop_interval).
 _FIXED_INTERVAL = 180.0
 _LONGEST_CONTEXT = 200
+# Statuses of a control that the server does not know.
 _UNKNOWN = frozenset({Status.EINVAL, Status.NOT_SUPPORTED, Status.UNKNOWN_COMMAND})
-# How nodes answer to what only other generations of the protocol have.
-FOREIGN = frozenset({Status.EINVAL, Status.UNKNOWN_COMMAND})
+# Statuses with which nodes refuse messages that only another dialect has.
+WRONG_DIALECT = frozenset({Status.EINVAL, Status.UNKNOWN_COMMAND})
 CHECK_DIALECT = "check dialect: the node may speak another one"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """What a client wants of its connection. What an older server does not know is done without.
+    """Requested settings of a connection. Optional ones that an older server does not know are left out.
 
-    name: of the connection; two of one name on a node and bucket cut each other off.
-    stream: whether it opens for DCP; without, it is for commands.
-    stream_ids: several streams of a vbucket, told apart by a number that every request has to name.
-    history: every version that is kept of a document. A server that keeps none is refused.
-    window: bytes that may be under way; 0 for any number.
+    name: of the connection. Two of the same name on one node and bucket disconnect each other.
+    bucket: name of the bucket.
+    credentials: None to connect without a user.
+    mechanism: SASL mechanism; None to choose one.
+    tls: True if the connection is encrypted.
+    stream: True to open it for DCP, False for commands only.
+    collections: keys carry their collection id.
+    values: documents are sent, not only their keys.
+    xattrs: extended attributes are sent.
+    snappy: values may be compressed.
+    delete_times: deletions carry the time of the deletion.
+    window: bytes in flight before the node waits for an acknowledgement; 0 for no limit.
+    noop_interval: seconds between noops of the node.
+    out_of_order: the first snapshot may arrive in the order of the disk.
+    history: every kept version of a document. The handshake fails if the bucket keeps none.
+    backfill_order: order in which the node reads vbuckets from disk; None for the node's default.
+    stream_ids: several streams of one vbucket, told apart by an id that every request has to carry.
     """
 
     name: str
@@ -61,7 +77,16 @@ class ConnectionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What came of it."""
+    """Result of a handshake.
+
+    features: features of HELLO that both sides have.
+    controls: names of the controls that the server accepted.
+    flags: flags of OPEN that the server accepted.
+    config: cluster map, parsed from JSON; None if the server sent none.
+    window: bytes in flight before the node waits for an acknowledgement; 0 for no limit.
+    noop_interval: seconds between noops of the node; None if it sends none.
+    mechanism: SASL mechanism that was used; empty without a user.
+    """
 
     features: frozenset[Feature] = frozenset()
     controls: frozenset[str] = frozenset()
@@ -73,24 +98,28 @@ class Agreement:
 
     @property
     def collections(self) -> bool:
+        """True if keys carry their collection id."""
         return Feature.COLLECTIONS in self.features
 
 
 class Handshake:
-    """One question after the other, until something is agreed on. `question` is the one that waits for its answer.
+    """Requests of a handshake, one at a time. `request` is the one that waits for its answer.
 
-    collections: told whether keys will carry their ids, as soon as that is known.
+    on_collections: called with True or False as soon as it is known whether keys will carry collection ids.
     """
 
-    def __init__(self, wishes: ConnectionSettings, collections: Callable[[bool], None]) -> None:
+    def __init__(self, settings: ConnectionSettings, on_collections: Callable[[bool], None]) -> None:
         self._state = next(iter(SESSION))
-        self._dialogue = self._converse(wishes, collections)
+        self._dialogue = self._converse(settings, on_collections)
         self._ask(next(self._dialogue))
 
     def answer(self, frame: Frame) -> Agreement | None:
-        """What came of it; None if there is another question first."""
-        if (frame.name, frame.opaque) != (self.question.name, self.question.opaque):
-            raise RemoteProtocolError(f"expected the answer to {self.question.name}, found one to {frame.name}")
+        """Take the answer to `request`. Return the agreement, or None if `request` is now another one.
+
+        Raises RemoteProtocolError if the frame answers something else, and whatever error a refusal means.
+        """
+        if (frame.name, frame.opaque) != (self.request.name, self.request.opaque):
+            raise RemoteProtocolError(f"expected the answer to {self.request.name}, found one to {frame.name}")
         try:
             self._ask(self._dialogue.send(frame))
         except StopIteration as done:
@@ -99,67 +128,67 @@ class Handshake:
             return agreement
         return None
 
-    def _ask(self, question: Frame) -> None:
-        self._state = follow(SESSION, self._state, question.name, "handshake")
-        self.question = question
+    def _ask(self, request: Frame) -> None:
+        self._state = follow(SESSION, self._state, request.name, "handshake")
+        self.request = request
 
-    def _converse(self, wishes: ConnectionSettings, collections: Callable[[bool], None]) -> Dialogue:
-        features = yield from greet(wishes)
-        collections(Feature.COLLECTIONS in features)
-        return (yield from agree(wishes, features))
+    def _converse(self, settings: ConnectionSettings, on_collections: Callable[[bool], None]) -> Dialogue:
+        features = yield from _hello(settings)
+        on_collections(Feature.COLLECTIONS in features)
+        return (yield from _after_hello(settings, features))
 
 
-def greet(wishes: ConnectionSettings) -> Generator[Frame, Frame, frozenset[Feature]]:
-    """Say hello; what the server can do of what is wanted."""
+def _hello(settings: ConnectionSettings) -> Generator[Frame, Frame, frozenset[Feature]]:
+    """Send HELLO. Return the requested features that the server has; none where it has no HELLO."""
     wanted = [Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON, Feature.XATTR, Feature.DUPLEX]
-    # Nobody reads on a connection for commands what was not asked for.
-    wanted += [Feature.CLUSTERMAP_CHANGE_NOTIFICATION] if wishes.stream else []
+    # A connection for commands reads only when it waits for an answer, so it must not be sent notifications.
+    wanted += [Feature.CLUSTERMAP_CHANGE_NOTIFICATION] if settings.stream else []
     wanted += [Feature.ALT_REQUEST_SUPPORT]
-    wanted += [Feature.SNAPPY] if wishes.snappy else []
-    wanted += [Feature.COLLECTIONS] if wishes.collections else []
-    answer = yield Frame("hello", Magic.REQUEST, key=wishes.name.encode()[:250], value=FEATURES.encode(wanted))
+    wanted += [Feature.SNAPPY] if settings.snappy else []
+    wanted += [Feature.COLLECTIONS] if settings.collections else []
+    answer = yield Frame("hello", Magic.REQUEST, key=settings.name.encode()[:250], value=FEATURES.encode(wanted))
     if answer.status:
         return frozenset()
     return frozenset(wanted).intersection(FEATURES.decode(answer.value, {}))
 
 
-def agree(wishes: ConnectionSettings, features: frozenset[Feature]) -> Dialogue:
-    """Prove who we are, select the bucket, fetch its map, open, and set what is wanted."""
+def _after_hello(settings: ConnectionSettings, features: frozenset[Feature]) -> Dialogue:
     mechanism = ""
-    if wishes.credentials is not None:
-        mechanism = yield from _authenticate(wishes, wishes.credentials)
+    if settings.credentials is not None:
+        mechanism = yield from _authenticate(settings, settings.credentials)
     if Feature.SELECT_BUCKET in features or not features:
-        yield from _select(wishes, required=bool(features))
+        yield from _select(settings, required=bool(features))
     config = yield from _config()
-    if not wishes.stream:
+    if not settings.stream:
         return Agreement(features, config=config, mechanism=mechanism)
-    flags = yield from _open(wishes)
-    controls = yield from _controls(wishes, features, flags)
-    interval = float(wishes.noop_interval) if "set_noop_interval" in controls else _FIXED_INTERVAL
-    window = wishes.window if "connection_buffer_size" in controls else 0
+    flags = yield from _open(settings)
+    controls = yield from _controls(settings, features, flags)
+    interval = float(settings.noop_interval) if "set_noop_interval" in controls else _FIXED_INTERVAL
+    window = settings.window if "connection_buffer_size" in controls else 0
     return Agreement(
         features, controls, flags, config, window, interval if "enable_noop" in controls else None, mechanism
     )
 
 
-def _authenticate(wishes: ConnectionSettings, credentials: sasl.Credentials) -> Generator[Frame, Frame, str]:
+def _authenticate(settings: ConnectionSettings, credentials: sasl.Credentials) -> Generator[Frame, Frame, str]:
+    """Return the mechanism, once the server accepted the credentials."""
     answer = yield Frame("sasl_list_mechs", Magic.REQUEST)
     offered = "" if answer.status else answer.value.decode(errors="replace")
-    mechanism = sasl.choose(offered.split(), wishes.mechanism, tls=wishes.tls)
+    mechanism = sasl.choose(offered.split(), settings.mechanism, tls=settings.tls)
     steps = sasl.exchange(mechanism, credentials)
-    said, name = next(steps), "sasl_auth"
+    message, name = next(steps), "sasl_auth"
     while True:
-        answer = yield Frame(name, Magic.REQUEST, key=mechanism.encode(), value=said)
+        answer = yield Frame(name, Magic.REQUEST, key=mechanism.encode(), value=message)
         if answer.status not in (Status.SUCCESS, Status.AUTH_CONTINUE):
             break
         try:
-            said, name = steps.send((answer.status == Status.SUCCESS, answer.value)), "sasl_step"
+            message, name = steps.send((answer.status == Status.SUCCESS, answer.value)), "sasl_step"
         except StopIteration:
             return mechanism
     if answer.status in (Status.AUTH_ERROR, Status.KEY_ENOENT):
         raise AuthenticationError(
             f"{mechanism}: the server refuses user {credentials.username!r}: wrong name or password; check both, and "
-            "write what is no letter or digit in them as %XX",
+            "percent-encode special characters in the URL",
             answer.status,
         )
     raise AuthenticationError(
@@ -169,21 +198,21 @@ def _authenticate(wishes: ConnectionSettings, credentials: sasl.Credentials) -> 
     )
 
 
-def _select(wishes: ConnectionSettings, *, required: bool) -> Generator[Frame, Frame, None]:
-    """Without features there may be no such command: then a user has the bucket of the same name."""
-    answer = yield Frame("select_bucket", Magic.REQUEST, key=wishes.bucket.encode())
-    whose = f"bucket {wishes.bucket!r}"
+def _select(settings: ConnectionSettings, *, required: bool) -> Generator[Frame, Frame, None]:
+    """Select the bucket. Servers without HELLO may not know the command: there, a user has the bucket of its name."""
+    answer = yield Frame("select_bucket", Magic.REQUEST, key=settings.bucket.encode())
+    subject = f"bucket {settings.bucket!r}"
     if answer.status == Status.KEY_ENOENT:
-        raise ServerError(f"{whose}: there is none of this name here; check the path of the url", answer.status)
-    if answer.status == Status.EACCESS and wishes.credentials is None:
-        raise AuthenticationError(f"{whose}: the url has no user; write couchbase://user:password@host/bucket")
+        raise ServerError(f"{subject}: bucket not found; check the path of the URL", answer.status)
+    if answer.status == Status.EACCESS and settings.credentials is None:
+        raise AuthenticationError(f"{subject}: the URL has no user; write couchbase://user:password@host/bucket")
     if answer.status == Status.EACCESS and required:
         raise ServerError(
-            f"{whose}: there is none, or the user may not use it; grant a role on it, such as data_dcp_reader",
+            f"{subject}: bucket not found, or the user may not use it; grant a role on it, such as data_dcp_reader",
             answer.status,
         )
     if required:
-        _check(answer, whose)
+        _check(answer, subject)
 
 
 def _config() -> Generator[Frame, Frame, Any]:
@@ -191,11 +220,12 @@ def _config() -> Generator[Frame, Frame, Any]:
     return None if answer.status else JSON.decode(answer.value, {})
 
 
-def _open(wishes: ConnectionSettings) -> Generator[Frame, Frame, OpenFlag]:
-    flags = _flags(wishes)
+def _open(settings: ConnectionSettings) -> Generator[Frame, Frame, OpenFlag]:
+    """Open the connection for DCP. Return the flags that the server accepted."""
+    flags = _flags(settings)
     newest = iter(_NEWEST_FLAGS)
     while True:
-        answer = yield Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=wishes.name.encode())
+        answer = yield Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=settings.name.encode())
         refused = next((flag for flag in newest if flag in flags), None)
         if answer.status != Status.EINVAL or refused is None:
             break
@@ -203,70 +233,74 @@ def _open(wishes: ConnectionSettings) -> Generator[Frame, Frame, OpenFlag]:
     if answer.status == Status.EACCESS:
         raise ServerError("the user may not read changes; grant the role data_dcp_reader on the bucket", answer.status)
     if answer.status == Status.NOT_SUPPORTED:
-        raise ServerError(f"bucket {wishes.bucket!r} has no changes to stream: its type is without DCP", answer.status)
-    if answer.status in FOREIGN:
-        raise ServerError(f"open of {wishes.name!r}: refused; {CHECK_DIALECT}", answer.status, _context(answer))
-    _check(answer, f"open of {wishes.name!r}")
+        raise ServerError(f"bucket {settings.bucket!r}: buckets of its type do not support DCP", answer.status)
+    if answer.status in WRONG_DIALECT:
+        raise ServerError(f"open of {settings.name!r}: refused; {CHECK_DIALECT}", answer.status, _context(answer))
+    _check(answer, f"open of {settings.name!r}")
     return flags
 
 
-def _flags(wishes: ConnectionSettings) -> OpenFlag:
+def _flags(settings: ConnectionSettings) -> OpenFlag:
     flags = OpenFlag.PRODUCER
-    flags |= OpenFlag.INCLUDE_XATTRS if wishes.xattrs else OpenFlag(0)
-    flags |= OpenFlag.INCLUDE_DELETE_TIMES if wishes.delete_times else OpenFlag(0)
-    return flags | (OpenFlag(0) if wishes.values else OpenFlag.NO_VALUE)
+    flags |= OpenFlag.INCLUDE_XATTRS if settings.xattrs else OpenFlag(0)
+    flags |= OpenFlag.INCLUDE_DELETE_TIMES if settings.delete_times else OpenFlag(0)
+    return flags | (OpenFlag(0) if settings.values else OpenFlag.NO_VALUE)
 
 
 def _controls(
-    wishes: ConnectionSettings, features: frozenset[Feature], flags: OpenFlag
+    settings: ConnectionSettings, features: frozenset[Feature], flags: OpenFlag
 ) -> Generator[Frame, Frame, frozenset[str]]:
-    """The names of those that the server took."""
-    taken = []
-    for name, value in _settings(wishes, features, flags):
+    """Send the controls. Return the names of those that the server accepted."""
+    accepted = []
+    for name, value in _control_values(settings, features, flags):
         answer = yield Frame("control", Magic.REQUEST, key=name.encode(), value=value.encode())
         if not answer.status:
-            taken.append(name)
+            accepted.append(name)
         elif answer.status not in _UNKNOWN:
             _check(answer, f"control {name}")
         elif name == "enable_noop" and (Feature.COLLECTIONS in features or OpenFlag.INCLUDE_XATTRS in flags):
-            raise ServerError("control enable_noop: refused, but no stream has collections or xattrs without it")
+            raise ServerError(
+                "control enable_noop: refused, but servers do not stream collections or xattrs without it"
+            )
         elif name == "enable_stream_id":
-            raise ServerError("control enable_stream_id: the server has one stream a vbucket only; it takes 6.5")
+            raise ServerError("control enable_stream_id: refused; several streams per vbucket need server 6.5 or newer")
         elif name == "change_streams":
-            raise ServerError("history: the bucket keeps none; it takes servers of 7.2 or newer, and Magma")
-    return frozenset(taken)
+            raise ServerError("history: the bucket keeps none; that needs server 7.2 or newer, and Magma storage")
+    return frozenset(accepted)
 
 
-def _settings(wishes: ConnectionSettings, features: frozenset[Feature], flags: OpenFlag) -> Iterator[tuple[str, str]]:
+def _control_values(
+    settings: ConnectionSettings, features: frozenset[Feature], flags: OpenFlag
+) -> Iterator[tuple[str, str]]:
     yield "enable_noop", "true"
-    yield "set_noop_interval", str(wishes.noop_interval)
-    if wishes.window:
-        yield "connection_buffer_size", str(wishes.window)
+    yield "set_noop_interval", str(settings.noop_interval)
+    if settings.window:
+        yield "connection_buffer_size", str(settings.window)
     yield "send_stream_end_on_client_close_stream", "true"
     if OpenFlag.INCLUDE_DELETE_TIMES in flags:
         yield "enable_expiry_opcode", "true"
     if Feature.COLLECTIONS in features:
         yield "max_marker_version", "2.2"
-    if wishes.out_of_order:
+    if settings.out_of_order:
         yield "enable_out_of_order_snapshots", "true_with_seqno_advanced"
-    if wishes.history:
+    if settings.history:
         yield "change_streams", "true"
-    if wishes.backfill_order:
-        yield "backfill_order", wishes.backfill_order
-    if wishes.stream_ids:
+    if settings.backfill_order:
+        yield "backfill_order", settings.backfill_order
+    if settings.stream_ids:
         yield "enable_stream_id", "true"
 
 
-def _check(answer: Frame, what: str) -> None:
+def _check(answer: Frame, subject: str) -> None:
     if answer.status:
-        raise ServerError(f"{what}: refused", answer.status, _context(answer))
+        raise ServerError(f"{subject}: refused", answer.status, _context(answer))
 
 
 def _context(answer: Frame) -> str:
-    """What the server says of it."""
+    """Return the server's explanation of a refusal, cut to a sane length; empty if there is none."""
     try:
-        said = answer.body()
+        body = answer.body()
     except RemoteProtocolError:
         return ""
-    error = said.get("error") if isinstance(said, dict) else None
+    error = body.get("error") if isinstance(body, dict) else None
     return str(error.get("context", ""))[:_LONGEST_CONTEXT] if isinstance(error, dict) else ""

@@ -1,67 +1,79 @@
-"""How a client says who it is."""
+"""SASL authentication of a client: choice of the mechanism, and its messages."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
-from dcp.errors import AuthenticationError, LocalProtocolError
-from dcp.session.scram import Refused, Scram
+from dcp.errors import AuthenticationError, UsageError
+from dcp.session.scram import Scram, ScramFailure
 from dcp.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 
-# Sent is what goes out; what comes back is whether that was all, and the server's words.
+# Yields messages to send. Takes (True if the server reported success, its message).
 Exchange = Generator[bytes, tuple[bool, bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A name and a password, which no text shows."""
+    """User name and password. The password is never part of a repr."""
 
     username: str
     password: str = field(repr=False)
 
 
 def choose(offered: Sequence[str], wanted: str | None, *, tls: bool) -> str:
-    """The mechanism to use. Without TLS a password goes over the wire only if that is asked for by name."""
+    """Return the mechanism to use.
+
+    offered: mechanisms of the server.
+    wanted: mechanism that the caller insists on; None to choose.
+    tls: True if the connection is encrypted. PLAIN is chosen then, as it is the fastest; without TLS, it would show
+        the password to the network, so it is used only if `wanted` names it.
+
+    Raises UsageError for an unknown mechanism, AuthenticationError if the server offers none that can be used.
+    """
     if wanted is not None:
         if wanted not in MECHANISMS:
-            raise LocalProtocolError(f"sasl_mech_force: expected one of {', '.join(MECHANISMS)}, found {wanted!r}")
+            raise UsageError(f"sasl_mech_force: expected one of {', '.join(MECHANISMS)}, found {wanted!r}")
         if wanted in offered:
             return wanted
-        has = ", ".join(offered) or "none"
-        raise AuthenticationError(f"sasl_mech_force: the server does not offer {wanted}; it has {has}")
+        names = ", ".join(offered) or "none"
+        raise AuthenticationError(f"sasl_mech_force: the server does not offer {wanted}; it offers {names}")
     possible = [name for name in MECHANISMS if name in offered and (tls or name != PLAIN)]
     if tls and PLAIN in possible:
         return PLAIN
     if possible:
         return possible[0]
     raise AuthenticationError(
-        f"no common way to authenticate: the server offers {', '.join(offered) or 'none'}; "
-        f"without TLS it has to be one of {', '.join(SCRAM)}, unless sasl_mech_force={PLAIN} says otherwise"
+        f"no common SASL mechanism: the server offers {', '.join(offered) or 'none'}; "
+        f"without TLS it has to be one of {', '.join(SCRAM)}, unless sasl_mech_force={PLAIN} allows PLAIN"
     )
 
 
 def exchange(mechanism: str, credentials: Credentials) -> Exchange:
-    """The messages of a mechanism. Ends when the server is convinced, and has proved itself where it can."""
+    """Return the messages of one authentication.
+
+    The generator ends when the server accepted the credentials and, with SCRAM, proved that it knows the password.
+    Raises AuthenticationError if the server fails to, UsageError if the mechanism cannot express the credentials.
+    """
     if mechanism == PLAIN:
         return _plain(credentials)
     return _scram(mechanism, credentials)
 
 
 def _plain(credentials: Credentials) -> Exchange:
-    said = "\0".join(("", credentials.username, credentials.password))
-    if said.count("\0") > 2 or any("\ud800" <= letter <= "\udfff" for letter in said):
-        raise _unspeakable(PLAIN)
-    done, _ = yield said.encode()
+    message = "\0".join(("", credentials.username, credentials.password))
+    if message.count("\0") > 2 or any("\ud800" <= letter <= "\udfff" for letter in message):
+        raise _inexpressible(PLAIN)
+    done, _ = yield message.encode()
     if not done:
-        raise AuthenticationError("the server asks for more than PLAIN has to say")
+        raise AuthenticationError("PLAIN: expected the server's verdict, found a request for another step")
 
 
 def _scram(mechanism: str, credentials: Credentials) -> Exchange:
     try:
         scram = Scram(SCRAM[mechanism], credentials.username, credentials.password)
     except ValueError:
-        raise _unspeakable(mechanism) from None
+        raise _inexpressible(mechanism) from None
     try:
         done, challenge = yield scram.first()
         if not done:
@@ -69,12 +81,13 @@ def _scram(mechanism: str, credentials: Credentials) -> Exchange:
             if done:
                 scram.verify(verdict)
                 return
-    except Refused:
+    except ScramFailure:
         raise AuthenticationError(
             f"{mechanism}: the server did not prove that it knows the password: it may not be the one you mean"
         ) from None
-    raise AuthenticationError(f"the server broke off {mechanism} before it had proved itself")
+    # Success before the server's proof is no success: anyone could send it.
+    raise AuthenticationError(f"{mechanism}: the server broke off before it had proved that it knows the password")
 
 
-def _unspeakable(mechanism: str) -> LocalProtocolError:
-    return LocalProtocolError(f"user name or password: expected characters that {mechanism} can say")
+def _inexpressible(mechanism: str) -> UsageError:
+    return UsageError(f"user name or password: expected characters that {mechanism} can express")

@@ -1,7 +1,7 @@
-"""SCRAM (RFC 5802, RFC 7677) from the client's side, for any number of iterations that servers use.
+"""SCRAM (RFC 5802, RFC 7677), client side, for any number of iterations that servers use.
 
-Couchbase up to 7.2 hashes passwords 4000 times unless told otherwise, which libraries refuse as too few; a client has
-no choice, and tells the peer nothing that helps to guess the password but the proof itself.
+Couchbase up to 7.2 hashes passwords 4000 times unless configured otherwise. Libraries refuse that as too few, so this
+client has its own: it has no choice, and sends nothing that helps to guess the password but the proof itself.
 """
 
 from __future__ import annotations
@@ -15,17 +15,24 @@ from collections.abc import Mapping
 from scramp import ScramException
 from scramp.core import saslprep  # Newer releases alone have it in scramp.utils, and none for Python 3.10.
 
-# A second or so of work: a peer that asks for more wants to keep us busy.
+# About a second of hashing. A peer that asks for more wants to keep the client busy.
 MOST_ITERATIONS = 1_000_000
+# GS2 header without channel binding.
 _HEADER = "n,,"
 
 
-class Refused(Exception):
-    """The server's words are not those of one who knows the password."""
+class ScramFailure(Exception):
+    """Server message that is malformed, or not that of a server that knows the password."""
 
 
 class Scram:
-    """One authentication. `first`, then `final` of the server's first words, then `verify` its last ones."""
+    """One authentication: `first`, then `final` with the server's challenge, then `verify` with its verdict.
+
+    hash_name: name for hashlib.
+    nonce: for tests; random by default.
+
+    Raises ValueError if user name or password cannot be prepared.
+    """
 
     def __init__(self, hash_name: str, username: str, password: str, nonce: str | None = None) -> None:
         self._hash = hash_name
@@ -36,34 +43,38 @@ class Scram:
         self._signature = b""
 
     def first(self) -> bytes:
+        """Return the client's first message."""
         return (_HEADER + self._bare).encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """The proof that we know the password."""
-        said = _attributes(challenge, "r", "s", "i")
-        nonce = said["r"]
+        """Return the client's proof of the password. Raises ScramFailure if the challenge is malformed."""
+        attributes = _attributes(challenge, "r", "s", "i")
+        nonce = attributes["r"]
+        # The server has to extend the client's nonce: an old challenge cannot be replayed.
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise Refused
-        salted = hashlib.pbkdf2_hmac(self._hash, self._password, _bytes(said["s"]), _iterations(said["i"]))
-        bare = f"c={_text(_HEADER.encode())},r={nonce}"
-        all_said = b",".join((self._bare.encode(), challenge, bare.encode()))
+            raise ScramFailure
+        salt, iterations = _from_base64(attributes["s"]), _iterations(attributes["i"])
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
+        bare = f"c={_to_base64(_HEADER.encode())},r={nonce}"
+        auth_message = b",".join((self._bare.encode(), challenge, bare.encode()))
         client_key = self._hmac(salted, b"Client Key")
         stored_key = hashlib.new(self._hash, client_key).digest()
-        proof = bytes(a ^ b for a, b in zip(client_key, self._hmac(stored_key, all_said), strict=True))
-        self._signature = self._hmac(self._hmac(salted, b"Server Key"), all_said)
-        return f"{bare},p={_text(proof)}".encode()
+        proof = bytes(a ^ b for a, b in zip(client_key, self._hmac(stored_key, auth_message), strict=True))
+        self._signature = self._hmac(self._hmac(salted, b"Server Key"), auth_message)
+        return f"{bare},p={_to_base64(proof)}".encode()
 
     def verify(self, verdict: bytes) -> None:
-        """Whether the server knows the password, too."""
-        if not self._signature or not hmac.compare_digest(_bytes(_attributes(verdict, "v")["v"]), self._signature):
-            raise Refused
+        """Raise ScramFailure unless the verdict proves that the server knows the password, too."""
+        proof = _from_base64(_attributes(verdict, "v")["v"])
+        if not self._signature or not hmac.compare_digest(proof, self._signature):
+            raise ScramFailure
 
     def _hmac(self, key: bytes, message: bytes) -> bytes:
         return hmac.digest(key, message, self._hash)
 
 
 def prepared(text: str) -> str:
-    """As both sides write names and passwords (RFC 4013). ValueError if that cannot be written."""
+    """Return a name or password as both sides write it (RFC 4013). Raises ValueError if that is impossible."""
     try:
         return str(saslprep(text)) if text else ""
     except ScramException as wrong:
@@ -72,24 +83,24 @@ def prepared(text: str) -> str:
 
 def _attributes(message: bytes, *names: str) -> dict[str, str]:
     try:
-        said: Mapping[str, str] = {part[:1]: part[2:] for part in message.decode().split(",") if part[1:2] == "="}
-        return {name: said[name] for name in names}
+        found: Mapping[str, str] = {part[:1]: part[2:] for part in message.decode().split(",") if part[1:2] == "="}
+        return {name: found[name] for name in names}
     except (UnicodeDecodeError, KeyError):
-        raise Refused from None
+        raise ScramFailure from None
 
 
 def _iterations(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST_ITERATIONS):
-        raise Refused
+        raise ScramFailure
     return int(text)
 
 
-def _bytes(text: str) -> bytes:
+def _from_base64(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError:
-        raise Refused from None
+        raise ScramFailure from None
 
 
-def _text(data: bytes) -> str:
+def _to_base64(data: bytes) -> str:
     return b64encode(data).decode()

@@ -1,155 +1,181 @@
-"""The session: what a node says becomes batches and events, what its owner wants becomes bytes."""
+"""Session: what a node sends becomes batches and events, what its owner wants becomes bytes to send."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
-from dcp.errors import DcpError, LocalProtocolError, RemoteProtocolError, SnapshotError
-from dcp.progress import Progress
-from dcp.session.events import Accepted, Answered, Ended, Event, MapChanged, Purged, Ready, Refused, RolledBack
+from dcp.errors import DcpError, RemoteProtocolError, SnapshotError, UsageError
+from dcp.position import Progress, StreamPosition
+from dcp.session.events import (
+    CommandAnswered,
+    DeletionsPurged,
+    Event,
+    MapChanged,
+    SessionReady,
+    StreamAccepted,
+    StreamEnded,
+    StreamRefused,
+    StreamRolledBack,
+)
 from dcp.session.handshake import Agreement, ConnectionSettings, Handshake
-from dcp.session.manifest import Manifest
-from dcp.session.request import stream_request
 from dcp.session.states import REQUESTED
-from dcp.session.stream import Mark, Stream, histories
+from dcp.session.stream import ConsumerStream, LazyPosition, decode_failover_log
 from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
-from dcp.wire.dcp_body import StreamFilter
+from dcp.wire.dcp_body import STREAM_FILTER, StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Dialect, Kind, Magic
-from dcp.wire.memcached import Status
+from dcp.wire.memcached import Feature, Status
 
-# A peer that says nothing for so many of its own noop intervals is gone, or for so many seconds before they are known.
+# A node counts as gone after this many of its noop intervals without a byte.
 _SILENT_INTERVALS = 2
-_PATIENCE = 60.0
-# Bytes are given back when they are this part of the window.
+# Seconds without a byte before the noop interval is known.
+_HANDSHAKE_TIMEOUT = 60.0
+# Processed bytes are acknowledged when they reach this part of the window.
 _ACK_PART = 4
 _MOST_OPAQUES = 0xFFFF_FFF0
 _END_ON_CLOSE = "send_stream_end_on_client_close_stream"
+_MARKER_VERSION = "max_marker_version"
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Rows, and where each stream stands once they are processed. `counted`: the bytes to give back then."""
+    """Rows, and what holds once they are processed.
+
+    positions: by vbucket and stream id, the position of each stream that moved.
+    flow_bytes: bytes to pass to `Session.processed` then.
+    """
 
     batch: Batch
-    marks: dict[tuple[int, int | None], Mark]
-    counted: int
+    positions: dict[tuple[int, int | None], LazyPosition]
+    flow_bytes: int
 
 
 class Session:
-    """One connection to one node.
+    """One connection to one node, without I/O.
 
-    Bytes come in through `buffer` and `received`, and go out through `outgoing`. `take` hands out rows.
-    decoder: makes the decoder of what will come, once it is known whether keys carry collection ids.
+    Bytes from the node go in through `buffer` and `received`; bytes for it come out of `outgoing`, rows out of `take`.
+
+    settings: requested settings of the connection.
+    decoder: called with True if keys carry collection ids; returns the decoder for the connection. It is called again
+        if the node has no collections.
+    now: time in seconds, of any clock that only moves forward.
+
+    agreement: result of the handshake; None until it is over.
+    streams: streams that are not over, by opaque.
+    last_heard: time at which bytes arrived last.
+    stray_messages: number of messages about no open stream, and of answers to no open request. They are dropped.
+    require_snapshot_end: raise SnapshotError if the node skips the end of a snapshot, where keys carry collection
+        ids. Older servers do not report the end of a snapshot whose last rows were filtered out.
     """
 
-    def __init__(self, wishes: ConnectionSettings, decoder: Callable[[bool], Decoder], now: float) -> None:
+    def __init__(self, settings: ConnectionSettings, decoder: Callable[[bool], Decoder], now: float) -> None:
         self.agreement: Agreement | None = None
-        self.manifest = Manifest()
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, ConsumerStream] = {}
         self._keys: set[tuple[int, int | None]] = set()
         self.last_heard = now
-        # Messages of streams that are over, or that nobody asked for, and answers to nothing.
-        self.strays = 0
-        # Whether a snapshot has to reach its end, by a row or by SEQNO_ADVANCED, where keys carry collections.
-        self.wants_tails = True
-        self._wishes = wishes
+        self.stray_messages = 0
+        self.require_snapshot_end = True
+        self._settings = settings
         self._make_decoder = decoder
-        self._decoder = decoder(wishes.collections)
+        self._decoder = decoder(settings.collections)
         self._out: list[bytes] = []
+        # Answers to noops: they are sent before everything else, since the node disconnects clients that are late.
         self._urgent: list[bytes] = []
-        self._seen = 0
+        # Number of the decoder's new controls that were handled.
+        self._handled = 0
         self._opaques = 0
-        self._touched: set[Stream] = set()
-        self._leaving: dict[int, Stream] = {}
-        self._owed = 0
-        self._asked: dict[int, str] = {}
+        # Streams that moved since the last delivery.
+        self._moved: set[ConsumerStream] = set()
+        # Streams that were closed while rows of theirs were in the current batch, by opaque.
+        self._leaving: dict[int, ConsumerStream] = {}
+        # Processed bytes that were not acknowledged yet.
+        self._unacknowledged = 0
+        # Names of the commands that wait for an answer, by opaque.
+        self._commands: dict[int, str] = {}
+        # What broke the protocol. It is raised once everything before it was taken, and again from then on.
         self._failure: DcpError | None = None
-        self._handshake = Handshake(wishes, self._has_collections)
-        self._say(self._handshake.question)
-
-    @classmethod
-    def agreed(cls, agreement: Agreement, decoder: Callable[[bool], Decoder], now: float) -> Session:
-        """One whose handshake somebody else went through, on the same connection."""
-        session = cls(ConnectionSettings("", "", collections=agreement.collections), decoder, now)
-        session._out.clear()
-        session.agreement = agreement
-        return session
+        self._handshake = Handshake(settings, self._on_collections)
+        self._send(self._handshake.request)
 
     # Bytes.
 
     def buffer(self) -> memoryview:
-        """Where the next bytes from the node belong."""
+        """Return the memory where the next bytes from the node belong. Report them with `received`."""
         return self._decoder.buffer()
 
     @property
     def receiver(self) -> Decoder | None:
-        """What takes bytes besides `buffer` and `received`, if it may. `heard` says when some came, `advance` what."""
+        """Decoder that may receive from the socket itself, instead of `buffer` and `received`; None if it may not.
+
+        Call `heard` when bytes arrived, then `advance`.
+        """
         return self._decoder
 
     def heard(self, now: float) -> None:
-        """Something came."""
+        """Record that bytes arrived."""
         self.last_heard = now
 
     def received(self, count: int, now: float, max_rows: int, max_bytes: int) -> tuple[list[Event], bool]:
-        """So many bytes came. What happened, and whether the batch in work has reached a limit."""
+        """Take `count` bytes that were written to the last `buffer`. Otherwise as `advance`."""
         self._decoder.received(count)
         self.heard(now)
         return self.advance(max_rows, max_bytes)
 
     def advance(self, max_rows: int, max_bytes: int) -> tuple[list[Event], bool]:
-        """Decode what came already, up to a limit.
+        """Decode received bytes until the current batch has `max_rows` rows or `max_bytes` bytes.
 
-        What breaks the protocol is raised by the `take` after the one that delivers what came before it.
+        Returns the events, and True if the batch reached a limit: `take` it and call `advance` again.
+
+        An error is not raised here, but by the `take` after the one that delivers everything before it.
         """
         if self._failure is not None:
             return [], True
         full = self._decoder.advance(max_rows, max_bytes)
         events: list[Event] = []
-        controls = self._decoder.controls
-        while self._seen < len(controls):
-            row, frame = controls[self._seen]
+        controls = self._decoder.new_controls
+        while self._handled < len(controls):
+            row, frame, last_seqno = controls[self._handled]
             try:
-                events += self._control(frame, self._decoder.befores[self._seen])
+                events += self._control(frame, last_seqno)
             except DcpError as error:
                 self._fail(error, row)
                 return events, True
-            self._seen += 1
+            self._handled += 1
         if not self._decoder.rows and not full:
             self._forget_controls()
         return events, full
 
     def outgoing(self) -> bytes:
-        """What is to be sent. Answers that a node waits for come before everything else."""
+        """Return the bytes to send, and forget them. Answers to noops come first."""
         out = self._urgent + self._out
         self._urgent, self._out = [], []
         return b"".join(out)
 
     @property
     def dialect(self) -> Dialect:
-        """What it speaks: that of its decoder."""
+        """Dialect of the connection: that of its decoder."""
         return self._decoder._dialect
 
     @property
-    def hungry(self) -> bool:
-        """Whether its owner should read on. The node knows how much may be under way."""
+    def wants_bytes(self) -> bool:
+        """True if the owner should go on receiving. DCP limits the bytes in flight on the node's side, so always."""
         return True
 
     @property
-    def news(self) -> bool:
-        """Whether there is something to take: rows, or streams that have moved without any."""
-        return self._decoder.rows > 0 or bool(self._touched)
+    def has_updates(self) -> bool:
+        """True if `take` would return rows, or positions of streams that moved without any."""
+        return self._decoder.rows > 0 or bool(self._moved)
 
     def _forget_controls(self) -> None:
-        """Messages without rows need nobody to process them: they are done with, and take no room."""
-        if self._decoder.controls:
-            self.processed(self._decoder.hand_out().counted)
-            self._seen = 0
+        """Acknowledge controls that have no rows around them: the consumer need not wait for them, or keep them."""
+        if self._decoder.new_controls:
+            self.processed(self._decoder.hand_out().flow_bytes)
+            self._handled = 0
 
     def _fail(self, error: DcpError, row: int) -> None:
         self._failure = error
@@ -158,43 +184,48 @@ class Session:
     # Rows.
 
     def take(self) -> Delivery:
-        """The batch in work. Raises what was wrong with the bytes behind it, once all before them was taken."""
-        if self._failure is not None and not self._decoder.rows and not self._touched:
+        """Return the current batch, which may be empty, and begin the next.
+
+        Raises RemoteProtocolError or ServerError if the bytes after it broke the protocol, once everything before
+        was taken; and again at each later call.
+        """
+        if self._failure is not None and not self._decoder.rows and not self._moved:
             raise self._failure
         batch = self._decoder.hand_out()
-        self._seen = 0
+        self._handled = 0
         try:
-            for last in batch.lasts:
-                self._rows_came(*last)
+            for last in batch.last_seqnos:
+                self._rows_arrived(*last)
             for stream in self._leaving.values():
-                stream.happens("closed")
+                stream.transition("closed")
         except DcpError as error:
-            # No mark may say more than the rows that are lost with this.
-            self._touched.clear()
+            # These rows are lost with the error, so no position may cover them.
+            self._moved.clear()
             self._fail(error, 0)
             raise
         self._leaving.clear()
-        touched, self._touched = self._touched, set()
-        return Delivery(batch, {stream.key: stream.mark for stream in touched}, batch.counted)
+        moved, self._moved = self._moved, set()
+        return Delivery(batch, {stream.key: stream.lazy_position for stream in moved}, batch.flow_bytes)
 
-    def _rows_came(self, opaque: int, vbucket: int, sid: int, last: int) -> None:
+    def _rows_arrived(self, opaque: int, vbucket: int, sid: int, last_seqno: int) -> None:
         stream = self._leaving.get(opaque) or self._stream_of(opaque, vbucket, sid or None)
         if stream is None:
+            # Rows are in the batch already: unlike other strays, they cannot be dropped.
             raise RemoteProtocolError(f"vbucket {vbucket}: expected rows of open streams, found opaque {opaque}")
-        stream.rows(last)
-        self._touched.add(stream)
+        stream.rows_arrived(last_seqno)
+        self._moved.add(stream)
 
     def processed(self, count: int) -> None:
-        """The consumer is done with so many counted bytes."""
-        self._owed += count
-        if self.agreement is not None and self._owed * _ACK_PART >= self.agreement.window:
-            self.give_back()
+        """Record that the consumer is done with `count` flow bytes. A part of the window is acknowledged at once."""
+        self._unacknowledged += count
+        if self.agreement is not None and self._unacknowledged * _ACK_PART >= self.agreement.window:
+            self.acknowledge()
 
-    def give_back(self) -> None:
-        """Acknowledge everything that was processed."""
-        if self._owed and self.agreement is not None and self.agreement.window:
-            self._say(Frame("buffer_ack", Magic.REQUEST, fields={"bytes": self._owed}))
-        self._owed = 0
+    def acknowledge(self) -> None:
+        """Acknowledge all processed bytes now."""
+        if self._unacknowledged and self.agreement is not None and self.agreement.window:
+            self._send(Frame("buffer_ack", Magic.REQUEST, fields={"bytes": self._unacknowledged}))
+        self._unacknowledged = 0
 
     # Commands.
 
@@ -204,70 +235,80 @@ class Session:
         *,
         end: int = ENDLESS,
         flags: StreamFlag = StreamFlag.ACTIVE_VB_ONLY,
-        chosen: StreamFilter | None = None,
-    ) -> Stream:
-        """Ask for a stream from a position on."""
-        sid = None if chosen is None else chosen.sid
-        stream = Stream(self._opaque(), Progress(progress.position), end, sid)
+        stream_filter: StreamFilter | None = None,
+    ) -> ConsumerStream:
+        """Request a stream that resumes at a position. StreamAccepted, StreamRolledBack or StreamRefused follows.
+
+        end: seqno at which the node ends the stream.
+        stream_filter: scope, collections and stream id; None for the whole bucket.
+
+        Raises UsageError if the session is not ready, or the vbucket has an open stream already.
+        """
+        sid = None if stream_filter is None else stream_filter.sid
+        stream = ConsumerStream(self._next_opaque(), Progress(progress.position), end, sid)
         self._add(stream)
         assert self.agreement is not None
-        self._say(stream_request(stream, self.agreement, flags, chosen))
+        self._send(_stream_request(stream, self.agreement, flags, stream_filter))
         return stream
 
-    def _add(self, stream: Stream) -> None:
+    def _add(self, stream: ConsumerStream) -> None:
         self._check_open(stream)
         self.streams[stream.opaque] = stream
         self._keys.add(stream.key)
 
-    def _check_open(self, stream: Stream) -> None:
-        whose = f"vbucket {stream.vbucket}"
+    def _check_open(self, stream: ConsumerStream) -> None:
+        subject = f"vbucket {stream.vbucket}"
         if self.agreement is None:
-            raise LocalProtocolError(f"{whose}: expected a session that is ready before a stream is asked for")
+            raise UsageError(f"{subject}: expected a session that is ready before a stream is opened")
         if (stream.stream_id is not None) != ("enable_stream_id" in self.agreement.controls):
-            raise LocalProtocolError(f"{whose}: expected a stream id exactly where enable_stream_id is agreed on")
+            raise UsageError(f"{subject}: expected a stream id exactly where enable_stream_id is agreed on")
         if stream.key in self._keys:
-            raise LocalProtocolError(f"{whose}: expected one stream at a time, found one that is not over")
+            raise UsageError(f"{subject}: expected one stream at a time, found one that is not over")
 
-    def close_stream(self, stream: Stream) -> None:
-        """Ask for its end; `Ended` says when that has come."""
+    def close_stream(self, stream: ConsumerStream) -> None:
+        """Ask the node to end a stream. Its rows may go on until StreamEnded."""
         sid = stream.stream_id
         magic = Magic.REQUEST if sid is None else Magic.FRAMED_REQUEST
         infos = () if sid is None else (stream_id(sid),)
-        self._say(Frame("close_stream", magic, stream.opaque, vbucket=stream.vbucket, frame_info=infos))
+        self._send(Frame("close_stream", magic, stream.opaque, vbucket=stream.vbucket, frame_info=infos))
 
-    def ask(self, name: str, **parts: Any) -> int:
-        """A command; `Answered` brings what comes back. Says under which opaque."""
-        opaque = self._opaque()
-        self._asked[opaque] = name
-        self._say(Frame(name, Magic.REQUEST, opaque, **parts))
+    def send_command(self, name: str, **parts: Any) -> int:
+        """Send a command. Return its opaque: CommandAnswered with the same opaque follows.
+
+        parts: arguments of Frame.
+        """
+        opaque = self._next_opaque()
+        self._commands[opaque] = name
+        self._send(Frame(name, Magic.REQUEST, opaque, **parts))
         return opaque
 
-    def due(self) -> float | None:
-        """When the node counts as gone, unless something comes before."""
+    def deadline(self) -> float | None:
+        """Return the time at which the node counts as gone unless bytes arrive; None if nothing is due from it."""
         if self.agreement is None:
-            return self.last_heard + _PATIENCE
+            return self.last_heard + _HANDSHAKE_TIMEOUT
         if self.agreement.noop_interval is None:
             return None
         return self.last_heard + _SILENT_INTERVALS * self.agreement.noop_interval
 
-    # What comes.
+    # Control messages.
 
-    def _control(self, frame: Frame, before: int) -> Iterable[Event]:
+    def _control(self, frame: Frame, last_seqno: int) -> Iterable[Event]:
+        """Handle a message. `last_seqno` is that of its stream's last row before the message."""
         if frame.kind is Kind.SERVER_REQUEST:
             return self._server_request(frame)
         if frame.name == "dcp_noop" and frame.kind is Kind.REQUEST:
             self._urgent.append(encode(Frame("dcp_noop", Magic.RESPONSE, frame.opaque)))
             return ()
         if frame.kind.answers:
-            return self._go_on(frame) if self.agreement is None else self._answer(frame)
+            return self._continue_handshake(frame) if self.agreement is None else self._answer(frame)
         stream = self._stream_of(frame.opaque, frame.vbucket, frame.stream_id)
         if stream is None:
-            self.strays += 1
+            self.stray_messages += 1
             return ()
-        stream.rows(before)
+        stream.rows_arrived(last_seqno)
         return self._stream_message(stream, frame)
 
-    def _stream_of(self, opaque: int, vbucket: int, sid: int | None) -> Stream | None:
+    def _stream_of(self, opaque: int, vbucket: int, sid: int | None) -> ConsumerStream | None:
         stream = self.streams.get(opaque)
         if stream is not None and stream.key != (vbucket, sid):
             raise RemoteProtocolError(
@@ -275,64 +316,66 @@ class Session:
             )
         return stream
 
-    def _stream_message(self, stream: Stream, frame: Frame) -> Iterable[Event]:
+    def _stream_message(self, stream: ConsumerStream, frame: Frame) -> Iterable[Event]:
         assert self.agreement is not None
-        if self.wants_tails and self.agreement.collections and stream.lacks(frame):
+        if self.require_snapshot_end and self.agreement.collections and stream.misses_snapshot_end(frame):
             raise SnapshotError(stream.vbucket, stream.position.seqno, stream.progress.end)
-        start, purged = stream.position.seqno, stream.purged(frame)
-        stream.control(frame)
-        self._touched.add(stream)
-        if purged:
-            return (Purged(stream, start, purged),)
+        start, purge_seqno = stream.position.seqno, stream.missed_purge(frame)
+        stream.control_arrived(frame)
+        self._moved.add(stream)
+        if purge_seqno:
+            return (DeletionsPurged(stream, start, purge_seqno),)
         if frame.name == "stream_end":
-            self._is_over(stream)
-            return (Ended(stream, int(frame.fields["reason"])),)
-        if frame.name == "system_event":
-            self.manifest.take(frame)
+            self._remove_stream(stream)
+            return (StreamEnded(stream, int(frame.fields["reason"])),)
         return ()
 
     def _answer(self, frame: Frame) -> Iterable[Event]:
         stream = self.streams.get(frame.opaque)
         if stream is not None and frame.name == "stream_request" and stream.state == REQUESTED:
-            return self._requested(stream, frame)
+            return self._stream_answered(stream, frame)
         if stream is not None and frame.name == "close_stream":
-            return self._closed(stream, frame)
-        if self._asked.get(frame.opaque) == frame.name:
-            # Statistics come one by one, and an empty one last.
+            return self._stream_closed(stream, frame)
+        if self._commands.get(frame.opaque) == frame.name:
+            # STAT has one answer for each statistic; one without a key is the last.
             if frame.name != "stat" or frame.status or not frame.key:
-                del self._asked[frame.opaque]
-            return (Answered(frame),)
-        self.strays += 1
+                del self._commands[frame.opaque]
+            return (CommandAnswered(frame),)
+        self.stray_messages += 1
         return ()
 
-    def _requested(self, stream: Stream, frame: Frame) -> Iterable[Event]:
+    def _stream_answered(self, stream: ConsumerStream, frame: Frame) -> Iterable[Event]:
         if not frame.status:
-            stream.accept(histories(stream.vbucket, frame.value))
-            self._touched.add(stream)
-            return (Accepted(stream),)
-        self._is_over(stream)
+            stream.accept(decode_failover_log(stream.vbucket, frame.value))
+            self._moved.add(stream)
+            return (StreamAccepted(stream),)
+        self._remove_stream(stream)
         if frame.status == Status.ROLLBACK:
-            stream.happens("rolled_back")
-            return (RolledBack(stream, int(frame.fields["rollback_seqno"])),)
-        stream.happens("refused")
+            stream.transition("rolled_back")
+            return (StreamRolledBack(stream, int(frame.fields["rollback_seqno"])),)
+        stream.transition("refused")
         try:
             body = frame.body()
         except RemoteProtocolError:
             body = frame.value
-        return (Refused(stream, frame.status, body),)
+        return (StreamRefused(stream, frame.status, body),)
 
-    def _closed(self, stream: Stream, frame: Frame) -> Iterable[Event]:
-        """Where the server says no more of a stream that it closed, or does not know it, it is over."""
+    def _stream_closed(self, stream: ConsumerStream, frame: Frame) -> Iterable[Event]:
+        """End a stream with the answer to `close_stream`, if no `stream_end` will follow.
+
+        That is so where the server sends none for streams that the client closed, and where it does not know the
+        stream any more.
+        """
         assert self.agreement is not None
         if not frame.status and _END_ON_CLOSE in self.agreement.controls:
             return ()
-        # It may have rows in the batch in work.
+        # It may have rows in the current batch.
         self._leaving[stream.opaque] = stream
-        self._is_over(stream)
-        self._touched.add(stream)
-        return (Ended(stream, int(StreamEnd.CLOSED)),)
+        self._remove_stream(stream)
+        self._moved.add(stream)
+        return (StreamEnded(stream, int(StreamEnd.CLOSED)),)
 
-    def _is_over(self, stream: Stream) -> None:
+    def _remove_stream(self, stream: ConsumerStream) -> None:
         del self.streams[stream.opaque]
         self._keys.remove(stream.key)
 
@@ -343,30 +386,56 @@ class Session:
 
     # The handshake.
 
-    def _go_on(self, frame: Frame) -> Iterable[Event]:
-        """The next step of the handshake."""
+    def _continue_handshake(self, frame: Frame) -> Iterable[Event]:
         self.agreement = self._handshake.answer(frame)
         if self.agreement is not None:
-            return (Ready(self.agreement),)
-        self._say(self._handshake.question)
+            return (SessionReady(self.agreement),)
+        self._send(self._handshake.request)
         return ()
 
-    def _has_collections(self, agreed: bool) -> None:
-        """Another decoder, for keys without ids. A server that was asked one thing has nothing else to say."""
-        if agreed is self._wishes.collections:
+    def _on_collections(self, agreed: bool) -> None:
+        """Replace the decoder if keys do not carry collection ids, contrary to what was requested.
+
+        Nothing may be pending in the old one: a server that was asked one question has nothing else to send.
+        """
+        if agreed is self._settings.collections:
             return
         if self._decoder.pending:
             raise RemoteProtocolError("expected silence after the answer to hello")
-        controls, befores = self._decoder.controls, self._decoder.befores
+        controls = self._decoder.new_controls
         self._decoder = self._make_decoder(False)
-        self._decoder.controls, self._decoder.befores = controls, befores
+        self._decoder.new_controls = controls
 
-    def _say(self, frame: Frame) -> None:
+    def _send(self, frame: Frame) -> None:
         self._out.append(encode(frame, self.dialect))
 
-    def _opaque(self) -> int:
-        """One that nothing else has."""
+    def _next_opaque(self) -> int:
+        """Return an opaque that no stream and no command has."""
         while True:
             self._opaques = self._opaques % _MOST_OPAQUES + 1
-            if self._opaques not in self.streams and self._opaques not in self._asked:
+            if self._opaques not in self.streams and self._opaques not in self._commands:
                 return self._opaques
+
+
+def _stream_request(
+    stream: ConsumerStream, agreement: Agreement, flags: StreamFlag, stream_filter: StreamFilter | None
+) -> Frame:
+    position = stream.position
+    # Servers before 5.0 refuse the flag. The client asks only the owner of a vbucket anyway.
+    known = flags if Feature.XERROR in agreement.features else flags & ~StreamFlag.ACTIVE_VB_ONLY
+    fields = {"flags": int(known), "end_seqno": stream.end} | position.resume_point()._asdict()
+    wanted = _with_purge_seqno(position, stream_filter, agreement)
+    value = b"" if wanted is None else STREAM_FILTER.encode(wanted)
+    return Frame("stream_request", Magic.REQUEST, stream.opaque, vbucket=stream.vbucket, fields=fields, value=value)
+
+
+def _with_purge_seqno(
+    position: StreamPosition, stream_filter: StreamFilter | None, agreement: Agreement
+) -> StreamFilter | None:
+    """Return the filter with the purge seqno that the consumer knows of.
+
+    Then the node asks for a rollback to 0 only if it purged deletions after that.
+    """
+    if position.seqno and position.purge_seqno and _MARKER_VERSION in agreement.controls:
+        return replace(stream_filter or StreamFilter(), purge_seqno=position.purge_seqno)
+    return stream_filter

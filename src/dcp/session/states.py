@@ -1,4 +1,4 @@
-"""What may follow what in a conversation: the tables that sessions go by, and their pictures."""
+"""State tables of connections and streams in every dialect, and their diagrams for docs/session.md."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from dcp.errors import RemoteProtocolError
 
-# For each state what can happen in it, and the state after that.
+# For each state the events that may happen in it, each with the next state.
 Table = Mapping[str, Mapping[str, str]]
 
 READY, OVER = "ready", "over"
 
-# What a client asks its way from a fresh connection to streams; each of it is answered before the next.
+# Requests of a client from a fresh connection to streams; each one is answered before the next is sent.
 SESSION: Table = {
     "connected": {"hello": "greeting"},
     "greeting": {
@@ -34,7 +34,7 @@ SESSION: Table = {
 
 REQUESTED, ACCEPTED, IN_ORDER, OUT_OF_ORDER = "requested", "accepted", "in_order", "out_of_order"
 
-# What a node says of a stream.
+# Messages of a node about one stream.
 STREAM: Table = {
     REQUESTED: {"accepted": ACCEPTED, "refused": OVER, "rolled_back": OVER},
     ACCEPTED: {
@@ -66,7 +66,7 @@ STREAM: Table = {
 
 KNOWN, BETWEEN, IN_SNAPSHOT = "known", "between_snapshots", "in_snapshot"
 
-# What a node says of a stream of UPR, in either draft. Its histories are asked for before the stream is.
+# Messages of a node about one UPR stream, in either draft. The failover log is requested before the stream.
 UPR: Table = {
     REQUESTED: {"failover_log": KNOWN, "refused": OVER},
     KNOWN: {"accepted": ACCEPTED, "refused": OVER, "rolled_back": OVER},
@@ -78,7 +78,8 @@ UPR: Table = {
 
 BACKFILLING, CURRENT, IN_CHECKPOINT = "backfilling", "current", "in_checkpoint"
 
-# What a node says of a vbucket over TAP. One request is for all of a connection, and only a refusal answers it.
+# Messages of a node about one vbucket over TAP. One request covers all vbuckets of a connection, and only a refusal
+# is answered.
 TAP: Table = {
     REQUESTED: {"initial_vbucket_stream": BACKFILLING, "only_changes": CURRENT, "refused": OVER},
     BACKFILLING: {"close_backfill": CURRENT, "end_of_backfill": OVER, "tap_flush": OVER, "close_tap_stream": OVER},
@@ -101,22 +102,27 @@ TAP: Table = {
 }
 
 
-def follow(table: Table, state: str, event: str, whose: str) -> str:
-    """The state after an event. RemoteProtocolError if it cannot happen there."""
+def follow(table: Table, state: str, event: str, subject: str) -> str:
+    """Return the state after an event.
+
+    subject: what the error message says it is about.
+
+    Raises RemoteProtocolError if the event is not allowed in the state.
+    """
     possible = table[state]
     if event not in possible:
         expected = ", ".join(possible) or "nothing"
-        raise RemoteProtocolError(f"{whose}, {state}: expected {expected}, found {event}")
+        raise RemoteProtocolError(f"{subject}, {state}: expected {expected}, found {event}")
     return possible[event]
 
 
 def knows(table: Table, event: str) -> bool:
-    """Whether it is an event of this conversation at all."""
+    """Return whether the table has the event in any state."""
     return any(event in possible for possible in table.values())
 
 
 def mermaid(table: Table) -> str:
-    """The table as a diagram, which begins at its first state."""
+    """Return the table as a Mermaid diagram. It starts in the first state."""
     lines = ["stateDiagram-v2", f"    [*] --> {next(iter(table))}"]
     for state, possible in table.items():
         for target in dict.fromkeys(possible.values()):

@@ -1,4 +1,4 @@
-"""One stream of a connection: how far it has come, as a position that can be resumed from."""
+"""One stream of a connection, with the position that it has reached."""
 
 from __future__ import annotations
 
@@ -8,44 +8,57 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dcp.errors import RemoteProtocolError
-from dcp.position import FailoverLog, StreamPosition
-from dcp.progress import Progress
-from dcp.session.manifest import FLATBUFFERS
+from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.states import OVER, REQUESTED, STREAM, follow, knows
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import ENDLESS, OsoSnapshot, StreamEnd
 from dcp.wire.frame import Frame
 
-# Servers keep 25 histories; the oldest documents speak of up to 1024.
-_LONGEST_LOG = 1024 * 16
+# Servers keep 25 entries of 16 bytes; the oldest documents of the protocol mention up to 1024.
+_MAX_FAILOVER_LOG = 1024 * 16
+# Version of a system event whose value is a FlatBuffers table.
+_FLATBUFFERS = 2
 
 
-def histories(vbucket: int, value: bytes) -> FailoverLog:
-    """A failover log as a node tells it."""
-    if len(value) > _LONGEST_LOG:
+def decode_failover_log(vbucket: int, value: bytes) -> FailoverLog:
+    """Return the failover log in the body of an answer. Raises RemoteProtocolError if it is too long."""
+    if len(value) > _MAX_FAILOVER_LOG:
         raise RemoteProtocolError(
-            f"vbucket {vbucket}: expected a failover log of {_LONGEST_LOG} bytes at most, found {len(value)}"
+            f"vbucket {vbucket}: expected a failover log of {_MAX_FAILOVER_LOG} bytes at most, found {len(value)}"
         )
     return FailoverLog.of(FAILOVER_LOG.decode(value, {}))
 
 
-class Mark(NamedTuple):
-    """How far a stream was at a moment: its progress, and the last row since."""
+class LazyPosition(NamedTuple):
+    """Position of a stream at one moment, computed only when it is read.
+
+    A batch has one for each of its vbuckets, but most of them are replaced by the next batch's before anyone asks.
+
+    progress: progress up to the last control message.
+    last_seqno: seqno of the last row since then.
+    """
 
     progress: Progress
-    last: int
+    last_seqno: int
 
     @property
     def position(self) -> StreamPosition:
-        """What a consumer that has everything up to here may resume from."""
-        return _with_rows(self.progress, self.last).position
+        """Position to resume from once everything up to here is processed."""
+        return _with_rows(self.progress, self.last_seqno).position
 
 
 @dataclass(eq=False)
-class Stream:
-    """A stream that was asked for under an opaque of its own, and what came of it.
+class ConsumerStream:
+    """A stream that the client requested, and how far it has come.
 
-    Everything that says otherwise than the table of states, or than the snapshot announced, is a
+    opaque: identifies the stream in all messages of its connection.
+    progress: progress up to the last control message.
+    end: seqno at which the node ends the stream.
+    stream_id: id of the stream where several share a vbucket, else None.
+    state: a state of its table in `states.py`.
+    last_seqno: highest seqno of the rows that arrived.
+
+    Messages that the table of states does not allow, or that contradict the announced snapshot, raise
     RemoteProtocolError.
     """
 
@@ -54,87 +67,100 @@ class Stream:
     end: int = ENDLESS
     stream_id: int | None = None
     state: str = REQUESTED
-    # The last row since `progress`.
-    last: int = 0
-    # What the decoder said last; it says so again before every message.
-    _told: int = 0
+    last_seqno: int = 0
+    # The decoder reports the last seqno before every control message, also if no row came in between.
+    _reported: int = 0
 
     def __post_init__(self) -> None:
-        self.last = self.progress.position.seqno
+        self.last_seqno = self.progress.position.seqno
 
     @property
     def vbucket(self) -> int:
+        """Number of the vbucket."""
         return self.progress.position.vbucket
 
     @cached_property
     def key(self) -> tuple[int, int | None]:
-        """What only one stream of a connection has at a time."""
+        """Vbucket and stream id: a connection has one open stream for each at most."""
         return self.vbucket, self.stream_id
 
     @property
     def ended(self) -> bool:
+        """True once the stream ended, was refused or was rolled back."""
         return self.state == OVER
 
     @property
-    def mark(self) -> Mark:
-        return Mark(self.progress, self.last)
+    def lazy_position(self) -> LazyPosition:
+        """Position now, to be computed later."""
+        return LazyPosition(self.progress, self.last_seqno)
 
     @property
     def position(self) -> StreamPosition:
-        return self.mark.position
+        """Position now."""
+        return self.lazy_position.position
 
-    def happens(self, event: str) -> None:
-        # Each batch asks for each of its vbuckets: who it is about is spelt only where it is told.
+    def transition(self, event: str) -> None:
+        """Enter the state that follows an event. Raises RemoteProtocolError if the event is not allowed."""
+        # Called for each vbucket of each batch: the text that names the stream is built only if it is needed.
         self.state = STREAM[self.state].get(event) or follow(
             STREAM, self.state, event, f"stream of vbucket {self.vbucket}"
         )
 
     def accept(self, log: FailoverLog) -> None:
-        self.happens("accepted")
+        """Record that the node accepted the request, with its failover log."""
+        self.transition("accepted")
         self.progress = self.progress.accepted(log)
 
-    def rows(self, last: int) -> None:
-        """Rows up to this seqno came; none, if it is the one of the last time."""
-        if last == self._told:
+    def rows_arrived(self, last_seqno: int) -> None:
+        """Record that rows arrived, the last of them with this seqno. Does nothing if it is that of the last call."""
+        if last_seqno == self._reported:
             return
-        self.happens("row")
-        most = self.progress.end
-        if self.progress.disorder is None and not self.last < last <= most:
+        self.transition("row")
+        highest = self.progress.end
+        # The decoder holds seqnos inside a batch against each other; here the first and last meet the marker.
+        if self.progress.disorder is None and not self.last_seqno < last_seqno <= highest:
             raise RemoteProtocolError(
-                f"vbucket {self.vbucket}: expected a row from seqno {self.last + 1} to {most}, found {last}"
+                f"vbucket {self.vbucket}: expected a row from seqno {self.last_seqno + 1} to {highest}, "
+                f"found {last_seqno}"
             )
-        self._told, self.last = last, max(self.last, last)
+        self._reported, self.last_seqno = last_seqno, max(self.last_seqno, last_seqno)
 
-    def lacks(self, frame: Frame) -> bool:
-        """Whether a message comes before the end of the snapshot that was announced."""
+    def misses_snapshot_end(self, frame: Frame) -> bool:
+        """Return whether a message shows that the node skipped the end of the announced snapshot."""
         progress, seqno = self.progress, self.position.seqno
         if frame.name == "stream_end" and frame.fields["reason"] == StreamEnd.OK:
             return progress.disorder is not None or seqno < min(progress.end, self.end)
         begins = frame.name == "snapshot_marker" and int(frame.fields["snapshot_start"]) > progress.end
         return begins and not progress.first and seqno < progress.end
 
-    def purged(self, frame: Frame) -> int:
-        """Up to where deletions are forgotten that the stream would have had to send; 0 if it misses none."""
-        here, told = self.position, int(frame.fields.get("purge_seqno", 0))
-        return told if self.progress.first and 0 < here.seqno < told != here.purge_seqno else 0
+    def missed_purge(self, frame: Frame) -> int:
+        """Return the purge seqno of a marker if it is above the position that the stream resumed from, else 0.
 
-    def control(self, frame: Frame) -> None:
-        """A message of the stream that is no row."""
+        Deletions between the two were purged, so the stream cannot deliver them. A purge seqno that the position
+        already knows of is no news: the consumer was current when it happened.
+        """
+        here, purge_seqno = self.position, int(frame.fields.get("purge_seqno", 0))
+        missed = self.progress.first and 0 < here.seqno < purge_seqno != here.purge_seqno
+        return purge_seqno if missed else 0
+
+    def control_arrived(self, frame: Frame) -> None:
+        """Advance by a message of the stream that is not a row."""
         event = _event(frame)
         if not knows(STREAM, event):
             return
-        self.happens(event)
+        self.transition(event)
         if (step := _STEPS.get(event)) is not None:
-            self.progress = step(_with_rows(self.progress, self.last), frame)
-            self.last = max(self.last, self.progress.position.seqno)
+            self.progress = step(_with_rows(self.progress, self.last_seqno), frame)
+            self.last_seqno = max(self.last_seqno, self.progress.position.seqno)
 
 
-def _with_rows(progress: Progress, last: int) -> Progress:
+def _with_rows(progress: Progress, last_seqno: int) -> Progress:
     known = progress.position.seqno if progress.disorder is None else progress.disorder
-    return progress.seen(last) if last > known else progress
+    return progress.seen(last_seqno) if last_seqno > known else progress
 
 
 def _event(frame: Frame) -> str:
+    """Return the name of a message in the table of states."""
     if frame.name != "oso_snapshot":
         return frame.name
     return "oso_begins" if int(frame.fields["flags"]) & OsoSnapshot.START else "oso_ends"
@@ -152,9 +178,9 @@ def _advanced(progress: Progress, frame: Frame) -> Progress:
 
 
 def _system_event(progress: Progress, frame: Frame) -> Progress:
-    said = frame.body() if frame.fields["version"] == FLATBUFFERS else frame.fields
+    event = frame.body() if frame.fields["version"] == _FLATBUFFERS else frame.fields
     progress = progress.seen(int(frame.fields["seqno"]))
-    return progress.manifest(int(said["manifest_uid"])) if "manifest_uid" in said else progress
+    return progress.manifest(int(event["manifest_uid"])) if "manifest_uid" in event else progress
 
 
 _STEPS: dict[str, Callable[[Progress, Frame], Progress]] = {

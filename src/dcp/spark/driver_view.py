@@ -12,7 +12,7 @@ from typing import NamedTuple
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
-from dcp.client.queries import Manifest
+from dcp.client.queries import CollectionsManifest
 from dcp.errors import LocalProtocolError, ServerError, TransportError
 from dcp.spark.offsets import check_resumable
 from dcp.spark.options import Options
@@ -50,7 +50,7 @@ class DriverView:
     def client(self) -> Client:
         """The driver's client, connected."""
         if self._client is None:
-            self._client = dcp.connect(self._options.login.into(self._options.url))
+            self._client = dcp.connect(self._options.credentials.add_to(self._options.url))
         return self._client
 
     def current(self) -> ClusterState:
@@ -60,7 +60,7 @@ class DriverView:
             observed_at = time.monotonic()
             # The refresh notices a recreated bucket. If no node answers it, highs_and_uuids() retries.
             with suppress(TransportError):
-                self.client.refresh()
+                self.client.refresh_map()
             remaining = without_dropped(self._options, self._manifest)
             highs, uuids = highs_and_uuids(self.client, self._options, self._timing.retry) if remaining else ({}, {})
             identity = self._identity(remaining or replace(self._options, scope=None, collections=None))
@@ -78,7 +78,7 @@ class DriverView:
                 f"{error}; failOnDataLoss=false continues without collections that were dropped"
             ) from None
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self) -> CollectionsManifest:
         """Return the collections manifest, which is never older than one seen before."""
         found = self.client.manifest(self.manifest_uid)
         self.manifest_uid = found.uid

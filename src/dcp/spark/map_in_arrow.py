@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from dcp.errors import LocalProtocolError
+from dcp.checkpoint import Checkpoint
+from dcp.client.options import Option, Use, options_of
+from dcp.errors import UsageError
 from dcp.spark.options import Options
 from dcp.spark.planner import Plan, plan_for
 from dcp.spark.schema import SparkSchema
@@ -18,21 +21,72 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def read(spark: SparkSession, source: str | Plan, **options: Any) -> DataFrame:
+def read(
+    spark: SparkSession,
+    source: str | Plan,
+    *,
+    dialect: Literal["dcp", "tap", "upr1", "upr2"] | None = None,
+    scope: str | None = None,
+    collections: str | Iterable[str] | None = None,
+    vbuckets: str | Iterable[int] | None = None,
+    on_rollback: Literal["replay", "fail"] = "replay",
+    username: str | None = None,
+    password: str | None = None,
+    password_file: str | None = None,
+    columns: str | Iterable[str] | None = None,
+    events: str | Iterable[str] | None = None,
+    keys: str | Iterable[str] | None = None,
+    key_format: Literal["binary", "string"] = "binary",
+    value_format: Literal["binary", "string"] = "binary",
+    start: str | datetime | Checkpoint | None = None,
+    end: str | Checkpoint | None = None,
+    min_partitions: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> DataFrame:
     """Return the changes of a bucket as a DataFrame.
 
-    source: the URL of the bucket, couchbase://host/bucket, or a plan from `dcp.spark.plan`.
-    options: those of docs/spark.md, with a URL only; names are case-insensitive, underscores are ignored.
+    spark: A classic or a Connect session.
+    source: URL of the bucket, as for `dcp.connect`, or a plan of `dcp.spark.plan`, which has all other options.
 
     The read is planned here: every action on the DataFrame starts and ends at the same seqnos, and includes the rest of
-    the snapshot that its end lies in. Raises LocalProtocolError for a wrong option.
+    the snapshot that its end lies in.
+
+
+    dialect: Protocol: `dcp`, `tap` for servers up to 4.6 over TAP, `upr1` or `upr2` for the drafts of UPR. Default:
+        dcp.
+    scope: Name of a scope: only its collections. With `collections`, the scope of names without one.
+    collections: Names of collections, as `scope.name` or in `scope`: only these.
+    vbuckets: Numbers of vbuckets, as "0-511,600" or several: only these.
+    on_rollback: `replay` delivers a row with the event `rollback` and then the changes again; `fail` raises
+        RollbackError. Default: replay.
+    username: User to connect as, if the URL names none. Default: `DCP_USERNAME`.
+    password: Password of `username`. It travels to the executors with each task. Default: `DCP_PASSWORD`.
+    password_file: File with the password, on the driver and on every executor.
+    columns: Names of the columns, in order; `scope` and `collection` are the names of a row's collection. Columns
+        that are not named are not decoded. Default: the default columns.
+    events: Names of events, such as `mutation,deletion`: only these, and rows that report a rollback or a purge.
+        Default: all.
+    keys: Keys, such as `order::*,user::7`: only these. A star at the end stands for any bytes. Default: all.
+    key_format: Type of the column `key`; `string` requires UTF-8. Default: binary.
+    value_format: Type of the column `value`; `string` requires UTF-8. Default: binary.
+    start: Where to begin: `earliest`, `latest`, a Checkpoint or its JSON, or a time. A stream that resumes from its
+        own checkpoint ignores it. Default: `earliest` for a read, `latest` for a stream.
+    end: Where a read ends: `latest`, or a Checkpoint or its JSON. Default: `latest`.
+    min_partitions: Least number of tasks, up to one for every two vbuckets. Default: the session's cores, or one for
+        each node.
+    fail_on_data_loss: Set it to false to continue where changes are lost: purged deletions, dropped collections.
+        Default: True.
+
+    Raises UsageError for a wrong option, and TransportError if the cluster cannot be reached.
     """
+    # Nothing but the parameters is local yet.
+    given = {name: value for name, value in locals().items() if name not in ("spark", "source")}
     if isinstance(source, Plan):
-        if options:
-            raise LocalProtocolError(f"options: expected none with a plan, found {', '.join(sorted(options))}")
+        if changed := [name for name, option in options_of(Use.SPARK_READ).items() if given[name] != _unset(option)]:
+            raise UsageError(f"{', '.join(changed)}: expected no options with a plan, which has its own")
         planned = source
     else:
-        planned = plan_for(Options.of({"url": source, **options}), _parallelism(spark))
+        planned = plan_for(Options.of_keywords(source, given), _parallelism(spark))
     partitions, chosen = planned.partitions, planned.options
 
     def dcp_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -43,6 +97,11 @@ def read(spark: SparkSession, source: str | Plan, **options: Any) -> DataFrame:
     # One row with its number for each partition; its task reads that partition.
     numbers = spark.range(0, len(partitions), 1, max(1, len(partitions)))
     return map_partitions(numbers, dcp_changes, SparkSchema(chosen))
+
+
+def _unset(option: Option) -> Any:
+    """Return the value of a keyword that the caller did not set."""
+    return None if Use.URL in option.use else option.default
 
 
 def map_partitions(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dcp.checkpoint import Checkpoint, filter_of
-from dcp.cluster_map import named
+from dcp.cluster_map import format_vbuckets
 from dcp.errors import CheckpointError
 from dcp.position import StreamPosition
 
@@ -67,8 +67,8 @@ def check_resumable(here: Checkpoint, identity: Checkpoint, vbuckets: Collection
     here.check(identity)
     if more := set(vbuckets) - here.by_vbucket().keys():
         raise CheckpointError(
-            f"option vbuckets: expected only those that the query started with, found {named(more)}; start with "
-            "another checkpointLocation"
+            f"option vbuckets: expected only those that the query started with, found {format_vbuckets(more)}; start "
+            "with another checkpointLocation"
         )
 
 

@@ -1,31 +1,32 @@
-"""What may be said of a read: every option, what it accepts, and how it is checked."""
+"""Options of a Spark read or stream, parsed by the client's table of options."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from dcp.checkpoint import Checkpoint
-from dcp.client import connection_string as urls
-from dcp.client.dialects import TAP, check_stream
+from dcp.client.connection_string import parse
+from dcp.client.follow.settings import TAP
+from dcp.client.options import Option, Use, check_supported, options_of, spark_options, suggestion
 from dcp.columns.schema import COLUMNS
-from dcp.errors import LocalProtocolError
-from dcp.spark import values
-from dcp.spark.login import USERNAME, Login, split
-from dcp.wire import DIALECTS
+from dcp.errors import UsageError
+from dcp.spark.credentials import USERNAME, SparkCredentials, split_url
 from dcp.wire.dcp import DCP
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options as values. `url` has no credentials in it, but the dialect; None is what was not said."""
+    """Parsed options; None where an option is not set. The client's table says what they mean.
+
+    url: without credentials, and with the dialect.
+    """
 
     url: str
-    login: Login = field(default_factory=Login)
+    credentials: SparkCredentials = field(default_factory=SparkCredentials)
     scope: str | None = None
     collections: tuple[str, ...] | None = None
     vbuckets: tuple[int, ...] | None = None
@@ -37,139 +38,131 @@ class Options:
     start: str | datetime | Checkpoint | None = field(default=None, repr=False)
     end: str | Checkpoint | None = field(default=None, repr=False)
     min_partitions: int | None = None
-    on_rollback: str = "replay"
+    on_rollback: Literal["replay", "fail"] = "replay"
     fail_on_data_loss: bool = True
     max_offsets: int | None = None
     max_bytes: int | None = None
     min_offsets: int | None = None
-    max_delay: float = 15 * 60.0
+    max_delay: float = 900.0
     dialect: str = DCP.name
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        """From options under their names, of which neither case nor underscores count.
+        """Return the options of format("dcp"), whose names are case-insensitive and ignore underscores.
 
-        LocalProtocolError says which is wrong, and what is accepted.
+        Raises UsageError with the option that is wrong and what is accepted.
         """
-        told: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, value in given.items():
-            option = _NAMES.get(_bare(name))
+            option = _BY_BARE_NAME.get(_bare(name))
             if option is None:
-                raise LocalProtocolError(_unknown(name))
-            if option in told:
-                raise LocalProtocolError(f"option {option}: expected it once, found it again as {name!r}")
+                known = ", ".join(sorted(spark_options()))
+                raise UsageError(f"option {str(name)[:40]!r}: unknown{_hint(name)}; expected one of {known}")
+            if option.name in values:
+                raise UsageError(f"option {option.spark}: expected it once, found it again as {name!r}")
             if value is not None:
-                told[option] = OPTIONS[option][1](option, value)
-        _fold(told)
-        if "url" not in told:
-            raise LocalProtocolError("option url: expected couchbase://host/bucket, found none")
-        login = _login(told)
-        told["dialect"] = _dialect(told)
-        fields = {OPTIONS[option][0]: value for option, value in told.items() if OPTIONS[option][0]}
-        return cls(**fields, login=login)
+                values[option.name] = option.read(value, f"option {option.spark}")
+        return cls._combined(values)
+
+    @classmethod
+    def of_keywords(cls, url: str, given: Mapping[str, Any]) -> Options:
+        """Return the options of a call of dcp.spark.read or dcp.spark.plan."""
+        table = options_of(Use.SPARK_READ)
+        values = {name: table[name].read(value) for name, value in given.items() if value is not None}
+        return cls._combined({"url": url} | values)
+
+    @classmethod
+    def _combined(cls, values: dict[str, Any]) -> Options:
+        """Return the options of parsed values, after replacing those that have another form of the same."""
+        _merge_equivalents(values)
+        if "url" not in values:
+            raise UsageError("option url: expected couchbase://host/bucket, found none")
+        credentials = _credentials(values)
+        values["dialect"] = _dialect(values)
+        names = {each.name for each in fields(cls)} - {"credentials"}
+        return cls(**{name: value for name, value in values.items() if name in names}, credentials=credentials)
 
 
-def _fold(told: dict[str, Any]) -> None:
-    """What says the same as another option, in other words, becomes that one."""
-    same = {"connectionString": "url", "startingTimestamp": "startingOffsets", "includeXattrs": "columns"}
-    for option, other in same.items():
-        if option in told and other in told:
-            raise LocalProtocolError(f"option {option}: expected it or {other}, found both")
-    if "connectionString" in told:
-        # Spark hides values of options by their names.
-        if "@" in told["connectionString"]:
-            raise LocalProtocolError("option connectionString: expected no user in it, since Spark shows it: use url")
-        told["url"] = told["connectionString"]
-    if "bucket" in told and "url" in told:
-        told["url"] = _with_bucket(told["url"], told["bucket"])
-    if "startingTimestamp" in told:
-        told["startingOffsets"] = told["startingTimestamp"]
-    if told.get("includeXattrs") is False:
-        told["columns"] = tuple(column.name for column in COLUMNS if column.default and column.name != "xattrs")
+def _merge_equivalents(values: dict[str, Any]) -> None:
+    """Replace options that set the same as another one."""
+    same = {"connection_string": "url", "starting_timestamp": "start", "include_xattrs": "columns"}
+    for name, other in same.items():
+        if name in values and values.get(other) is not None:
+            raise UsageError(f"{_label(name)}: expected it or {_TABLE[other].spark}, found both")
+    if "connection_string" in values:
+        # Spark redacts the value of url in its pages and logs, but not that of this name.
+        if "@" in values["connection_string"]:
+            raise UsageError("option connectionString: expected no user in it, since Spark shows it: use url")
+        values["url"] = values["connection_string"]
+    if "bucket" in values and "url" in values:
+        values["url"] = _with_bucket(values["url"], values["bucket"])
+    if "starting_timestamp" in values:
+        values["start"] = values["starting_timestamp"]
+    if values.get("include_xattrs") is False:
+        values["columns"] = tuple(column.name for column in COLUMNS if column.default and column.name != "xattrs")
 
 
 def _with_bucket(url: str, bucket: str) -> str:
     hosts, mark, query = url.partition("?")
     scheme, colon, rest = hosts.partition("://")
     if rest.partition("/")[2]:
-        raise LocalProtocolError("option bucket: expected it or a bucket in the url, found both")
+        raise UsageError("option bucket: expected it or a bucket in the url, found both")
     return f"{scheme}{colon}{rest.rstrip('/')}/{quote(bucket, safe='')}{mark}{query}"
 
 
-def _login(told: dict[str, Any]) -> Login:
-    """Name and password, from the url or from options of their own. The url stays without them."""
-    told["url"], username, password = split(told["url"])
-    if username and {"username", "password", "passwordFile"} & told.keys():
-        raise LocalProtocolError("option url: expected no user in it beside username, password or passwordFile")
-    if {"password", "passwordFile"} <= told.keys():
-        raise LocalProtocolError("option passwordFile: expected it or password, found both")
-    login = Login(
-        username or told.get("username", ""), password or told.get("password", ""), told.get("passwordFile", "")
+def _credentials(values: dict[str, Any]) -> SparkCredentials:
+    """Return the credentials of the URL or of options, and remove them from the URL."""
+    values["url"], username, password = split_url(values["url"])
+    given = {name for name in ("username", "password", "password_file") if values.get(name) is not None}
+    if username and given:
+        raise UsageError("option url: expected no user in it beside username, password or passwordFile")
+    if {"password", "password_file"} <= given:
+        raise UsageError("option passwordFile: expected it or password, found both")
+    credentials = SparkCredentials(
+        username or values.get("username") or "",
+        password or values.get("password") or "",
+        values.get("password_file") or "",
     )
-    if not login.name and (login.password or login.password_file):
-        raise LocalProtocolError(f"option username: expected it beside a password, or {USERNAME}, found none")
-    return login
+    if not credentials.name and (credentials.password or credentials.password_file):
+        raise UsageError(f"option username: expected it beside a password, or {USERNAME}, found none")
+    return credentials
 
 
-def _dialect(told: dict[str, Any]) -> str:
-    """What is spoken, from an option of its own or of the url, which then has it. What it lacks is refused."""
-    if "dialect" in told:
-        told["url"] += f"{'&' if '?' in told['url'] else '?'}dialect={told['dialect']}"
-    dialect = str(urls.parse(told["url"]).options.get("dialect", DCP.name))
-    check_stream(dialect, told)
-    words = told.get("startingOffsets", "beginning"), told.get("endingOffsets", "now")
-    if dialect == TAP and words != ("beginning", "now"):
-        raise LocalProtocolError(
-            "option startingOffsets, endingOffsets: expected earliest and latest, as TAP numbers no changes; "
-            "leave them out"
+def _dialect(values: dict[str, Any]) -> str:
+    """Return the dialect, and put it into the URL, from which the tasks' clients read it."""
+    if values.get("dialect") is not None:
+        values["url"] += f"{'&' if '?' in values['url'] else '?'}dialect={values['dialect']}"
+    dialect = str(parse(values["url"]).options.get("dialect", DCP.name))
+    check_supported(dialect, [name for name, value in values.items() if value is not None], Use.SPARK)
+    ends = values.get("start"), values.get("end")
+    if dialect == TAP and not (ends[0] in (None, "beginning") and ends[1] in (None, "now")):
+        raise UsageError(
+            "option startingOffsets, endingOffsets: expected earliest and latest, as TAP has no seqnos; leave them out"
         )
     return dialect
+
+
+def _label(name: str) -> str:
+    return f"option {_TABLE[name].spark}"
 
 
 def _bare(name: object) -> str:
     return str(name).lower().replace("_", "")
 
 
-def _unknown(name: object) -> str:
-    close = difflib.get_close_matches(_bare(name), _NAMES, 1)
-    hint = f" (did you mean {_NAMES[close[0]]}?)" if close else ""
-    return f"option {str(name)[:40]!r}: there is none of this name{hint}; there are {', '.join(sorted(OPTIONS))}"
+def _hint(name: object) -> str:
+    closest = suggestion(_bare(name), _BY_BARE_NAME)
+    for bare, option in _BY_BARE_NAME.items():
+        if closest == f" (did you mean {bare}?)":
+            return f" (did you mean {option.spark}?)"
+    return ""
 
 
-# For each option the field it is kept in, if any, and what reads it.
-OPTIONS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
-    "url": ("url", values.text),
-    "connectionString": ("", values.text),
-    "bucket": ("", values.text),
-    "username": ("", values.text),
-    "password": ("", values.text),
-    "passwordFile": ("", values.text),
-    "dialect": ("dialect", values.one_of(*DIALECTS)),
-    "scope": ("scope", values.text),
-    "collections": ("collections", values.names),
-    "vbuckets": ("vbuckets", values.numbers),
-    "columns": ("columns", values.columns),
-    "includeXattrs": ("", values.flag),
-    "events": ("events", values.events),
-    "keys": ("keys", values.keys),
-    "keyFormat": ("key_format", values.one_of("binary", "string")),
-    "valueFormat": ("value_format", values.one_of("binary", "string")),
-    "startingOffsets": ("start", values.position("earliest", "beginning", "latest", "now")),
-    "startingTimestamp": ("", values.moment),
-    "endingOffsets": ("end", values.position("latest", "now")),
-    "minPartitions": ("min_partitions", values.count),
-    "onRollback": ("on_rollback", values.one_of("replay", "fail")),
-    "failOnDataLoss": ("fail_on_data_loss", values.flag),
-    "maxOffsetsPerTrigger": ("max_offsets", values.count),
-    "maxBytesPerTrigger": ("max_bytes", values.size),
-    "minOffsetsPerTrigger": ("min_offsets", values.count),
-    "maxTriggerDelay": ("max_delay", values.delay),
+_TABLE = options_of(Use.SPARK)
+# Names in Couchbase's own connector and in other sources of Spark.
+_ALIASES = {"numpartitions": "min_partitions", "collection": "collections"}
+_BY_BARE_NAME: dict[str, Option] = {
+    **{_bare(option.spark): option for option in _TABLE.values()},
+    **{_bare(name): option for name, option in _TABLE.items()},
+    **{alias: _TABLE[name] for alias, name in _ALIASES.items()},
 }
-# Other names of the same: those of the client, and of Couchbase's own connector.
-_ALIASES = {
-    "start": "startingOffsets",
-    "end": "endingOffsets",
-    "numPartitions": "minPartitions",
-    "collection": "collections",
-}
-_NAMES = {_bare(name): option for name, option in ({name: name for name in OPTIONS} | _ALIASES).items()}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from datetime import datetime
+from typing import Literal
 
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
-from dcp.client.filters import path_of
-from dcp.client.queries import Manifest
-from dcp.client.time_search import Time
-from dcp.cluster_map import named, nobody_has
-from dcp.errors import LocalProtocolError, TransportError
+from dcp.client.filters import collection_path
+from dcp.client.queries import CollectionsManifest
+from dcp.cluster_map import no_owner_error
+from dcp.errors import UsageError
 from dcp.spark.options import Options
 from dcp.spark.ranges import Range, needs_stream, position_after, range_of, shortened
 from dcp.spark.retry import DEFAULTS, retry
@@ -67,13 +67,62 @@ class Plan:
     end: Checkpoint = field(repr=False)
 
 
-def plan(url: str, **options: Any) -> Plan:
-    """Plan a read of a bucket as it is now.
+def plan(
+    url: str,
+    *,
+    dialect: Literal["dcp", "tap", "upr1", "upr2"] | None = None,
+    scope: str | None = None,
+    collections: str | Iterable[str] | None = None,
+    vbuckets: str | Iterable[int] | None = None,
+    on_rollback: Literal["replay", "fail"] = "replay",
+    username: str | None = None,
+    password: str | None = None,
+    password_file: str | None = None,
+    columns: str | Iterable[str] | None = None,
+    events: str | Iterable[str] | None = None,
+    keys: str | Iterable[str] | None = None,
+    key_format: Literal["binary", "string"] = "binary",
+    value_format: Literal["binary", "string"] = "binary",
+    start: str | datetime | Checkpoint | None = None,
+    end: str | Checkpoint | None = None,
+    min_partitions: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> Plan:
+    """Plan a read of a bucket as it is now, for `dcp.spark.read`.
 
-    options: those of `dcp.spark.read`; docs/spark.md lists them.
-    Raises LocalProtocolError for a wrong option, TransportError if the cluster cannot be reached.
+    url: URL of the bucket, as for `dcp.connect`.
+
+
+    dialect: Protocol: `dcp`, `tap` for servers up to 4.6 over TAP, `upr1` or `upr2` for the drafts of UPR. Default:
+        dcp.
+    scope: Name of a scope: only its collections. With `collections`, the scope of names without one.
+    collections: Names of collections, as `scope.name` or in `scope`: only these.
+    vbuckets: Numbers of vbuckets, as "0-511,600" or several: only these.
+    on_rollback: `replay` delivers a row with the event `rollback` and then the changes again; `fail` raises
+        RollbackError. Default: replay.
+    username: User to connect as, if the URL names none. Default: `DCP_USERNAME`.
+    password: Password of `username`. It travels to the executors with each task. Default: `DCP_PASSWORD`.
+    password_file: File with the password, on the driver and on every executor.
+    columns: Names of the columns, in order; `scope` and `collection` are the names of a row's collection. Columns
+        that are not named are not decoded. Default: the default columns.
+    events: Names of events, such as `mutation,deletion`: only these, and rows that report a rollback or a purge.
+        Default: all.
+    keys: Keys, such as `order::*,user::7`: only these. A star at the end stands for any bytes. Default: all.
+    key_format: Type of the column `key`; `string` requires UTF-8. Default: binary.
+    value_format: Type of the column `value`; `string` requires UTF-8. Default: binary.
+    start: Where to begin: `earliest`, `latest`, a Checkpoint or its JSON, or a time. A stream that resumes from its
+        own checkpoint ignores it. Default: `earliest` for a read, `latest` for a stream.
+    end: Where a read ends: `latest`, or a Checkpoint or its JSON. Default: `latest`.
+    min_partitions: Least number of tasks, up to one for every two vbuckets. Default: the session's cores, or one for
+        each node.
+    fail_on_data_loss: Set it to false to continue where changes are lost: purged deletions, dropped collections.
+        Default: True.
+
+    Raises UsageError for a wrong option, and TransportError if the cluster cannot be reached.
     """
-    return plan_for(Options.of({"url": url, **options}))
+    # Nothing but the parameters is local yet.
+    given = {name: value for name, value in locals().items() if name != "url"}
+    return plan_for(Options.of_keywords(url, given))
 
 
 def plan_for(options: Options, parallelism: int = 1) -> Plan:
@@ -81,7 +130,7 @@ def plan_for(options: Options, parallelism: int = 1) -> Plan:
 
     parallelism: least number of partitions, unless the option minPartitions is set.
     """
-    with dcp.connect(options.login.into(options.url)) as client:
+    with dcp.connect(options.credentials.add_to(options.url)) as client:
         ranges, end = ranges_of(client, options)
         partitions = divide(ranges, owners_of(client, ranges), options.min_partitions or parallelism)
     return Plan(options, partitions, end)
@@ -89,7 +138,7 @@ def plan_for(options: Options, parallelism: int = 1) -> Plan:
 
 def ranges_of(client: Client, options: Options) -> tuple[list[Range], Checkpoint]:
     """Return the ranges that need a stream, and the checkpoint after all of them."""
-    begin = positions(client, options.start or "beginning", options)
+    begin = positions(client, "beginning" if options.start is None else options.start, options)
     highs, uuids = highs_and_uuids(client, options)
     # The order matters: a collection's high seqnos must not be older than `highs` (see shortened).
     ends, wanted = _ends(options, highs, begin), filtered_high_seqnos(client, begin, options.scope)
@@ -106,12 +155,12 @@ def ranges_of(client: Client, options: Options) -> tuple[list[Range], Checkpoint
     return ranges, replace(begin, positions=tuple(after[vbucket] for vbucket in sorted(after)))
 
 
-def positions(client: Client, start: Time | Checkpoint, options: Options) -> Checkpoint:
+def positions(client: Client, start: str | datetime | Checkpoint, options: Options) -> Checkpoint:
     """Return the position of each vbucket that a stream from `start` would have. Nothing is streamed."""
     return client.positions(start, scope=options.scope, collections=options.collections, vbuckets=options.vbuckets)
 
 
-def without_dropped(options: Options, manifest: Callable[[], Manifest]) -> Options | None:
+def without_dropped(options: Options, manifest: Callable[[], CollectionsManifest]) -> Options | None:
     """Return the options without the collections that were dropped; None if none is left.
 
     Only a stream with failOnDataLoss=false tolerates a dropped collection: without it the options stay as they are, and
@@ -122,7 +171,7 @@ def without_dropped(options: Options, manifest: Callable[[], Manifest]) -> Optio
     paths = {*manifest().paths.values()}
     if options.collections is None:
         return options if any(path.startswith(f"{options.scope}.") for path in paths) else None
-    left = tuple(name for name in options.collections if path_of(name, options.scope) in paths)
+    left = tuple(name for name in options.collections if collection_path(name, options.scope) in paths)
     return replace(options, collections=left) if left else None
 
 
@@ -154,43 +203,12 @@ def highs_and_uuids(
     """
 
     def query() -> tuple[dict[int, int], dict[int, int]]:
-        highs = _high_seqnos(client, options)
-        uuids = _uuids(client, highs)
-        _check_not_lost(highs, _high_seqnos(client, options))
-        return highs, uuids
+        highs, logs = client.heads(options.vbuckets)
+        if len(logs) < len(highs):
+            raise no_owner_error(vbucket for vbucket in highs if vbucket not in logs)
+        return highs, {vbucket: log.newest.vbuuid for vbucket, log in logs.items()}
 
     return retry(client, query, timeout)
-
-
-def _uuids(client: Client, highs: Mapping[int, int]) -> dict[int, int]:
-    """Return the uuid of the newest history of each vbucket."""
-    logs = client.failover_logs(highs)
-    if len(logs) < len(highs):
-        raise nobody_has(vbucket for vbucket in highs if vbucket not in logs)
-    return {vbucket: log.newest.vbuuid for vbucket, log in logs.items()}
-
-
-def _check_not_lost(before: Mapping[int, int], after: Mapping[int, int]) -> None:
-    """Raise TransportError if a failover lost changes between the two queries of the high seqnos.
-
-    The uuid that was queried in between would then belong to a newer history, which still has to reach these seqnos,
-    and will reach them with other changes.
-    """
-    lost = [vbucket for vbucket, seqno in before.items() if after.get(vbucket, seqno) < seqno]
-    if lost:
-        raise TransportError(f"vbuckets {named(lost)} lost changes in a failover while the read was planned; retry")
-
-
-def _high_seqnos(client: Client, options: Options) -> dict[int, int]:
-    """Return the high seqno of each requested vbucket. Raises TransportError if one has no owner."""
-    found = client.high_seqnos()
-    count = client.map.num_vbuckets
-    wanted = range(count) if options.vbuckets is None else options.vbuckets
-    # Requested vbuckets above the bucket's number do not exist, and are ignored.
-    missing = [vbucket for vbucket in wanted if vbucket not in found and vbucket < count]
-    if missing:
-        raise nobody_has(missing)
-    return {vbucket: seqno for vbucket, seqno in found.items() if vbucket in wanted}
 
 
 def _ends(options: Options, highs: Mapping[int, int], begin: Checkpoint) -> Mapping[int, int]:
@@ -201,7 +219,7 @@ def _ends(options: Options, highs: Mapping[int, int], begin: Checkpoint) -> Mapp
     ends = {position.vbucket: position.seqno for position in options.end}
     for vbucket, end in ends.items():
         if vbucket in highs and end > highs[vbucket]:
-            raise LocalProtocolError(
+            raise UsageError(
                 f"option endingOffsets: vbucket {vbucket}: expected a seqno up to its high seqno {highs[vbucket]}, "
                 f"found {end}"
             )

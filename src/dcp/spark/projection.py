@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcp.client.rollback import EVENT, PURGED
-from dcp.client.time_search import tick
-from dcp.columns.cut import in_time
+from dcp.client.options import PATH_COLUMNS
+from dcp.client.row_format import PURGED, ROLLBACK
+from dcp.client.time_search import lowest_cas
+from dcp.columns.cas_filter import in_time
 from dcp.spark.options import Options
 from dcp.spark.schema import SparkSchema
-from dcp.spark.values import PATH
 
 # Rows that report a rollback or lost deletions pass every filter: each reader has to act on them.
-_ALWAYS = pa.array([EVENT, PURGED])
+_ALWAYS = pa.array([ROLLBACK, PURGED])
 
 
 class Projection:
@@ -34,10 +35,12 @@ class Projection:
         self._paths = paths
         self._filters = list(_filters(options, ends or {}))
         wanted = self._schema.names
-        ids = ["collection_id"] if {*PATH} & {*wanted} else []
+        ids = ["collection_id"] if {*PATH_COLUMNS} & {*wanted} else []
         self._known = paths() if ids else {}
         filtered = [name for columns, _ in self._filters for name in (*columns, "event")]
-        self.wire_columns = tuple(dict.fromkeys([*(name for name in wanted if name not in PATH), *ids, *filtered]))
+        self.wire_columns = tuple(
+            dict.fromkeys([*(name for name in wanted if name not in PATH_COLUMNS), *ids, *filtered])
+        )
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the wanted rows and columns of a batch."""
@@ -46,8 +49,8 @@ class Projection:
             # Most batches pass as a whole; filter() would copy them.
             if not pc.all(wanted).as_py():
                 batch = batch.filter(pc.or_(wanted, pc.is_in(batch["event"], value_set=_ALWAYS)))
-        if {*PATH} & {*self._schema.names}:
-            for name, texts in zip(PATH, self._scopes_and_collections(batch["collection_id"]), strict=True):
+        if {*PATH_COLUMNS} & {*self._schema.names}:
+            for name, texts in zip(PATH_COLUMNS, self._scopes_and_collections(batch["collection_id"]), strict=True):
                 batch = batch.append_column(name, texts)
         return self._schema.with_text(batch.select(list(self._schema.names)))
 
@@ -58,7 +61,8 @@ class Projection:
             self._known = self._paths()
             indices = self._indices(ids)
         parts = [path.split(".") for path in self._known.values()]
-        return [pa.array([part[number] for part in parts], pa.string()).take(indices) for number in range(len(PATH))]
+        names = ([part[number] for part in parts] for number in range(len(PATH_COLUMNS)))
+        return [pa.array(column, pa.string()).take(indices) for column in names]
 
     def _indices(self, ids: pa.Array) -> Any:
         """Return where each id is in the list of known collections; null if it is not."""
@@ -67,8 +71,8 @@ class Projection:
 
 def _filters(options: Options, ends: Mapping[int, int]) -> Iterator[tuple[tuple[str, ...], Callable[..., Any]]]:
     """Yield the columns of each filter, and the function that returns for their values which rows pass."""
-    since = tick("start", options.start or "beginning")
-    if since is not None:
+    if isinstance(options.start, datetime):
+        since = lowest_cas(options.start)
         yield ("cas",), lambda cas: in_time(cas, since, None)
     if options.events is not None:
         yield ("event",), lambda event: pc.is_in(event, value_set=pa.array(options.events))

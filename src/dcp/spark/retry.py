@@ -68,4 +68,4 @@ def retry(client: Client, query: Callable[[], T], timeout: float) -> T:
                 raise
         time.sleep(_PAUSE)
         with contextlib.suppress(TransportError):
-            client.refresh()
+            client.refresh_map()

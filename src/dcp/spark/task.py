@@ -11,8 +11,8 @@ import pyarrow as pa
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import ChangeStream, Client
-from dcp.client.dialects import TAP
-from dcp.client.rollback import EVENT, rollback_rows, with_rollback
+from dcp.client.follow.settings import TAP
+from dcp.client.row_format import ROLLBACK, marker_row, with_marker_rows
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.errors import ServerError, TransportError
@@ -49,7 +49,10 @@ def read_partition(
     """
     # The task finds stalled vbuckets itself (_StallCheck): with stats_interval, each task would keep a connection to
     # each node for that.
-    with task_in_worker() as is_closed, dcp.connect(options.login.into(options.url), stats_interval=0) as client:
+    with (
+        task_in_worker() as is_closed,
+        dcp.connect(options.credentials.add_to(options.url), stats_interval=0) as client,
+    ):
         remaining = without_dropped(options, partial(client.manifest, partition.manifest_uid)) if followed else options
         projection = Projection(options, partial(_collection_paths, client), partition.cuts)
         for record in _planned_rollbacks(partition, projection.wire_columns):
@@ -67,7 +70,7 @@ def read_partition(
 def _collection_paths(client: Client) -> Mapping[int, str]:
     """Return the collections' paths by id, over a connection that is closed again: a task keeps one to its node."""
     paths = client.collections()
-    client.hang_up()
+    client.close_idle()
     return paths
 
 
@@ -121,9 +124,9 @@ def _planned_rollbacks(partition: Partition, columns: tuple[str, ...]) -> Iterat
         (part, part.undone_from) for part in partition.ranges if part.undone_from is not None
     ]
     if lost:
-        make = rollback_rows(Decoder(with_rollback("dcp"), columns, events=(EVENT,), types="plain"))
+        make = marker_row(Decoder(with_marker_rows("dcp"), columns, events=(ROLLBACK,), types="plain"))
         for part, seqno in lost:
-            yield make(part.vbucket, seqno, part.start.seqno, EVENT).to_arrow()
+            yield make(part.vbucket, seqno, part.start.seqno, ROLLBACK).to_arrow()
 
 
 def _batches(stream: ChangeStream, stalls: _StallCheck, is_closed: Callable[[], bool]) -> Iterator[Batch]:
@@ -198,7 +201,7 @@ class _StallCheck:
         try:
             ended = self._compare(self._client.high_seqnos())
             # A task keeps one connection to its node, and none to others.
-            self._client.hang_up()
+            self._client.close_idle()
             self._outage.answered()
         except TransportError:
             if self._outage.timed_out():

@@ -1,4 +1,4 @@
-"""What the bytes mean: tables and pure functions."""
+"""Wire format of the four dialects: tables of messages, and pure functions that read and write frames."""
 
 from dcp.wire.dcp import DCP
 from dcp.wire.layout import Dialect

@@ -1,7 +1,7 @@
-"""Values with a structure of their own: lists, texts, JSON, and the legacy bodies.
+"""Structured values of frames: lists, texts, JSON, and those of the legacy dialects.
 
-A `Body` turns the value of a frame into an object and back. A `Frame` keeps its value as bytes, so
-that what was received can be sent again byte for byte; `Frame.body()` calls the decoder here.
+A `Body` decodes the value of a frame to an object, and encodes it. A `Frame` keeps its value as bytes, so that a
+received frame can be sent again byte for byte; `Frame.body()` decodes it on request.
 """
 
 from __future__ import annotations
@@ -16,23 +16,28 @@ from dcp.wire.field import Field, struct_of, u64
 
 
 class Body:
-    """One kind of value. `fields` are those of the frame that carries it: some values need them."""
+    """One kind of value."""
 
     about = "bytes"
 
     def problem(self, length: int) -> str:
-        """What a value of `length` bytes should be instead, or nothing if the length can be right."""
+        """Return what a length should be instead, or "" if a value can have it."""
         return ""
 
     def decode(self, value: bytes, fields: Mapping[str, int | bytes]) -> Any:
+        """Return the object that a value holds. Raises RemoteProtocolError if it is malformed.
+
+        fields: fields of the frame, which decide how some values are read.
+        """
         raise NotImplementedError
 
     def encode(self, content: Any) -> bytes:
+        """Return the value that holds an object."""
         raise NotImplementedError
 
 
 class Text(Body):
-    """UTF-8 text; what is not UTF-8 is kept as escapes."""
+    """UTF-8 text. Bytes that are not UTF-8 become surrogate escapes, so that encoding restores them."""
 
     about = "text"
 
@@ -44,7 +49,7 @@ class Text(Body):
 
 
 class Json(Body):
-    """A JSON object; None where the value is empty."""
+    """Any JSON; None for an empty value."""
 
     about = "JSON"
 
@@ -61,7 +66,7 @@ class Json(Body):
 
 
 class TextOrJson(Body):
-    """What an error carries: JSON from newer servers, plain words from older ones."""
+    """Value of an error: JSON from newer servers, plain text from older ones."""
 
     about = "text or JSON"
 
@@ -77,7 +82,7 @@ def _record(about: str, names: list[str]) -> Any:
 
 
 class Records(Body):
-    """A list of records of fixed width, in a tuple; records of one number are that number."""
+    """Records of fixed width, as a tuple of named tuples; records with one field as a tuple of numbers."""
 
     def __init__(self, about: str, *fields: Field) -> None:
         self.about = about
@@ -98,7 +103,7 @@ class Records(Body):
         return b"".join(self.struct.pack(*(row if isinstance(row, tuple) else (row,))) for row in content)
 
     def take(self, value: bytes, position: int) -> tuple[tuple[Any, ...], int]:
-        """A list that a u16 count precedes, and the position behind it."""
+        """Read records with a u16 count before them. Return them, and the position after the last."""
         start = position + 2
         if len(value) < start:
             raise RemoteProtocolError(f"{self.about}: expected a count of 2 bytes, found {len(value) - position}")
@@ -108,12 +113,12 @@ class Records(Body):
         return self.decode(value[start:end], {}), end
 
     def put(self, content: Sequence[Any]) -> bytes:
-        """The inverse of `take`."""
+        """Return records with their u16 count before them, as `take` reads them."""
         return len(content).to_bytes(2, "big") + self.encode(content)
 
 
-class Counted(Body):
-    """Records behind a u16 that counts them."""
+class CountedRecords(Body):
+    """Records with a u16 count before them."""
 
     def __init__(self, records: Records) -> None:
         self.about = records.about

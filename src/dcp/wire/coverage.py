@@ -1,6 +1,6 @@
-"""The tables as a page: which message of which dialect is understood, and as what.
+"""Coverage tables for the README: every message of every dialect, and what it is decoded as.
 
-`python -m dcp.wire.coverage README.md` writes it between the two markers of that file.
+`python -m dcp.wire.coverage README.md` writes them between the two markers of that file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HEAD = "| opcode | message | direction | answered | forms | servers | decoded a
 
 
 def markdown() -> str:
-    """A table for each dialect, and one for what they share."""
+    """Return a Markdown table for each dialect, and one for the messages that all share."""
     own = [_section(dialect, _own(dialect)) for dialect in reversed(DIALECTS.values())]
     return "\n\n".join([*own, _section(MEMCACHED, MEMCACHED.messages)])
 
@@ -56,7 +56,7 @@ def _form(form: Layout) -> str:
 
 
 def rewrite(page: str) -> str:
-    """The page with what stands between the markers as the tables say it."""
+    """Return the page with new tables between its markers. Raises ValueError if it has none."""
     before, start, rest = page.partition(START)
     _, end, after = rest.partition(END)
     if not (start and end):

@@ -1,7 +1,7 @@
-"""The Database Change Protocol: servers since 3.0.
+"""Messages of DCP, the Database Change Protocol of servers since 3.0.
 
-Sources are files of couchbase/kv_engine. Where its documents and its code disagree, the rows follow
-the code: deletions and expirations can carry a value, a change of vbucket state is answered.
+Sources are files of couchbase/kv_engine. Where its documents and its code disagree, the table follows the code:
+deletions and expirations can carry a value, a change of vbucket state is answered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dcp.wire.memcached import DOCUMENT, MEMCACHED, Status, VbucketState
 
 
 class OpenFlag(IntFlag):
-    """What a DCP connection is for, fixed when it opens."""
+    """Flags of OPEN, which hold for the whole connection."""
 
     PRODUCER = 0x01
     NOTIFIER = 0x02
@@ -31,7 +31,7 @@ class OpenFlag(IntFlag):
 
 
 class StreamFlag(IntFlag):
-    """What a stream request asks for besides its range."""
+    """Flags of a stream request."""
 
     TAKE_OVER = 0x01
     DISK_ONLY = 0x02
@@ -44,12 +44,12 @@ class StreamFlag(IntFlag):
     CACHE_TRANSFER = 0x100
 
 
-# The end of a stream that goes on for ever.
+# End of a stream that never ends by itself.
 ENDLESS = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class MarkerFlag(IntFlag):
-    """Where a snapshot comes from and how it may be read."""
+    """Flags of a snapshot marker: where the node reads the snapshot from, and what it contains."""
 
     MEMORY = 0x01
     DISK = 0x02
@@ -60,7 +60,7 @@ class MarkerFlag(IntFlag):
 
 
 class StreamEnd(IntEnum):
-    """Why a stream ended."""
+    """Reason of the end of a stream."""
 
     OK = 0
     CLOSED = 1
@@ -74,7 +74,7 @@ class StreamEnd(IntEnum):
 
 
 class SystemEvent(IntEnum):
-    """What happened to a collection or a scope."""
+    """Kind of a change of collections or scopes."""
 
     COLLECTION_BEGIN = 0
     COLLECTION_END = 1
@@ -85,21 +85,21 @@ class SystemEvent(IntEnum):
 
 
 class OsoSnapshot(IntFlag):
-    """The two ends of an out-of-order snapshot."""
+    """Flags of the message before and after an out-of-order snapshot."""
 
     START = 1
     END = 2
 
 
 class DurabilityLevel(IntEnum):
-    """How safe a sync write must be before it counts."""
+    """Durability that a sync write has to reach."""
 
     MAJORITY = 1
     MAJORITY_AND_PERSIST_ON_ACTIVE = 2
     PERSIST_TO_MAJORITY = 3
 
 
-# The section behind the value that servers 4.0 to 6.6 send on enable_ext_metadata.
+# Length of the section after the value that servers 4.0 to 6.6 send with control enable_ext_metadata.
 _NMETA = u16("nmeta", measures="meta")
 _CHANGE = (u64("seqno"), u64("rev_seqno"))
 _MARKER = (u64("snapshot_start"), u64("snapshot_end"), u32("flags", MarkerFlag))

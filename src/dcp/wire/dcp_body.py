@@ -1,4 +1,4 @@
-"""The values that only DCP has: stream filters, cached documents, system events as FlatBuffers."""
+"""Structured values that only DCP has: stream filters, cached documents, system events as FlatBuffers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dcp.errors import LocalProtocolError, RemoteProtocolError
+from dcp.errors import RemoteProtocolError, UsageError
 from dcp.wire.body import JSON, Body
 from dcp.wire.field import struct_of, u8, u16, u32, u64
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFilter:
-    """What a stream request asks for beyond its numbers: collections, a scope, a stream id.
+    """Optional value of a stream request.
 
-    Ids are numbers here and hexadecimal text on the wire. `sid` is not judged: what a producer
-    answers to a bad one has a status of its own.
+    collections: ids of the collections to stream; None for all.
+    scope: id of the scope to stream; None for all. Not together with `collections`.
+    sid: stream id. It is not checked here: nodes refuse a bad one with a status of its own.
+    uid: manifest uid that the client knows; a node with an older manifest refuses the stream.
+    purge_seqno: purge seqno that the client knows.
+    cts: settings of a cache transfer.
+
+    Ids are numbers here, and hexadecimal text on the wire.
     """
 
     collections: tuple[int, ...] | None = None
@@ -29,7 +35,7 @@ class StreamFilter:
 
 
 class StreamFilterBody(Body):
-    """The JSON value of a stream request."""
+    """Value of a stream request, as JSON."""
 
     about = "stream filter"
 
@@ -122,7 +128,7 @@ STREAM_FILTER = StreamFilterBody()
 
 @dataclass(frozen=True, slots=True)
 class CachedDocument:
-    """One document of a cache transfer; `key` still has its collection prefix."""
+    """One document of a cache transfer. `key` has its collection prefix."""
 
     cas: int
     seqno: int
@@ -136,7 +142,7 @@ class CachedDocument:
 
 
 class CachedDocuments(Body):
-    """The records of a cache transfer, one behind the other."""
+    """Value of a cache transfer: documents of any length, without a count."""
 
     about = "cached documents"
     _fields = (
@@ -190,7 +196,7 @@ _COLLECTION = (
 _DROPPED_COLLECTION = "manifest_uid:Q scope_id:I collection_id:I system_collection:?"
 _SCOPE = "manifest_uid:Q scope_id:I name:s"
 _DROPPED_SCOPE = "manifest_uid:Q scope_id:I system_scope:?"
-# The slots of each event's table, in their order: name, and code of its type (s for a string).
+# Slots of each event's table, in order: name, and struct code of the type (s for a string).
 SYSTEM_EVENT_FIELDS = {
     event: tuple((name, code) for name, _, code in (slot.partition(":") for slot in slots.split()))
     for event, slots in (
@@ -204,9 +210,9 @@ SYSTEM_EVENT_FIELDS = {
 
 
 class SystemEventTable(Body):
-    """A system event as FlatBuffers, read field by field through the table's offsets.
+    """Value of a system event as a FlatBuffers table, read through the table's offsets.
 
-    Only reading: FlatBuffers has many encodings of one table, and a writer needs the one it chose.
+    It can only be decoded: FlatBuffers has many encodings of one table, so encoding could not restore the bytes.
     """
 
     about = "FlatBuffers system event"
@@ -220,7 +226,7 @@ class SystemEventTable(Body):
             ) from None
 
     def encode(self, content: Any) -> bytes:
-        raise LocalProtocolError("a FlatBuffers system event is given as the bytes of its value")
+        raise UsageError("a FlatBuffers system event is given as the bytes of its value")
 
     def _slots(self, value: bytes, slots: Iterable[tuple[str, str]]) -> Iterable[tuple[str, int | bool | str]]:
         root = _unpack("I", value, 0)

@@ -1,4 +1,4 @@
-"""A frame in words: the names that its numbers have, and what its value says."""
+"""Frames as text for people: numbers by their names, and the content of values."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _LONGEST = 60
 
 
 def describe(frame: Frame, dialect: str = "dcp") -> str:
-    """Everything a frame says beyond its name, vbucket and opaque, on one line."""
+    """Return the content of a frame on one line, without name, vbucket and opaque. Passwords are not shown."""
     layout = Layout() if frame.name == UNKNOWN else layout_of(frame, dialect_of(dialect))[1]
-    said = [_named(Status, frame.status)] if frame.kind.answers and frame.name != UNKNOWN else []
-    said += [f"stream {frame.stream_id}"] if frame.stream_id is not None else []
-    said += [f"{name}={_field(layout, name, value)}" for name, value in frame.fields.items()]
-    said += [f"key={frame.key!r}"] if frame.key else []
-    said += [_named(Datatype, frame.datatype)] if frame.datatype else []
-    said += [f"cas=0x{frame.cas:x}"] if frame.cas else []
-    said += [_value(frame, layout, dialect)] if frame.value else []
-    return " ".join(said)
+    parts = [_name_of(Status, frame.status)] if frame.kind.answers and frame.name != UNKNOWN else []
+    parts += [f"stream {frame.stream_id}"] if frame.stream_id is not None else []
+    parts += [f"{name}={_field(layout, name, value)}" for name, value in frame.fields.items()]
+    parts += [f"key={frame.key!r}"] if frame.key else []
+    parts += [_name_of(Datatype, frame.datatype)] if frame.datatype else []
+    parts += [f"cas=0x{frame.cas:x}"] if frame.cas else []
+    parts += [_value(frame, layout, dialect)] if frame.value else []
+    return " ".join(parts)
 
 
 def _field(layout: Layout, name: str, value: int | bytes) -> str:
@@ -35,10 +35,10 @@ def _field(layout: Layout, name: str, value: int | bytes) -> str:
     if value == 0xFFFF_FFFF_FFFF_FFFF:
         return "max"
     field = layout.fields.get(name)
-    return _named(field.values, value) if field and field.values else str(value)
+    return _name_of(field.values, value) if field and field.values else str(value)
 
 
-def _named(names: type[IntEnum] | type[IntFlag], value: int) -> str:
+def _name_of(names: type[IntEnum] | type[IntFlag], value: int) -> str:
     if issubclass(names, IntEnum):
         return names(value).name if value in names._value2member_map_ else f"0x{value:x}"
     named = [flag.name or "" for flag in names if value & flag == flag]

@@ -1,4 +1,4 @@
-"""Keys and values of documents: collection prefixes, vbuckets, xattr sections."""
+"""Keys and values of documents: vbucket of a key, collection prefix, xattr section."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import zlib
 from collections.abc import Iterable
 from enum import IntFlag
 
-from dcp.errors import LocalProtocolError, RemoteProtocolError
+from dcp.errors import RemoteProtocolError, UsageError
 
 
 class Datatype(IntFlag):
-    """What the value of a document is; SNAPPY is undone first, then XATTR split off."""
+    """Bits of the format of a value. To read it, decompress first (SNAPPY), then split off the xattrs (XATTR)."""
 
     JSON = 0x01
     SNAPPY = 0x02
@@ -18,14 +18,14 @@ class Datatype(IntFlag):
 
 
 def vbucket_of(key: bytes, vbuckets: int = 1024) -> int:
-    """The vbucket that holds a key (without its collection prefix)."""
+    """Return the vbucket of a key without its collection prefix. `vbuckets` is their number in the bucket."""
     return ((zlib.crc32(key) >> 16) & 0x7FFF) % vbuckets
 
 
 def join_collection(collection_id: int, key: bytes) -> bytes:
-    """A key as it travels on a connection with collections: behind the id as unsigned LEB128."""
+    """Return a key as connections with collections send it: the id as unsigned LEB128, then the key."""
     if not 0 <= collection_id < 1 << 32:
-        raise LocalProtocolError(f"collection id: expected 32 bits, found {collection_id}")
+        raise UsageError(f"collection id: expected 32 bits, found {collection_id}")
     prefix = bytearray()
     while collection_id > 0x7F:
         prefix.append(collection_id & 0x7F | 0x80)
@@ -35,7 +35,10 @@ def join_collection(collection_id: int, key: bytes) -> bytes:
 
 
 def split_collection(key: bytes) -> tuple[int, bytes]:
-    """The collection id before a key, and the key. Only the shortest form of an id is legal."""
+    """Return the collection id before a key, and the key. Raises RemoteProtocolError if the id is malformed.
+
+    Only the shortest form of an id is legal: with longer ones, two keys on the wire could be one document.
+    """
     number = 0
     for position, byte in enumerate(key[:5]):
         number |= (byte & 0x7F) << 7 * position
@@ -52,10 +55,12 @@ Xattrs = tuple[tuple[bytes, bytes], ...]
 
 
 def split_xattrs(value: bytes) -> tuple[Xattrs, bytes]:
-    """The (name, JSON text) pairs before a document's body, and the body.
+    """Return the (name, JSON text) pairs before the body of a document, and the body.
 
-    `value` is one whose datatype has XATTR, after it was inflated. An empty one has none: servers keep
-    the bit where they leave the value out.
+    value: a decompressed value whose datatype has XATTR. It may be empty: servers keep the bit where they leave the
+        value out.
+
+    Raises RemoteProtocolError if the section is malformed.
     """
     if not value:
         return (), b""
@@ -83,10 +88,10 @@ def _length(value: bytes, position: int, end: int) -> int:
 
 
 def join_xattrs(pairs: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> bytes:
-    """The inverse of `split_xattrs`."""
+    """Return a value with these xattrs before the body. Raises UsageError for a name or text with a zero byte."""
     section = bytearray()
     for name, value in pairs:
         if b"\0" in name or b"\0" in value:
-            raise LocalProtocolError(f"xattrs: expected a name and a value without 00, found {name!r}: {value!r}")
+            raise UsageError(f"xattrs: expected a name and a value without 00, found {name!r}: {value!r}")
         section += (len(name) + len(value) + 2).to_bytes(4, "big") + name + b"\0" + value + b"\0"
     return len(section).to_bytes(4, "big") + bytes(section) + body

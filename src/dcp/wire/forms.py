@@ -1,4 +1,4 @@
-"""The tables made ready for single frames: what is the same for all of a magic and an opcode, worked out once."""
+"""Index of the tables for reading and writing single frames, computed once for each magic and opcode."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dcp.wire.layout import Dialect, Kind, Layout, Magic, Message, Presence
 
 Fields = dict[str, "int | bytes"]
 
-# What is wanted instead of nothing, and instead of something.
+# Expected lengths in messages: (if there are no bytes, if there are some); "" if that is right.
 _WANTED = {Presence.NONE: ("", "0"), Presence.MAY: ("", ""), Presence.MUST: ("at least 1", "")}
-# A status that no answer is declared for.
+# A status for which no table has an answer.
 _UNDECLARED = -1
 
 
 class Section:
-    """Fields of fixed width, one behind the other."""
+    """Consecutive fields of fixed width."""
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         self.fields = fields
@@ -26,7 +26,7 @@ class Section:
         self._plain = all(f.visible for f in fields)
 
     def read(self, raw: bytes, at: int, fields: Fields, lengths: dict[str, int]) -> None:
-        """Take the fields that stand at `at`; those that measure another section go to `lengths`."""
+        """Read the fields at `raw[at:]` into `fields`, and the lengths of other sections into `lengths`."""
         values = self._struct.unpack_from(raw, at)
         if self._plain:
             fields.update(zip(self._names, values))  # noqa: B905
@@ -38,44 +38,44 @@ class Section:
                 fields[f.name] = value
 
     def write(self, fields: Mapping[str, int | bytes], lengths: Mapping[str, int]) -> bytes:
-        """The bytes of the fields; struct.error where one does not fit."""
+        """Return the bytes of the fields. Raises struct.error if a value does not fit."""
         if self._plain:
             return self._struct.pack(*[fields[name] for name in self._names])
         return self._struct.pack(*[self.value_of(f, fields, lengths) for f in self.fields])
 
     @staticmethod
     def value_of(field: Field, fields: Mapping[str, int | bytes], lengths: Mapping[str, int]) -> int | bytes:
-        """What is written for a field: nothing for reserved bytes that are not given."""
+        """Return the value to write for a field. Reserved bytes default to b"", which struct pads with zeros."""
         return lengths[field.measures] if field.measures else fields.get(field.name, b"")
 
 
 class Form:
-    """One layout of one message, under a kind of magic."""
+    """One layout of one message, for one kind of frame."""
 
     def __init__(self, message: Message, layout: Layout, kind: Kind) -> None:
         self.message = message
         self.layout = layout
         self.title = message.name + (" response" if kind.answers and message.kind is not kind else "")
         self.extras, self.engine, self.content = map(Section, layout.sections)
-        # Whether there is more than extras, key and value.
+        # True if there is more than extras, key and value.
         self.measured = bool(layout.engine) or any(f.measures for f in layout.extras)
         self.key, self.value = _WANTED[layout.key], _WANTED[layout.value]
         self.when = tuple(layout.when.items())
         self.allowed = layout.required | layout.optional
 
     def key_problem(self, length: int) -> str:
-        """What the length of the key should be instead, if this one cannot be."""
+        """Return what the length of the key should be instead, or "" if it is right."""
         return self.key[length > 0]
 
     def value_problem(self, length: int) -> str:
-        """The same of the value, where it holds no fields."""
+        """Return what the length of a value without fields should be instead, or "" if it is right."""
         return self.value[length > 0] or (self.layout.body.problem(length) if self.layout.body else "")
 
 
 class Family:
-    """The forms that a magic and an opcode can mean.
+    """Forms of all messages that share a magic and an opcode.
 
-    They are chosen by a number of the header: the type where messages have one, else the status of an answer.
+    A number of the header selects among them: the type where messages have one, else the status of an answer.
     """
 
     def __init__(self, magic: Magic, messages: tuple[Message, ...]) -> None:
@@ -92,7 +92,7 @@ class Family:
         self._others = () if self.typed else _forms(messages, magic.kind, None, _UNDECLARED)
 
     def forms(self, number: int) -> tuple[Form, ...]:
-        """Those of a type or a status (0 for requests without a type), in the order in which they are tried."""
+        """Return the forms for a type or status, in the order in which to try them. Requests without a type have 0."""
         return self._by_number.get(number, self._others)
 
 
@@ -109,8 +109,8 @@ _KNOWN: dict[str, tuple[Dialect, dict[tuple[int, int], Family]]] = {}
 
 
 def families(dialect: Dialect) -> dict[tuple[int, int], Family]:
-    """The families of a dialect, by magic and opcode."""
-    # Tables are too large to be a key.
+    """Return the families of a dialect by magic and opcode."""
+    # Cached by name. The identity check covers dialects that tests make under a known name.
     known = _KNOWN.get(dialect.name)
     if known is None or known[0] is not dialect:
         made = {

@@ -1,4 +1,4 @@
-"""One message as an object, and back to bytes."""
+"""Frames as objects: `decode` reads them from bytes, `encode` writes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dcp._codec import Splitter
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire import DIALECTS
 from dcp.wire.framing import FrameInfo, RequestInfo
 from dcp.wire.layout import Dialect, Kind, Magic
@@ -30,12 +30,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message.
+    """One message of a dialect. Immutable and hashable.
 
-    `name` is that of its row in the dialect's table, `fields` what the row names, in wire order.
-    A request has a `vbucket`, an answer a `status`. `frame_info` are the framing extras of magics
-    0x08 and 0x18. A frame with an opcode that the table lacks is called `unknown`; its fields are
-    `opcode` and `extras`.
+    name: name of the message in the table of its dialect. A frame with an opcode that the table lacks is called
+        "unknown"; its fields are `opcode` and `extras`.
+    magic: first byte, a Magic: 0x80 for requests, 0x81 for responses, 0x08 and 0x18 for those with framing extras,
+        0x82 and 0x83 for requests of the server and their responses.
+    opaque: number that a response repeats; all messages of a stream carry that of its request. Default 0.
+    cas: version of the document. Default 0.
+    vbucket: number of the vbucket. 0 in responses.
+    status: result, a Status. 0, which is success, in requests.
+    datatype: format of the value, a bit set: 1 JSON, 2 snappy, 4 xattrs. Default 0.
+    fields: further fields by name, in wire order, as the table lists them. All of them have to be given to `encode`.
+    key: key, with its collection id before it where the connection has collections.
+    value: value as it is sent, compressed if `datatype` says so.
+    frame_info: framing extras, a tuple of FrameInfo.
     """
 
     name: str
@@ -64,26 +73,31 @@ class Frame:
         return f"Frame({', '.join(shown)})"
 
     def shown_value(self, longest: int) -> str:
-        """The value for a person to read: its beginning, and nothing of a credential."""
+        """Return the beginning of the value for people; nothing of it if it holds credentials."""
         if self.name in _SECRET:
             return f"({len(self.value)} bytes, not shown)"
         return _short(self.value, longest)
 
     @property
     def kind(self) -> Kind:
-        """Whether the frame asks or answers."""
+        """Kind of the frame: request or response, of the client or of the server."""
         return Magic(self.magic).kind
 
     @property
     def stream_id(self) -> int | None:
-        """The stream that a request belongs to, where several share a vbucket."""
+        """Stream id of a request, where several streams share a vbucket; else None."""
         for info in self.frame_info:
             if info.id == RequestInfo.STREAM_ID and len(info.data) == 2 and not self.kind.answers:
                 return int.from_bytes(info.data, "big")
         return None
 
     def body(self, dialect: str = "dcp") -> Any:
-        """What the value says: a failover log, JSON, a stream filter, …; the value itself if it is data."""
+        """Return the decoded value: a failover log, JSON, a stream filter, …; the bytes if it is data.
+
+        dialect: dialect of the frame. Default "dcp".
+
+        Raises RemoteProtocolError if the value is malformed, UsageError if the dialect has no such frame.
+        """
         if self.name == UNKNOWN:
             return self.value
         body = layout_of(self, dialect_of(dialect))[1].body
@@ -100,34 +114,46 @@ def _short(value: int | bytes, longest: int = 32) -> str:
 
 
 def dialect_of(name: str | Dialect) -> Dialect:
-    """The dialect with this name, or the one that is given; LocalProtocolError lists those there are."""
+    """Return the dialect with this name; a Dialect as it is. Raises UsageError, which lists the known names."""
     if isinstance(name, Dialect):
         return name
     try:
         return DIALECTS[name]
     except (KeyError, TypeError):
-        raise LocalProtocolError(f"dialect: expected one of {', '.join(DIALECTS)}, found {name!r}") from None
+        raise UsageError(f"dialect: expected one of {', '.join(DIALECTS)}, found {name!r}") from None
 
 
 def decode(data: bytes, dialect: str = "dcp", *, max_frame: int = MAX_FRAME) -> list[Frame]:
-    """The frames in `data`, which must be whole.
+    """Decode bytes to frames.
 
-    Raises FrameError where a frame breaks its layout, or is not all there.
+    data: any number of whole frames.
+    dialect: "tap", "upr1", "upr2" or "dcp", the default.
+    max_frame: largest frame to accept, in bytes. Default 30 MiB.
+
+    Returns the frames. `encode` gives their bytes again.
+
+    Raises FrameError if a frame is malformed or incomplete, UsageError for an unknown dialect.
     """
     table = dialect_of(dialect)
     return [read_frame(raw, table, offset) for offset, raw in split(data, max_frame)]
 
 
 def encode(frame: Frame, dialect: str | Dialect = "dcp") -> bytes:
-    """The bytes of a frame. All lengths are computed.
+    """Encode a frame to bytes. All lengths are computed.
 
-    Raises LocalProtocolError where the frame is not one that the dialect can say.
+    frame: the frame.
+    dialect: "tap", "upr1", "upr2" or "dcp", the default.
+
+    Returns the bytes. `decode` gives an equal frame.
+
+    Raises UsageError if the dialect has no such message, if fields are missing or too many, or a value is out of
+    range: the message says which, and what was expected.
     """
     return write_frame(frame, dialect_of(dialect))
 
 
 def split(data: bytes, max_frame: int = MAX_FRAME) -> Iterator[tuple[int, bytes]]:
-    """Each frame of `data` as the byte at which it starts, and its bytes."""
+    """Yield (offset, bytes) of each frame. Raises FrameError if the last is incomplete or a length is out of range."""
     splitter = Splitter(max_frame)
     splitter.feed(data)
     offset = 0
@@ -138,10 +164,10 @@ def split(data: bytes, max_frame: int = MAX_FRAME) -> Iterator[tuple[int, bytes]
 
 
 def read_frame(raw: bytes, dialect: Dialect, offset: int = 0) -> Frame:
-    """The frame that `raw` holds, all of it and nothing else, as the splitter cuts it."""
+    """Return the frame in `raw`, which holds exactly one. `offset` is where it starts, for FrameError."""
     return Frame(*read_parts(raw, dialect, offset))
 
 
 def read_opaque(raw: bytes, offset: int = 0) -> Frame:
-    """A whole frame without a look at its layout: how unknown opcodes are kept."""
+    """Return the frame in `raw` as "unknown", whatever its opcode: its layout is not checked."""
     return Frame(*read_opaque_parts(raw, offset))

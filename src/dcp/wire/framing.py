@@ -1,7 +1,7 @@
-"""Framing extras: the optional part of a frame that magics 0x08 and 0x18 announce.
+"""Framing extras: the optional part of frames with magic 0x08 and 0x18, a sequence of frame infos.
 
-A run of frame infos. The first byte of each has its id in the high and its length in the low nibble;
-15 in either says that 15 plus a further byte is meant, the id's byte before the length's.
+The first byte of each info has its id in the high nibble and its length in the low one. The value 15 in a nibble means
+15 plus the next byte; if both are 15, the byte of the id comes first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LARGEST = _ESCAPE + 255
 
 
 class RequestInfo(IntEnum):
-    """What a frame info can say in a request."""
+    """Ids of frame infos in requests."""
 
     BARRIER = 0
     DURABILITY = 1
@@ -27,7 +27,7 @@ class RequestInfo(IntEnum):
 
 
 class ResponseInfo(IntEnum):
-    """What a frame info can say in a response."""
+    """Ids of frame infos in responses."""
 
     SERVER_DURATION = 0
     READ_UNITS = 1
@@ -37,10 +37,12 @@ class ResponseInfo(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FrameInfo:
-    """One frame info.
+    """One frame info of the framing extras.
 
-    `counted` is False where the frame carries the info without counting it in the header's
-    framing-extras length: servers since 6.5 do so with the stream id of deletions and expirations.
+    id: a RequestInfo or ResponseInfo; others are legal.
+    data: content, up to 270 bytes.
+    counted: False if the header's framing-extras length leaves the info out, although it is there. Servers since 6.5
+        send the stream id of deletions and expirations that way.
     """
 
     id: int
@@ -49,17 +51,17 @@ class FrameInfo:
 
     @property
     def microseconds(self) -> float:
-        """The data of a server or throttle duration."""
+        """Duration in the data of SERVER_DURATION or THROTTLE_DURATION, in microseconds."""
         return float(int.from_bytes(self.data, "big") ** 1.74 / 2)
 
 
 def stream_id(number: int, *, counted: bool = True) -> FrameInfo:
-    """The frame info that names the stream which a message belongs to."""
+    """Return the frame info for a stream id."""
     return FrameInfo(RequestInfo.STREAM_ID, number.to_bytes(2, "big"), counted)
 
 
 def split_infos(extras: bytes) -> Iterator[FrameInfo]:
-    """The infos in framing extras; ValueError says which byte runs past the end."""
+    """Yield the infos in framing extras. Raises ValueError, with the byte, if one runs past the end."""
     position = 0
     while position < len(extras):
         start, head = position, extras[position]
@@ -82,7 +84,7 @@ def _nibble(number: int, extras: bytes, position: int) -> tuple[int, int]:
 
 
 def join_infos(infos: Iterable[FrameInfo]) -> bytes:
-    """The inverse of `split_infos`."""
+    """Return framing extras with these infos. Raises ValueError if an id or length is too large."""
     return b"".join(_join(info) for info in infos)
 
 
@@ -94,6 +96,6 @@ def _join(info: FrameInfo) -> bytes:
     return bytes([id_nibble << 4 | length_nibble, *escapes]) + info.data
 
 
-# How the stream id looks that servers send without counting it.
+# First byte and length of a stream id that a server sends without counting it.
 UNCOUNTED_HEAD = join_infos([stream_id(0)])[0]
 UNCOUNTED_LENGTH = len(join_infos([stream_id(0)]))

@@ -1,11 +1,10 @@
-"""The vocabulary of the protocol tables.
+"""Types of the protocol tables.
 
-A table is a `Dialect`: a list of `Message`s. A message has an opcode and one `Layout` for each form
-in which it is sent or answered. A layout lists its `Field`s in wire order and says which of key and
-value belong to it. Nothing else about a frame is written down anywhere: offsets, lengths, struct
-formats, columns and the plan of the C decoder are computed from here.
+A table is a `Dialect`: a list of `Message`s. A message has an opcode, and one `Layout` for each form in which it is
+sent or answered. A layout lists its `Field`s in wire order, and whether it has a key and a value. Offsets, lengths,
+struct formats, columns and the plan of the C decoder are all computed from the tables.
 
-A frame, after its 24-byte header (magics 0x08 and 0x18 put framing extras before all of it):
+A frame after its 24-byte header (with magic 0x08 and 0x18, framing extras come first):
 
     | extras: fields | engine: fields (TAP only) | key | value: bytes, or fields | meta: legacy trailer |
 """
@@ -24,7 +23,10 @@ from dcp.wire.field import Field, struct_of, u8, u16, u32, u64
 
 
 class Kind(Enum):
-    """What a magic makes of a frame: who asks, who answers, and in which opcode space."""
+    """Kind of a frame, which its magic decides: request or response, of the client or of the server.
+
+    Requests of the server have opcodes of their own.
+    """
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -33,17 +35,17 @@ class Kind(Enum):
 
     @property
     def answers(self) -> bool:
-        """Bytes 6 and 7 of an answer hold a status, those of a request a vbucket."""
+        """True for responses. Bytes 6 and 7 of their header hold a status, those of requests a vbucket."""
         return self in (Kind.RESPONSE, Kind.SERVER_RESPONSE)
 
     @property
     def answer(self) -> Kind:
-        """The kind of frame that answers, in the same opcode space."""
+        """Kind of the response to a frame of this kind."""
         return Kind.RESPONSE if self in (Kind.REQUEST, Kind.RESPONSE) else Kind.SERVER_RESPONSE
 
 
 class Magic(IntEnum):
-    """The first byte of every frame."""
+    """First byte of every frame."""
 
     REQUEST = 0x80
     RESPONSE = 0x81
@@ -54,12 +56,12 @@ class Magic(IntEnum):
 
     @property
     def kind(self) -> Kind:
-        """Which kind of frame it opens."""
+        """Kind of the frames with this magic."""
         return _KINDS[self]
 
     @property
     def framed(self) -> bool:
-        """Whether byte 2 is the length of framing extras, and byte 3 alone that of the key."""
+        """True if byte 2 is the length of framing extras, and byte 3 alone that of the key."""
         return self in (Magic.FRAMED_REQUEST, Magic.FRAMED_RESPONSE)
 
 
@@ -74,7 +76,7 @@ _KINDS = {
 
 
 class Side(Enum):
-    """Who sends a message of its own accord; the other side answers it."""
+    """Side that sends a message first; the other side answers it."""
 
     CONSUMER = "consumer"
     PRODUCER = "producer"
@@ -82,7 +84,7 @@ class Side(Enum):
 
 
 class Role(Enum):
-    """What the column decoder makes of a message that a producer sends."""
+    """Treatment of a message by the column decoder: a row, a control frame, or neither."""
 
     ROW = "row"
     CONTROL = "control"
@@ -90,7 +92,7 @@ class Role(Enum):
 
 
 class Effect(Enum):
-    """What a message does to the rows that follow it on its stream, or to what is counted."""
+    """Effect of a message on the later rows of its stream, or on flow control."""
 
     NONE = "none"
     SNAPSHOT = "opens a snapshot, whose window is in snapshot_start and snapshot_end if it has them"
@@ -100,7 +102,7 @@ class Effect(Enum):
 
 
 class Presence(Enum):
-    """Whether a frame has a key, or a value."""
+    """Presence of a key or value in a frame."""
 
     NONE = "none"
     MAY = "may"
@@ -126,8 +128,8 @@ HEADER = (
 HEADER_STRUCT = struct_of(HEADER)
 
 
-class Place(NamedTuple):
-    """Where a field stands in a frame without framing extras, counted from the frame's first byte."""
+class FieldPlace(NamedTuple):
+    """Offset and width of a field in a frame without framing extras, from the frame's first byte."""
 
     name: str
     offset: int
@@ -138,12 +140,18 @@ class Place(NamedTuple):
 class Layout:
     """One form of one message.
 
-    Chosen among its siblings by what only it has: its lengths, its `status` (answers), its `when`
-    (values that fields of the extras must have, such as a version). Siblings are tried in order; one whose
-    `when` fits is final. `since` and `note` say what sets it apart.
+    extras, engine, content: fields of fixed width in these sections. A value with `content` consists of it alone.
+    key, value: whether the form has them.
+    body: structure of the value; None for plain bytes.
+    when: values that fields of the extras must have, such as a version.
+    status: status of the responses with this form.
+    since: first server version that sends it.
+    note: what distinguishes it from the other forms of its message.
+    stream_id_defect: servers since 6.5 send this form with a stream id that the header's framing-extras length does
+        not count: its byte 2 is 0, the three bytes are there.
 
-    `stream_id_defect`: servers since 6.5 send this form with a stream id that the header's
-    framing-extras length does not count (its byte 2 is 0, the three bytes are there).
+    Forms of a message are tried in order, and recognised by lengths, `status` and `when`. One whose `when` matches
+    is final: if the rest does not fit, the frame is malformed.
     """
 
     extras: tuple[Field, ...] = ()
@@ -160,65 +168,79 @@ class Layout:
 
     @property
     def sections(self) -> tuple[tuple[Field, ...], ...]:
-        """The fixed sections, in wire order."""
+        """Sections with fields, in wire order."""
         return (self.extras, self.engine, self.content)
 
     @cached_property
     def structs(self) -> tuple[struct.Struct, struct.Struct, struct.Struct]:
-        """What packs and unpacks each of `sections`."""
+        """Structs that pack and unpack `sections`."""
         return struct_of(self.extras), struct_of(self.engine), struct_of(self.content)
 
     @cached_property
     def extras_length(self) -> int:
+        """Bytes of the extras."""
         return self.structs[0].size
 
     @cached_property
     def engine_length(self) -> int:
+        """Bytes of the engine section."""
         return self.structs[1].size
 
     @cached_property
     def content_length(self) -> int:
+        """Bytes of the fields in the value."""
         return self.structs[2].size
 
     @cached_property
     def fields(self) -> dict[str, Field]:
-        """Every field by name, in wire order."""
+        """Fields by name, in wire order."""
         return {f.name: f for section in self.sections for f in section}
 
     @cached_property
     def required(self) -> frozenset[str]:
-        """The fields that every frame of this form has."""
+        """Names of the fields that every frame of this form has."""
         return frozenset(name for name, f in self.fields.items() if f.visible)
 
     @cached_property
     def measured(self) -> frozenset[str]:
-        """Sections of any length that a field of the extras measures: `engine`, `meta`."""
+        """Names of sections of any length whose length is a field of the extras: `engine`, `meta`."""
         sections = frozenset(f.measures for f in self.extras if f.measures)
         return sections - {"engine"} if self.engine else sections
 
     @cached_property
     def optional(self) -> frozenset[str]:
-        """What a frame's fields may hold besides `required`."""
+        """Names that `Frame.fields` may have besides `required`."""
         return frozenset(name for name, f in self.fields.items() if f.reserved) | self.measured
 
-    def places(self) -> Iterator[Place]:
-        """The visible fields of extras and engine section: what a decoder of columns gathers."""
+    def places(self) -> Iterator[FieldPlace]:
+        """Yield the visible fields of extras and engine section, which can become columns."""
         offset = HEADER_STRUCT.size
         for f in self.extras + self.engine:
             if f.visible:
-                yield Place(f.name, offset, f.width)
+                yield FieldPlace(f.name, offset, f.width)
             offset += f.width
 
 
 @dataclass(frozen=True)
 class Message:
-    """One command or stream message: every form in which it travels, and where that is written.
+    """One command or stream message, with all of its forms.
 
-    `sent` are the forms of the message itself, under a magic of `kind`; `answer` those of the reply,
-    empty where no reply is due. `type` is the sub-opcode in byte 5 that UPR draft 1 has instead of a
-    datatype (it has no status either: its answers carry the vbucket). The key of a `document` message
-    is a document's: on a connection with collections it stands behind the collection's id. The value
-    of a `secret` message is never shown.
+    name: name of the frames.
+    opcode: byte 1 of the header.
+    sent: forms of the message.
+    sender: side that sends it.
+    source: document or file that specifies it.
+    answer: forms of the response; empty if there is none.
+    kind: kind of the message.
+    type: sub-opcode in byte 5, which UPR draft 1 has instead of a datatype. That draft has no status either: its
+        responses carry the vbucket.
+    role: treatment by the column decoder.
+    effect: effect on later rows, or on flow control.
+    since, until: first and last server version that sends it.
+    enabled_by: what a client has to request to receive it.
+    note: remark for the documentation.
+    document: True if the key is that of a document, so that connections with collections put a collection id before it.
+    secret: True if the value holds credentials, so that it is never shown.
     """
 
     name: str
@@ -239,21 +261,21 @@ class Message:
     secret: bool = False
 
     def forms(self, kind: Kind, status: int) -> tuple[Layout, ...]:
-        """The forms that a frame of `kind` (with `status`, if it answers) can have."""
+        """Return the forms that a frame of a kind can have; for responses, those with the status."""
         if kind is self.kind:
             return self.sent
         return tuple(form for form in self.answer if form.status == status) or ((ERROR,) if status else (EMPTY,))
 
 
 EMPTY = Layout()
-# An error's value may be a text (3.x), a JSON object, or a cluster map (not my vbucket).
+# The value of an error may be text (3.x), a JSON object, or a cluster map (NOT_MY_VBUCKET).
 ERROR = Layout(value=MAY, body=TEXT_OR_JSON, note="error")
 
 
-# There is one of each, which is equal to itself only: so what is made of it can be kept.
+# Compared by identity: there is one of each, so what is computed from it can be cached.
 @dataclass(frozen=True, eq=False, repr=False)
 class Dialect:
-    """All messages of one generation of the protocol."""
+    """Messages of one generation of the protocol."""
 
     name: str
     title: str
@@ -263,14 +285,14 @@ class Dialect:
         return f"<Dialect {self.name}: {len(self.messages)} messages>"
 
     def extend(self, name: str, title: str, *messages: Message) -> Dialect:
-        """This dialect and `messages`, which take over their opcodes."""
+        """Return a dialect with the messages of this one and further ones, which replace those with the same opcode."""
         taken = {(m.kind.answer, m.opcode) for m in messages}
         kept = tuple(m for m in self.messages if (m.kind.answer, m.opcode) not in taken)
         return replace(self, name=name, title=title, messages=kept + messages)
 
     @cached_property
     def by_opcode(self) -> dict[tuple[Kind, int], tuple[Message, ...]]:
-        """The messages that a magic and an opcode can mean; several only where byte 5 decides."""
+        """Messages by kind and opcode; several only where byte 5 tells them apart."""
         index: dict[tuple[Kind, int], tuple[Message, ...]] = {}
         for message in self.messages:
             kinds = {message.kind} if message.type is not None else {message.kind, message.kind.answer}
@@ -280,4 +302,5 @@ class Dialect:
 
     @cached_property
     def by_name(self) -> dict[str, Message]:
+        """Messages by name."""
         return {message.name: message for message in self.messages}

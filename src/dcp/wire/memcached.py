@@ -1,6 +1,6 @@
-"""What every dialect shares: statuses, features, and the commands around a stream.
+"""Messages that every dialect shares: the memcached commands around streams; statuses and features.
 
-Sources are files of couchbase/kv_engine unless they say otherwise.
+Sources are files of couchbase/kv_engine unless noted.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dcp.wire.body import FAILOVER_LOG, JSON, TEXT, TEXT_OR_JSON, Records
 from dcp.wire.field import i64, u8, u16, u32, u64
 from dcp.wire.layout import MAY, MUST, Dialect, Effect, Kind, Layout, Message, Role, Side
 
-# What a peer has to hold at most for one frame: the server's own limit, a 20 MiB document with 1 MiB
-# of system xattrs and room to spare (kv_engine setting max_packet_size).
+# Largest frame in bytes: the limit of the server itself, for a 20 MiB document with 1 MiB of system xattrs and some
+# room (kv_engine setting max_packet_size).
 MAX_FRAME = 30 << 20
 
 
 class Status(IntEnum):
-    """The outcome of a command, in bytes 6 and 7 of its answer."""
+    """Result of a command, in bytes 6 and 7 of its response."""
 
     SUCCESS = 0x00
     KEY_ENOENT = 0x01
@@ -83,7 +83,7 @@ class Status(IntEnum):
 
 
 class Feature(IntEnum):
-    """What a HELLO can ask for."""
+    """Features that HELLO can request."""
 
     DATATYPE = 0x01
     TLS = 0x02
@@ -126,7 +126,7 @@ class Feature(IntEnum):
 
 
 class VbucketState(IntEnum):
-    """The state of a vbucket on a node: the numbers of TAP, of DCP and of GET_ALL_VB_SEQNOS."""
+    """State of a vbucket on a node, with the numbers of TAP, DCP and GET_ALL_VB_SEQNOS."""
 
     ALIVE = 0
     ACTIVE = 1
@@ -135,7 +135,7 @@ class VbucketState(IntEnum):
     DEAD = 4
 
 
-# The numbers that UPR and DCP send with every mutation.
+# Fields of every mutation of UPR and DCP.
 DOCUMENT = (u64("seqno"), u64("rev_seqno"), u32("flags"), u32("expiry"), u32("lock_time"))
 
 FEATURES = Records("features", u16("code"))
@@ -181,7 +181,7 @@ def _command(
     document: bool = False,
     secret: bool = False,
 ) -> Message:
-    """A command of the consumer outside streams."""
+    """Return a command of the consumer."""
     return Message(
         name, opcode, sent, Side.CONSUMER, source, answer, since=since, note=note, document=document, secret=secret
     )

@@ -1,4 +1,4 @@
-"""From the bytes of a frame to its parts."""
+"""Reader of single frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dcp.wire.layout import HEADER_STRUCT, Dialect, Magic
 
 UNKNOWN = "unknown"
 
-# The members of a Frame, in its order.
+# Arguments of Frame, in order.
 Parts = tuple[str, int, int, int, int, int, int, Fields, bytes, bytes, tuple[FrameInfo, ...]]
 
 _HEADER_SIZE = HEADER_STRUCT.size
@@ -20,7 +20,7 @@ _unpack_header = HEADER_STRUCT.unpack_from
 
 
 class _Mismatch(NamedTuple):
-    """Why a form does not fit. The stages are in the order in which one is recognised."""
+    """Reason why a form does not fit. The later the stage, the closer the form came."""
 
     stage: int
     what: str
@@ -32,7 +32,10 @@ _WHEN, _ENGINE, _META, _KEY, _VALUE = range(5)
 
 
 def read_parts(raw: bytes, dialect: Dialect, offset: int) -> Parts:
-    """The parts of the frame that `raw` holds, all of it and nothing else, as the splitter cuts it."""
+    """Return the parts of the frame in `raw`, which holds exactly one.
+
+    offset: where the frame starts, for FrameError.
+    """
     magic, opcode, key_length, extras_length, datatype, vbucket, _, opaque, cas = _unpack_header(raw)
     family = families(dialect).get((magic, opcode))
     if family is None:
@@ -65,7 +68,7 @@ def read_parts(raw: bytes, dialect: Dialect, offset: int) -> Parts:
 
 
 def read_opaque_parts(raw: bytes, offset: int) -> Parts:
-    """The parts of a whole frame without a look at its layout: how unknown opcodes are kept."""
+    """Return the parts of a frame of the name "unknown", without checking its layout."""
     magic, opcode, key_length, extras_length, datatype, vbucket, _, opaque, cas = _unpack_header(raw)
     status, start, infos = 0, _HEADER_SIZE, _NO_INFOS
     if Magic(magic).kind.answers:
@@ -81,10 +84,10 @@ def read_opaque_parts(raw: bytes, offset: int) -> Parts:
 def _read_framing(
     raw: bytes, offset: int, lengths: int, extras_length: int, *, defect: bool
 ) -> tuple[int, int, tuple[FrameInfo, ...]]:
-    """Where the extras begin, the length of the key, and the framing extras."""
+    """Return where the extras begin, the length of the key, and the frame infos."""
     counted, key_length = lengths >> 8, lengths & 0xFF
     start = _HEADER_SIZE + counted
-    # No correct frame looks so: a producer that sends magic 0x08 always has framing extras.
+    # No correct frame has magic 0x08 and no framing extras, so this cannot be mistaken for one.
     end = start + UNCOUNTED_LENGTH
     if defect and not counted and len(raw) >= end + extras_length + key_length and raw[start] == UNCOUNTED_HEAD:
         return end, key_length, (FrameInfo(RequestInfo.STREAM_ID, raw[end - 2 : end], counted=False),)
@@ -124,7 +127,7 @@ def _read_form(form: Form, raw: bytes, start: int, key_length: int) -> tuple[Fie
 def _read_measured(
     form: Form, raw: bytes, engine_at: int, key_length: int, fields: Fields, lengths: dict[str, int]
 ) -> tuple[int, int] | _Mismatch:
-    """Takes the engine section before the key and the trailer behind the value; says what is left between them."""
+    """Read the engine section before the key and the trailer after the value. Return the range between them."""
     engine_length, meta_length = lengths.get("engine", form.engine.size), lengths.get("meta", 0)
     room = len(raw) - engine_at - key_length
     if form.engine.fields and engine_length != form.engine.size:
@@ -143,7 +146,7 @@ def _read_measured(
 
 
 def _refusal(forms: tuple[Form, ...], mismatches: list[_Mismatch], raw: bytes, offset: int) -> FrameError:
-    """Says what the forms that came closest would have had."""
+    """Return the error, with what the forms that came closest would have had."""
     if not mismatches:
         extras_length = _unpack_header(raw)[3]
         mismatches = [_Mismatch(_WHEN, "extras length", str(form.extras.size), extras_length) for form in forms]

@@ -1,7 +1,7 @@
-"""TAP: what DCP replaced; servers up to 4.6.
+"""Messages of TAP, the predecessor of DCP in servers up to 4.6.
 
-A message has an engine-specific section between extras and key. It counts in the total body but not
-in the extras length; the first field of the extras is its length.
+A message has an engine-specific section between extras and key. The body length includes it, the extras length does
+not; its own length is the first field of the extras.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 from dcp.errors import RemoteProtocolError
-from dcp.wire.body import Body, Counted, Records
+from dcp.wire.body import Body, CountedRecords, Records
 from dcp.wire.field import Field, reserved, u8, u16, u32, u64
 from dcp.wire.layout import MAY, MUST, NONE, Layout, Message, Presence, Role, Side
 from dcp.wire.memcached import MEMCACHED, VbucketState
@@ -21,7 +21,7 @@ CHECKPOINTS = Records("checkpoints", u16("vbucket"), u64("checkpoint"))
 
 
 class TapConnectFlag(IntFlag):
-    """What a TAP client asks for; some flags bring a piece of the value with them."""
+    """Flags of TAP_CONNECT. Some of them add a section to the value."""
 
     BACKFILL = 0x01
     DUMP = 0x02
@@ -36,7 +36,12 @@ class TapConnectFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class TapConnect:
-    """The pieces of a TAP connect's value, None where its flag is not set."""
+    """Sections of the value of TAP_CONNECT; None where the flag is not set.
+
+    backfill: Unix seconds; documents that changed since are sent first.
+    vbuckets: vbuckets to stream.
+    checkpoints: (vbucket, checkpoint id) pairs to resume from.
+    """
 
     backfill: int | None = None
     vbuckets: tuple[int, ...] | None = None
@@ -44,7 +49,7 @@ class TapConnect:
 
 
 class TapConnectBody(Body):
-    """The value of a TAP connect: the pieces that its flags ask for, lowest flag first."""
+    """Value of TAP_CONNECT: the sections that its flags add, lowest flag first."""
 
     about = "TAP connect"
 
@@ -74,7 +79,7 @@ TAP_CONNECT = TapConnectBody()
 
 
 class TapFlag(IntFlag):
-    """What a message asks of its receiver, and how to read it."""
+    """Flags of a message: acknowledgement requested, no value, byte order of `flags`."""
 
     ACK = 0x01
     NO_VALUE = 0x02
@@ -82,7 +87,7 @@ class TapFlag(IntFlag):
 
 
 class TapOpaque(IntEnum):
-    """What an opaque message says; servers since 3.0 reuse 4 for the end of a filter change."""
+    """Code of an opaque message. Servers since 3.0 reuse 4 for the end of a filter change."""
 
     ENABLE_AUTO_NACK = 0
     INITIAL_VBUCKET_STREAM = 1
@@ -109,12 +114,12 @@ def _message(
     role: Role = Role.CONTROL,
     source: str = _SOURCE,
 ) -> Message:
-    """A message of the server: the client answers it if its flags ask for an acknowledgement."""
+    """Return a message of the server. The client answers it if its flags request an acknowledgement."""
     return Message(name, opcode, sent, Side.PRODUCER, source, (Layout(),), role=role, since="1.x", until="4.6")
 
 
 def _forms(extras: tuple[Field, ...], engine: tuple[Field, ...], value: Presence) -> tuple[Layout, ...]:
-    """A change as newer servers send it, and with an engine section of any other length."""
+    """Return the forms of a change: as servers since 2.0 send it, and with an engine section of any length."""
     return (
         Layout(extras=extras, engine=engine, key=MUST, value=value, since="2.0"),
         Layout(extras=extras, key=MUST, value=value, note="the engine section, if any, stays bytes"),
@@ -122,7 +127,7 @@ def _forms(extras: tuple[Field, ...], engine: tuple[Field, ...], value: Presence
 
 
 def _checkpoint(name: str, opcode: int, *engine: Field) -> Message:
-    """Drafted with the common extras alone, deployed as a mutation with a name for a key."""
+    """Return a checkpoint message: specified with the common extras alone, deployed like a mutation with a key."""
     checkpoint = (u64("checkpoint"),)
     return _message(
         name,
@@ -169,7 +174,7 @@ TAP = MEMCACHED.extend(
     Message(
         "change_vb_filter",
         0xB0,
-        (Layout(key=MUST, value=MUST, body=Counted(CHECKPOINTS)),),
+        (Layout(key=MUST, value=MUST, body=CountedRecords(CHECKPOINTS)),),
         Side.CONSUMER,
         _DEPLOYED,
         (Layout(),),

@@ -1,7 +1,7 @@
-"""The first draft of UPR, which never left paper.
+"""Messages of the first draft of UPR, which was never deployed.
 
-Byte 5 of the header is a type, a sub-opcode, instead of a datatype; bytes 6 and 7 are the vbucket
-whatever the magic: there is no status. The five opcodes are those of SET to INCREMENT elsewhere.
+Byte 5 of the header is a type (a sub-opcode) instead of a datatype. Bytes 6 and 7 are the vbucket in responses, too:
+there is no status. Its five opcodes are those of SET to INCREMENT in other dialects.
 """
 
 from __future__ import annotations

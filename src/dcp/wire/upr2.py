@@ -1,7 +1,7 @@
-"""The second draft of UPR: a prototype of 2013, one step before DCP.
+"""Messages of the second draft of UPR, a prototype of 2013 just before DCP.
 
-It has DCP's header and most of its messages under other opcodes, with explicit starts and ends of
-streams and snapshots. What it says is nowhere answered but for the two requests.
+It has DCP's header and most of its messages, under other opcodes and with explicit starts and ends of streams and
+snapshots. Only its two requests are answered.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dcp.wire.memcached import DOCUMENT, MEMCACHED, Status
 _SOURCE = "UPR Transport Specification, second draft"
 
 
-class StreamEnd(IntEnum):
-    """Why a stream ended."""
+class UprStreamEnd(IntEnum):
+    """Reason of the end of a stream."""
 
     OK = 0
     STATE_CHANGED = 1
 
 
-class VbucketState(IntEnum):
-    """The state of a vbucket; pending and replica have each other's number in every other dialect."""
+class UprVbucketState(IntEnum):
+    """State of a vbucket. PENDING and REPLICA have swapped numbers in every other dialect."""
 
     ACTIVE = 1
     PENDING = 2
@@ -66,12 +66,12 @@ UPR2 = MEMCACHED.extend(
     ),
     _request("get_failover_log", 0x51, Layout(), Layout(value=MAY, body=FAILOVER_LOG)),
     _stream("stream_start", 0x52, Layout()),
-    _stream("stream_end", 0x53, Layout(extras=(u32("reason", StreamEnd),)), effect=Effect.STREAM_END),
+    _stream("stream_end", 0x53, Layout(extras=(u32("reason", UprStreamEnd),)), effect=Effect.STREAM_END),
     _stream("snapshot_start", 0x54, Layout(), effect=Effect.SNAPSHOT),
     _stream("snapshot_end", 0x55, Layout()),
     _stream("mutation", 0x56, Layout(extras=DOCUMENT, key=MUST, value=MAY), Role.ROW),
     _stream("deletion", 0x57, _DELETED, Role.ROW),
     _stream("expiration", 0x58, _DELETED, Role.ROW),
     _stream("stream_flush", 0x59, Layout()),
-    _stream("set_vbucket_state", 0x5A, Layout(extras=(u8("state", VbucketState),))),
+    _stream("set_vbucket_state", 0x5A, Layout(extras=(u8("state", UprVbucketState),))),
 )

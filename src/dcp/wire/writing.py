@@ -1,4 +1,4 @@
-"""From a frame to its bytes. All lengths are computed."""
+"""Writer of single frames. All lengths are computed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.forms import Form, families
 from dcp.wire.framing import join_infos
 from dcp.wire.layout import HEADER, HEADER_STRUCT, Dialect, Kind, Layout, Magic, Message
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 _KINDS = {int(magic): magic.kind for magic in Magic}
 _FRAMED = frozenset(int(magic) for magic in Magic if magic.framed)
 _WIDTHS = {f.name: f.width for f in HEADER}
-# An answer has its status where a request has its vbucket.
+# Responses have their status where requests have their vbucket.
 _NUMBERS = {name: _WIDTHS[name] for name in ("opaque", "cas", "vbucket", "datatype")} | {"status": _WIDTHS["vbucket"]}
 
 
 def write_frame(frame: Frame, dialect: Dialect) -> bytes:
-    """The bytes of a frame; LocalProtocolError where it is not one that the dialect can say."""
+    """Return the bytes of a frame. Raises UsageError if the dialect cannot express it."""
     kind = _kind(frame)
     _check_header(frame, kind)
     if frame.name == UNKNOWN:
@@ -47,13 +47,13 @@ def write_frame(frame: Frame, dialect: Dialect) -> bytes:
 
 
 def layout_of(frame: Frame, dialect: Dialect) -> tuple[Message, Layout]:
-    """The row of the table that a frame belongs to, and its form; LocalProtocolError if there is none."""
+    """Return the message and the layout that a frame has. Raises UsageError if there is none."""
     form = form_of(frame, dialect)
     return form.message, form.layout
 
 
 def form_of(frame: Frame, dialect: Dialect) -> Form:
-    """The form of a frame; LocalProtocolError if there is none."""
+    """Return the form of a frame. Raises UsageError if there is none."""
     kind, message = _kind(frame), dialect.by_name.get(frame.name)
     family = families(dialect).get((frame.magic, message.opcode)) if message else None
     forms = family.forms(frame.status if message.type is None else message.type) if message and family else ()
@@ -69,8 +69,8 @@ def form_of(frame: Frame, dialect: Dialect) -> Form:
             problems = [problem]
             break
     if not problems:
-        raise LocalProtocolError(f"dialect {dialect.name} has no {kind.value} {frame.name!r}{_similar(dialect, frame)}")
-    raise LocalProtocolError(f"{frame.name}: {'; or '.join(dict.fromkeys(problems))}")
+        raise UsageError(f"dialect {dialect.name} has no {kind.value} {frame.name!r}{_similar(dialect, frame)}")
+    raise UsageError(f"{frame.name}: {'; or '.join(dict.fromkeys(problems))}")
 
 
 def _kind(frame: Frame) -> Kind:
@@ -80,8 +80,8 @@ def _kind(frame: Frame) -> Kind:
         raise _local(frame, "magic", "one of " + ", ".join(f"0x{magic:02x}" for magic in Magic), frame.magic) from None
 
 
-def _local(frame: Frame, what: str, expected: str, found: object) -> LocalProtocolError:
-    return LocalProtocolError(f"{frame.name}: {what}: expected {expected}, found {found!r}")
+def _local(frame: Frame, what: str, expected: str, found: object) -> UsageError:
+    return UsageError(f"{frame.name}: {what}: expected {expected}, found {found!r}")
 
 
 def _similar(dialect: Dialect, frame: Frame) -> str:
@@ -136,7 +136,7 @@ def _check_fields(frame: Frame, form: Form, lengths: Mapping[str, int]) -> None:
 
 
 def _check_infos(frame: Frame, layout: Layout) -> None:
-    """Refuse what a reader would take for something else: an uncounted stream id."""
+    """Refuse uncounted infos that a reader would take for something else."""
     uncounted = not all(info.counted for info in frame.frame_info)
     if uncounted and not (layout.stream_id_defect and len(frame.frame_info) == 1 and frame.stream_id is not None):
         raise _local(frame, "frame_info", "nothing uncounted but the stream id of a deletion V2 or expiration", frame)
@@ -184,4 +184,4 @@ def _join_infos(frame: Frame) -> bytes:
     try:
         return join_infos(frame.frame_info)
     except ValueError as error:
-        raise LocalProtocolError(f"{frame.name}: {error}") from None
+        raise UsageError(f"{frame.name}: {error}") from None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.embedded.talk import Client
+from tests.embedded.raw_client import CommandClient
 
 
 @pytest.fixture
-def client() -> Client:
-    made = Client()
+def client() -> CommandClient:
+    made = CommandClient()
     made.hello()
     return made

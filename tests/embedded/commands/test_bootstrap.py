@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp.wire.memcached import FEATURES, Feature, Status
-from tests.embedded.talk import ALICE, Client, bucket
+from tests.embedded.raw_client import ALICE, CommandClient, make_bucket
 
 # What real servers of these releases granted of what a client asked for.
 RECORDED = [
@@ -23,15 +23,15 @@ RECORDED = [
 
 @pytest.mark.parametrize(("version", "asked", "granted"), RECORDED)
 def test_a_release_grants_the_features_that_it_has(version: str, asked: str, granted: str) -> None:
-    answer = Client(bucket(version)).one("hello", key=b"test", value=bytes.fromhex(asked))
+    answer = CommandClient(make_bucket(version)).request("hello", key=b"test", value=bytes.fromhex(asked))
     assert answer.value.hex() == granted
 
 
 def test_every_hello_begins_anew() -> None:
-    client = Client()
+    client = CommandClient()
     assert client.hello(Feature.XERROR, Feature.JSON) == (Feature.XERROR, Feature.JSON)
     assert client.hello(Feature.XERROR) == (Feature.XERROR,)
-    assert client.talk.session.features == {Feature.XERROR}
+    assert client.connection.state.features == {Feature.XERROR}
 
 
 NEEDS = [
@@ -47,29 +47,29 @@ NEEDS = [
 
 @pytest.mark.parametrize(("features", "needed"), NEEDS)
 def test_a_feature_is_refused_without_those_it_needs(features: list[Feature], needed: Feature) -> None:
-    client = Client()
+    client = CommandClient()
     client.hello(Feature.XERROR)
-    refused = client.one("hello", value=FEATURES.encode(features))
+    refused = client.request("hello", value=FEATURES.encode(features))
     assert (refused.status, needed.name in refused.value.decode()) == (Status.EINVAL, True)
-    assert client.talk.session.features == frozenset()
+    assert client.connection.state.features == frozenset()
     assert client.status("hello", value=FEATURES.encode([*features, needed])) is Status.SUCCESS
 
 
 def test_of_both_forms_of_news_the_brief_one_is_granted() -> None:
     both = (Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF)
-    assert Client().hello(Feature.DUPLEX, *both) == (Feature.DUPLEX, both[1])
+    assert CommandClient().hello(Feature.DUPLEX, *both) == (Feature.DUPLEX, both[1])
 
 
 def test_an_odd_number_of_bytes_is_no_list_of_features() -> None:
     raw = bytearray(dcp.encode(dcp.Frame("hello", 0x80, value=b"\x00\x07")))
     raw[8:12] = (1).to_bytes(4, "big")
-    (answer,) = Client().raw(bytes(raw[:-1]))
+    (answer,) = CommandClient().exchange(bytes(raw[:-1]))
     assert answer.status == Status.EINVAL
 
 
 @given(st.lists(st.integers(0, 0xFFFF), max_size=50))
 def test_only_what_was_asked_for_is_granted_and_once(codes: list[int]) -> None:
-    answer = Client().one("hello", value=FEATURES.encode(codes))
+    answer = CommandClient().request("hello", value=FEATURES.encode(codes))
     if answer.status == Status.SUCCESS:
         granted = answer.body()
         assert len(set(granted)) == len(granted)
@@ -92,15 +92,15 @@ BEFORE_AUTHENTICATION = [
 
 @pytest.mark.parametrize(("name", "parts", "status"), BEFORE_AUTHENTICATION)
 def test_little_is_allowed_before_authentication(name: str, parts: dict[str, object], status: Status) -> None:
-    client = Client(users=[ALICE])
+    client = CommandClient(users=[ALICE])
     client.hello()
     assert client.status(name, **parts) is status
 
 
 def test_documents_need_a_bucket() -> None:
-    client = Client(users=[ALICE])
+    client = CommandClient(users=[ALICE])
     client.hello()
-    client.one("sasl_auth", key=b"PLAIN", value=b"\0alice\0s3cret")
+    client.request("sasl_auth", key=b"PLAIN", value=b"\0alice\0s3cret")
     assert client.status("get", key=b"\0k") is Status.NO_BUCKET
     assert client.status("select_bucket", key=b"other") is Status.KEY_ENOENT
     assert client.status("select_bucket", key=b"default") is Status.SUCCESS
@@ -110,13 +110,13 @@ def test_documents_need_a_bucket() -> None:
 
 
 def test_a_client_without_xerror_is_cut_off_where_it_would_not_understand() -> None:
-    client = Client(users=[ALICE])
-    assert client.all("get", key=b"k") == []
-    assert client.hung_up
+    client = CommandClient(users=[ALICE])
+    assert client.request_all("get", key=b"k") == []
+    assert client.closed
 
 
 def test_without_collections_an_unknown_one_is_only_an_invalid_argument() -> None:
-    client = Client()
+    client = CommandClient()
     client.bucket.change_manifest(*client.bucket.manifest.drop_collection("_default", "_default"))
     assert client.status("get", key=b"k") is Status.EINVAL
     client.hello(Feature.XERROR)
@@ -124,7 +124,7 @@ def test_without_collections_an_unknown_one_is_only_an_invalid_argument() -> Non
 
 
 def test_the_error_map_says_what_to_do_with_every_status_that_servers_have() -> None:
-    answer = Client().one("get_error_map", fields={"version": 2})
+    answer = CommandClient().request("get_error_map", fields={"version": 2})
     found = answer.body()
     assert (found["version"], found["revision"], answer.datatype) == (2, 9, 1)
     # From the map of real servers.
@@ -142,34 +142,34 @@ def test_the_error_map_says_what_to_do_with_every_status_that_servers_have() -> 
 
 @pytest.mark.parametrize(("asked", "version"), [(1, 1), (2, 2), (9, 2)])
 def test_no_error_map_is_newer_than_what_the_client_understands(asked: int, version: int) -> None:
-    assert Client().one("get_error_map", fields={"version": asked}).body()["version"] == version
+    assert CommandClient().request("get_error_map", fields={"version": asked}).body()["version"] == version
 
 
 def test_there_is_no_error_map_of_version_0() -> None:
-    assert Client().status("get_error_map", fields={"version": 0}) is Status.KEY_ENOENT
+    assert CommandClient().status("get_error_map", fields={"version": 0}) is Status.KEY_ENOENT
 
 
 @pytest.mark.parametrize(("release", "text"), [("3.1", "3.1.0"), ("7.6", "7.6.0-0000-enterprise")])
 def test_the_version_is_that_of_the_generation(release: str, text: str) -> None:
-    assert Client(bucket(release)).one("version").body() == text
+    assert CommandClient(make_bucket(release)).request("version").body() == text
 
 
 def test_a_client_that_quits_is_answered_and_let_go() -> None:
-    client = Client()
+    client = CommandClient()
     assert client.status("quit") is Status.SUCCESS
-    assert client.hung_up
+    assert client.closed
 
 
 def test_a_client_that_quits_quietly_is_let_go() -> None:
-    client = Client()
-    assert client.all("quitq") == []
-    assert client.hung_up
+    client = CommandClient()
+    assert client.request_all("quitq") == []
+    assert client.closed
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_nothing_large_is_taken_before_authentication(whole: bool) -> None:
     raw = dcp.encode(dcp.Frame("set", 0x80, key=b"\0k", value=bytes(17 << 10), fields={"flags": 0, "expiry": 0}))
-    client = Client(users=[ALICE])
+    client = CommandClient(users=[ALICE])
     client.hello()
-    assert client.raw(raw if whole else raw[:-1]) == []
-    assert client.hung_up
+    assert client.exchange(raw if whole else raw[:-1]) == []
+    assert client.closed

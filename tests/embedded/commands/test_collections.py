@@ -6,11 +6,11 @@ import pytest
 
 import dcp
 from dcp.wire.memcached import Feature, Status
-from tests.embedded.talk import Client, bucket
+from tests.embedded.raw_client import CommandClient, make_bucket
 
 
-def client(version: str = "8.0") -> Client:
-    made = Client(bucket(version))
+def client(version: str = "8.0") -> CommandClient:
+    made = CommandClient(make_bucket(version))
     made.bucket.change_manifest(*made.bucket.manifest.create_scope("inventory"))
     made.bucket.change_manifest(*made.bucket.manifest.create_collection("inventory", "hotel", 60))
     made.hello()
@@ -18,7 +18,7 @@ def client(version: str = "8.0") -> Client:
 
 
 def test_the_manifest_lists_scopes_and_collections() -> None:
-    answer = client().one("get_collections_manifest")
+    answer = client().request("get_collections_manifest")
     assert answer.datatype == 1
     assert answer.body() == {
         "uid": "2",
@@ -47,7 +47,7 @@ PATHS = [
 @pytest.mark.parametrize("part", ["key", "value"])
 @pytest.mark.parametrize(("path", "outcome"), PATHS)
 def test_a_collection_is_found_by_its_path(part: str, path: bytes, outcome: int) -> None:
-    answer = client().one("get_collection_id", **{part: path})
+    answer = client().request("get_collection_id", **{part: path})
     if isinstance(outcome, Status):
         assert answer.status == outcome
     else:
@@ -56,19 +56,19 @@ def test_a_collection_is_found_by_its_path(part: str, path: bytes, outcome: int)
 
 @pytest.mark.parametrize(("path", "outcome"), [(b"inventory", 8), (b"inventory.x", 8), (b"", 0), (b"_default", 0)])
 def test_a_scope_is_found_by_its_name(path: bytes, outcome: int) -> None:
-    assert client().one("get_scope_id", value=path).fields == {"manifest_uid": 2, "scope_id": outcome}
+    assert client().request("get_scope_id", value=path).fields == {"manifest_uid": 2, "scope_id": outcome}
 
 
 def test_who_does_not_find_a_name_is_told_how_new_the_manifest_is() -> None:
     for name, path in (("get_scope_id", b"nowhere"), ("get_collection_id", b"inventory.flight")):
-        answer = client().one(name, value=path)
+        answer = client().request(name, value=path)
         assert (answer.body(), answer.datatype) == ({"manifest_uid": "2"}, 1)
 
 
 def test_only_one_of_key_and_value_has_the_path() -> None:
     assert client().status("get_collection_id", key=b"a.b", value=b"a.b") is Status.EINVAL
     assert client("6.6").status("get_collection_id", value=b"inventory.hotel") is Status.EINVAL
-    assert client("6.6").one("get_collection_id", key=b"inventory.hotel").fields["collection_id"] == 9
+    assert client("6.6").request("get_collection_id", key=b"inventory.hotel").fields["collection_id"] == 9
 
 
 @pytest.mark.parametrize("part", [{"vbucket": 1}, {"cas": 1}])
@@ -82,7 +82,7 @@ def test_the_example_of_the_reference() -> None:
     # Section 2.9: the collection has another id there.
     asked = "80bb0000000000000000000f000000080000000000000000" + "696e76656e746f72792e686f74656c"
     told = "81bb00000c0000000000000c000000080000000000000000" + "0000000000000002" + "00000009"
-    (answer,) = client().raw(bytes.fromhex(asked))
+    (answer,) = client().exchange(bytes.fromhex(asked))
     assert dcp.encode(answer).hex() == told
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 import dcp
-from dcp.embedded.bucket import NOBODY, Bucket
+from dcp.embedded.bucket import NOBODY, BucketStore
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
-from tests.embedded.talk import ALICE, USUAL, Client, bucket
+from tests.embedded.raw_client import ALICE, USUAL_FEATURES, CommandClient, make_bucket
 
 NEWS, BRIEF = Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
 STORE = {"flags": 0, "expiry": 0}
 
 
-def cluster(version: str = "8.0") -> Bucket:
-    made = bucket(version, nodes=3, vbuckets=4, replicas=1)
+def cluster(version: str = "8.0") -> BucketStore:
+    made = make_bucket(version, nodes=3, vbuckets=4, replicas=1)
     for node in made.nodes:
         node.host, node.port, node.tls_port = "127.0.0.1", 11210 + node.number, 0
     return made
@@ -24,7 +24,7 @@ def cluster(version: str = "8.0") -> Bucket:
 def test_the_map_says_who_the_nodes_are_and_what_they_have() -> None:
     of = cluster()
     of.nodes[1].tls_port = 11207
-    answer = Client(of, node=1).one("get_cluster_config")
+    answer = CommandClient(of, node=1).request("get_cluster_config")
     assert answer.datatype == 1
     found = answer.body()
     assert found.pop("bucketCapabilities") == [
@@ -70,26 +70,26 @@ def test_a_node_that_is_gone_is_not_in_the_map() -> None:
     of = cluster()
     of.nodes[1].alive = False
     of.owners[2] = [NOBODY]
-    found = Client(of).one("get_cluster_config").body()["vBucketServerMap"]
+    found = CommandClient(of).request("get_cluster_config").body()["vBucketServerMap"]
     assert found["serverList"] == ["$HOST:11210", "$HOST:11212"]
     assert found["vBucketMap"] == [[0, -1], [-1, 1], [-1, -1], [0, -1]]
 
 
 def test_an_old_release_has_no_epoch_and_no_collections() -> None:
-    found = Client(cluster("6.0")).one("get_cluster_config").body()
+    found = CommandClient(cluster("6.0")).request("get_cluster_config").body()
     assert not {"revEpoch", "collectionsManifestUid"} & set(found)
     assert "collections" not in found["bucketCapabilities"]
 
 
-def anonymous(version: str) -> Client:
-    client = Client(cluster(version), users=[ALICE])
+def anonymous(version: str) -> CommandClient:
+    client = CommandClient(cluster(version), users=[ALICE])
     client.hello()
-    client.one("sasl_auth", key=b"PLAIN", value=b"\0alice\0s3cret")
+    client.request("sasl_auth", key=b"PLAIN", value=b"\0alice\0s3cret")
     return client
 
 
 def test_without_a_bucket_there_are_only_nodes() -> None:
-    assert set(anonymous("8.0").one("get_cluster_config").body()) == {"rev", "revEpoch", "nodesExt"}
+    assert set(anonymous("8.0").request("get_cluster_config").body()) == {"rev", "revEpoch", "nodesExt"}
     assert anonymous("6.0").status("get_cluster_config") is Status.NO_BUCKET
 
 
@@ -98,46 +98,46 @@ def test_without_a_bucket_there_are_only_nodes() -> None:
     [(1, 1, True), (1, 4, True), (1, 5, False), (1, 6, False), (2, 1, False), (-1, 5, True)],
 )
 def test_a_map_that_is_known_is_not_sent_again(epoch: int, revision: int, newer: bool) -> None:
-    client = Client(cluster())
+    client = CommandClient(cluster())
     client.bucket.revision = 5
-    answer = client.one("get_cluster_config", fields={"epoch": epoch, "revision": revision})
+    answer = client.request("get_cluster_config", fields={"epoch": epoch, "revision": revision})
     assert (answer.status, bool(answer.value)) == (Status.SUCCESS, newer)
 
 
 @pytest.mark.parametrize(("epoch", "revision"), [(1, 0), (0, 1), (-2, 1), (1, -1)])
 def test_a_known_map_has_an_epoch_and_a_revision(epoch: int, revision: int) -> None:
     fields = {"epoch": epoch, "revision": revision}
-    assert Client(cluster()).status("get_cluster_config", fields=fields) is Status.EINVAL
+    assert CommandClient(cluster()).status("get_cluster_config", fields=fields) is Status.EINVAL
 
 
 def test_old_releases_do_not_know_of_known_maps() -> None:
     fields = {"epoch": 1, "revision": 1}
-    assert Client(cluster("7.2")).status("get_cluster_config", fields=fields) is Status.EINVAL
+    assert CommandClient(cluster("7.2")).status("get_cluster_config", fields=fields) is Status.EINVAL
 
 
-def follower(version: str, *features: Feature) -> Client:
-    client = Client(cluster(version))
-    client.hello(*USUAL, Feature.DUPLEX, *features)
+def follower(version: str, *features: Feature) -> CommandClient:
+    client = CommandClient(cluster(version))
+    client.hello(*USUAL_FEATURES, Feature.DUPLEX, *features)
     return client
 
 
 def test_a_new_map_is_pushed_whole() -> None:
     client = follower("8.0", NEWS)
-    assert client.heard() == []
+    assert client.receive() == []
     client.bucket.owners[0] = [1, 2]
     client.bucket.new_map()
-    (news,) = client.heard()
+    (news,) = client.receive()
     assert (news.name, news.magic, news.key) == ("clustermap_change_notification", Magic.SERVER_REQUEST, b"default")
     assert (news.fields, news.datatype) == ({"epoch": 1, "revision": 2}, 1)
-    assert news.body() == client.one("get_cluster_config").body()
+    assert news.body() == client.request("get_cluster_config").body()
     assert news.body()["vBucketServerMap"]["vBucketMap"][0] == [1, 2]
-    assert client.heard() == []
+    assert client.receive() == []
 
 
 def test_before_epochs_the_news_are_of_a_revision_alone() -> None:
     client = follower("7.0", NEWS)
     client.bucket.new_map()
-    (news,) = client.heard()
+    (news,) = client.receive()
     assert news.fields == {"revision": 2}
 
 
@@ -145,7 +145,7 @@ def test_brief_news_have_no_map() -> None:
     client = follower("8.0", BRIEF)
     client.bucket.new_map()
     client.bucket.new_map()
-    (news,) = client.heard()
+    (news,) = client.receive()
     assert (news.fields, news.value, news.datatype) == ({"epoch": 1, "revision": 3}, b"", 0)
 
 
@@ -154,48 +154,48 @@ def test_the_example_of_the_reference_is_what_is_sent() -> None:
     drawn = "82010007100000000000001700000000000000000000000000000000000000020000000000000" + "4a464656661756c74"
     client = follower("8.0", BRIEF)
     client.bucket.epoch, client.bucket.revision = 2, 0x4A4
-    (news,) = client.heard()
+    (news,) = client.receive()
     assert dcp.encode(news).hex() == drawn
 
 
 def test_the_next_hello_ends_the_news() -> None:
     client = follower("8.0", NEWS)
-    client.hello(*USUAL)
+    client.hello(*USUAL_FEATURES)
     client.bucket.new_map()
-    assert client.heard() == []
+    assert client.receive() == []
 
 
 def test_a_client_learns_that_a_vbucket_is_elsewhere_and_where() -> None:
-    client = Client(cluster(), node=0)
+    client = CommandClient(cluster(), node=0)
     client.hello()
     for _ in range(2):
-        answer = client.one("get", key=b"\0k", vbucket=1)
+        answer = client.request("get", key=b"\0k", vbucket=1)
         assert (answer.status, answer.datatype) == (Status.NOT_MY_VBUCKET, 1)
-        assert answer.body() == client.one("get_cluster_config").body()
+        assert answer.body() == client.request("get_cluster_config").body()
 
 
 def test_a_map_that_was_sent_is_not_repeated_if_the_client_so_wishes() -> None:
-    client = Client(cluster())
-    client.hello(*USUAL, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
-    answers = [client.one("set", key=b"\0k", vbucket=vbucket, fields=STORE) for vbucket in (1, 2, 9)]
+    client = CommandClient(cluster())
+    client.hello(*USUAL_FEATURES, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
+    answers = [client.request("set", key=b"\0k", vbucket=vbucket, fields=STORE) for vbucket in (1, 2, 9)]
     assert [answer.status for answer in answers] == 3 * [Status.NOT_MY_VBUCKET]
     assert [bool(answer.value) for answer in answers] == [True, False, False]
     client.bucket.new_map()
-    assert client.one("get", key=b"\0k", vbucket=1).body()["rev"] == 2
+    assert client.request("get", key=b"\0k", vbucket=1).body()["rev"] == 2
     client.bucket.new_map()
-    client.one("get_cluster_config")
-    assert client.one("get", key=b"\0k", vbucket=1).value == b""
+    client.request("get_cluster_config")
+    assert client.request("get", key=b"\0k", vbucket=1).value == b""
 
 
 def test_a_map_that_was_pushed_was_sent() -> None:
     client = follower("8.0", NEWS, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
     client.bucket.new_map()
-    client.heard()
-    assert client.one("get", key=b"\0k", vbucket=1).value == b""
+    client.receive()
+    assert client.request("get", key=b"\0k", vbucket=1).value == b""
 
 
 def test_a_map_of_which_there_were_only_news_was_not() -> None:
     client = follower("8.0", BRIEF, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
     client.bucket.new_map()
-    client.heard()
-    assert client.one("get", key=b"\0k", vbucket=1).body()["rev"] == 2
+    client.receive()
+    assert client.request("get", key=b"\0k", vbucket=1).body()["rev"] == 2

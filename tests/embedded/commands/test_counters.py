@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 
 from dcp.wire.document import Datatype
 from dcp.wire.memcached import Status
-from tests.embedded.talk import KEY, Client, store, stored
+from tests.embedded.raw_client import KEY, CommandClient, store, stored_item
 
 
-def count(client: Client, name: str, delta: int, initial: int = 0, expiry: int = 0, **more: Any) -> Any:
-    return client.one(name, key=KEY, fields={"delta": delta, "initial": initial, "expiry": expiry}, **more)
+def count(client: CommandClient, name: str, delta: int, initial: int = 0, expiry: int = 0, **more: Any) -> Any:
+    return client.request(name, key=KEY, fields={"delta": delta, "initial": initial, "expiry": expiry}, **more)
 
 
-def test_a_counter_is_made_counted_and_kept_as_text(client: Client) -> None:
+def test_a_counter_is_made_counted_and_kept_as_text(client: CommandClient) -> None:
     assert count(client, "increment", 5, initial=100).fields["number"] == 100
     assert count(client, "increment", 5, initial=100).fields["number"] == 105
     assert count(client, "decrement", 6).fields["number"] == 99
-    assert (stored(client).value, stored(client).datatype) == (b"99", Datatype.JSON)
+    assert (stored_item(client).value, stored_item(client).datatype) == (b"99", Datatype.JSON)
 
 
 @given(number=st.integers(0, (1 << 64) - 1), delta=st.integers(0, (1 << 64) - 1))
 def test_a_counter_goes_round_at_the_top_and_stops_at_the_bottom(number: int, delta: int) -> None:
-    client = Client()
+    client = CommandClient()
     client.hello()
     store(client, value=b"%d" % number)
     assert count(client, "increment", delta).fields["number"] == (number + delta) % (1 << 64)
@@ -34,12 +34,12 @@ def test_a_counter_goes_round_at_the_top_and_stops_at_the_bottom(number: int, de
     assert count(client, "decrement", delta).fields["number"] == max(0, number - delta)
 
 
-def test_a_counter_is_not_made_if_the_client_does_not_want_it(client: Client) -> None:
+def test_a_counter_is_not_made_if_the_client_does_not_want_it(client: CommandClient) -> None:
     assert count(client, "increment", 1, expiry=0xFFFFFFFF).status == Status.KEY_ENOENT
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"-1", b"1.5", b"18446744073709551616", b"\xb2", b"9" * 5000])
-def test_only_a_number_of_64_bits_can_be_counted(client: Client, value: bytes) -> None:
+def test_only_a_number_of_64_bits_can_be_counted(client: CommandClient, value: bytes) -> None:
     store(client, value=value)
     assert count(client, "increment", 1).status == Status.DELTA_BADVAL
-    assert stored(client).value == value
+    assert stored_item(client).value == value

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dcp
 from dcp.embedded.users import Privilege, User
 from dcp.wire.memcached import Status
-from tests.embedded.talk import ALICE, Client, bucket
+from tests.embedded.raw_client import ALICE, CommandClient, make_bucket
 
 NONCE, SALT = bytes.fromhex("00112233445566ff"), bytes(range(16))
 FIRST = b"n,,n=alice,r=0f1e2d3c4b5a6978"
@@ -30,14 +30,14 @@ VECTORS = {
 }
 
 
-def client(*users: User, version: str = "8.0") -> Client:
-    made = Client(bucket(version), users=users or [ALICE])
-    made.talk.chance = lambda count: {len(NONCE): NONCE, len(SALT): SALT}[count]
+def client(*users: User, version: str = "8.0") -> CommandClient:
+    made = CommandClient(make_bucket(version), users=users or [ALICE])
+    made.connection.random_bytes = lambda count: {len(NONCE): NONCE, len(SALT): SALT}[count]
     return made
 
 
-def say(made: Client, name: str, mechanism: str, text: bytes) -> dcp.Frame:
-    return made.one(name, key=mechanism.encode(), value=text)
+def say(made: CommandClient, name: str, mechanism: str, text: bytes) -> dcp.Frame:
+    return made.request(name, key=mechanism.encode(), value=text)
 
 
 def final(proof: str, nonce: str = "0f1e2d3c4b5a697800112233445566ff") -> bytes:
@@ -50,10 +50,10 @@ def test_both_sides_prove_that_they_know_the_password(mechanism: str) -> None:
     made = client()
     challenge = say(made, "sasl_auth", mechanism, FIRST)
     assert (challenge.status, challenge.value) == (Status.AUTH_CONTINUE, CHALLENGE)
-    assert made.talk.session.user is None
+    assert made.connection.state.user is None
     done = say(made, "sasl_step", mechanism, final(proof))
     assert (done.status, done.value) == (Status.SUCCESS, b"v=" + signature.encode())
-    assert made.talk.session.user == ALICE
+    assert made.connection.state.user == ALICE
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_a_wrong_proof_is_refused_and_the_exchange_is_over(mechanism: str, text:
     say(made, "sasl_auth", "SCRAM-SHA1", FIRST)
     assert say(made, "sasl_step", mechanism, text).status == Status.AUTH_ERROR
     assert say(made, "sasl_step", "SCRAM-SHA1", final(VECTORS["SCRAM-SHA1"][0])).status == Status.AUTH_ERROR
-    assert made.talk.session.user is None
+    assert made.connection.state.user is None
 
 
 def test_a_proof_for_another_nonce_is_refused() -> None:
     # Whoever heard an exchange could use it again.
     made, nonce = client(), "0f1e2d3c4b5a6978"
     say(made, "sasl_auth", "SCRAM-SHA1", FIRST)
-    key = hmac.digest(hashlib.pbkdf2_hmac("sha1", b"s3cret", SALT, 4096), b"Client Key", "sha1")
+    key = hmac.digest(hashlib.pbkdf2_hmac("sha1", b"s3cret", SALT, 4096), b"CommandClient Key", "sha1")
     said = b",".join((FIRST.removeprefix(b"n,,"), CHALLENGE, f"c=biws,r={nonce}".encode()))
     signature = hmac.digest(hashlib.sha1(key).digest(), said, "sha1")
     proof = b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
@@ -118,14 +118,14 @@ def test_a_wrong_password_is_refused(text: bytes) -> None:
     made = client()
     answer = say(made, "sasl_auth", "PLAIN", text)
     assert (answer.status, b"s3cret" in answer.value) == (Status.AUTH_ERROR, False)
-    assert made.talk.session.user is None
+    assert made.connection.state.user is None
 
 
 def test_who_fails_to_authenticate_again_is_nobody() -> None:
     made = client()
     assert say(made, "sasl_auth", "PLAIN", b"\0alice\0s3cret").status == Status.SUCCESS
     assert say(made, "sasl_auth", "PLAIN", b"\0alice\0wrong").status == Status.AUTH_ERROR
-    assert made.talk.session.user is None
+    assert made.connection.state.user is None
 
 
 @given(st.sampled_from(["PLAIN", *VECTORS]), st.binary(max_size=60), st.binary(max_size=60))
@@ -133,21 +133,21 @@ def test_nobody_gets_in_with_noise(mechanism: str, first: bytes, second: bytes) 
     made = client()
     for name, text in (("sasl_auth", first), ("sasl_auth", FIRST), ("sasl_step", second)):
         assert say(made, name, mechanism, text).status in (Status.AUTH_ERROR, Status.AUTH_CONTINUE)
-    assert made.talk.session.user is None
+    assert made.connection.state.user is None
 
 
 def test_no_password_is_in_a_text() -> None:
     assert "s3cret" not in repr(ALICE)
     made = client()
     say(made, "sasl_auth", "SCRAM-SHA1", FIRST)
-    assert "s3cret" not in repr(made.talk.session)
+    assert "s3cret" not in repr(made.connection.state)
 
 
 @pytest.mark.parametrize(
     ("version", "names"), [("3.1", "PLAIN"), ("8.0", "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN")]
 )
 def test_the_mechanisms_are_listed_strongest_first(version: str, names: str) -> None:
-    assert client(version=version).one("sasl_list_mechs").body() == names
+    assert client(version=version).request("sasl_list_mechs").body() == names
 
 
 def test_an_unknown_mechanism_is_refused() -> None:
@@ -162,17 +162,17 @@ def test_a_release_without_users_asks_nobody() -> None:
 OPEN = {"key": b"a", "fields": {"flags": 1}}
 
 
-def admitted(user: User) -> Client:
+def admitted(user: User) -> CommandClient:
     made = client(user)
     made.hello()
     say(made, "sasl_auth", "PLAIN", f"\0{user.name}\0{user.password}".encode())
-    made.one("select_bucket", key=b"default")
+    made.request("select_bucket", key=b"default")
     return made
 
 
 def test_a_user_without_the_privilege_may_not_open_a_dcp_connection() -> None:
     made = admitted(User("reader", "x", frozenset({Privilege.READ, Privilege.WRITE})))
-    answer = made.one("open", **OPEN)
+    answer = made.request("open", **OPEN)
     assert (answer.status, answer.datatype) == (Status.EACCESS, 1)
     # The words of real servers.
     assert answer.body()["error"]["context"] == (
@@ -194,6 +194,6 @@ def test_reading_and_writing_are_privileges_of_their_own() -> None:
 
 def test_a_dcp_connection_keeps_its_user_and_its_bucket() -> None:
     made = admitted(ALICE)
-    made.one("open", **OPEN)
+    made.request("open", **OPEN)
     assert say(made, "sasl_auth", "PLAIN", b"\0alice\0s3cret").status == Status.NOT_SUPPORTED
     assert made.status("select_bucket", key=b"default") is Status.NOT_SUPPORTED

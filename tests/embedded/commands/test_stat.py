@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from dcp.embedded.bucket import Bucket
+from dcp.embedded.bucket import BucketStore
 from dcp.wire.memcached import Status
-from tests.embedded.talk import Client, bucket
+from tests.embedded.raw_client import CommandClient, make_bucket
 
 
-def stats(client: Client, group: str) -> dict[str, str]:
-    *found, last = client.all("stat", key=group.encode())
+def stats(client: CommandClient, group: str) -> dict[str, str]:
+    *found, last = client.request_all("stat", key=group.encode())
     assert (last.key, last.value, last.status) == (b"", b"", Status.SUCCESS)
     assert {answer.opaque for answer in found} <= {last.opaque}
     return {answer.key.decode(): answer.body() for answer in found}
 
 
-def filled() -> Bucket:
-    of = bucket(vbuckets=3)
+def filled() -> BucketStore:
+    of = make_bucket(vbuckets=3)
     for key in (b"a", b"b", b"c"):
         of.store(key, b"v", number=1)
     of.remove(b"b", number=1)
@@ -28,7 +28,7 @@ def test_the_seqnos_of_a_vbucket() -> None:
     of = filled()
     vbucket = of.active(1)
     vbucket.persisted_seqno, vbucket.purge_seqno = 3, 2
-    assert stats(Client(of), "vbucket-seqno 1") == {
+    assert stats(CommandClient(of), "vbucket-seqno 1") == {
         "vb_1:high_seqno": "4",
         "vb_1:abs_high_seqno": "4",
         "vb_1:last_persisted_seqno": "3",
@@ -44,13 +44,13 @@ def test_the_seqnos_of_a_vbucket() -> None:
 
 @pytest.mark.parametrize(("group", "each"), [("vbucket-seqno", 10), ("vbucket-details", 5), ("failovers", 4)])
 def test_without_a_number_all_vbuckets_are_meant(group: str, each: int) -> None:
-    found = stats(Client(filled()), group)
+    found = stats(CommandClient(filled()), group)
     assert len(found) == 3 * each
     assert {name.partition(":")[0] for name in found} == {"vb_0", "vb_1", "vb_2"}
 
 
 def test_the_details_of_a_vbucket() -> None:
-    found = stats(Client(filled()), "vbucket-details 1")
+    found = stats(CommandClient(filled()), "vbucket-details 1")
     assert found["vb_1"] == "active"
     assert (found["vb_1:num_items"], found["vb_1:high_seqno"]) == ("2", "4")
 
@@ -59,7 +59,7 @@ def test_the_histories_of_a_vbucket() -> None:
     of = filled()
     of.active(1).log = of.active(1).log.begin(77, 3)
     oldest = of.active(1).log.branches[-1].vbuuid
-    assert stats(Client(of), "failovers 1") == {
+    assert stats(CommandClient(of), "failovers 1") == {
         "vb_1:num_entries": "2",
         "vb_1:num_erroneous_entries_erased": "0",
         "vb_1:0:id": "77",
@@ -81,11 +81,11 @@ def test_the_histories_of_a_vbucket() -> None:
     ],
 )
 def test_a_group_that_is_none_is_refused(group: str, status: Status) -> None:
-    assert Client(filled()).status("stat", key=group.encode()) is status
+    assert CommandClient(filled()).status("stat", key=group.encode()) is status
 
 
 def test_a_node_in_general() -> None:
-    found = stats(Client(filled()), "")
+    found = stats(CommandClient(filled()), "")
     assert (found["curr_items"], found["vb_active_num"], found["vb_replica_num"]) == ("2", "3", "0")
     assert (found["version"], found["ep_dcp_producer_count"]) == ("8.0.0", "0")
 
@@ -102,13 +102,13 @@ STREAM = {
 
 def test_the_dcp_connections_of_a_node_and_their_streams() -> None:
     of = filled()
-    consumer, tool = Client(of), Client(of)
-    consumer.one("open", key=b"mine", fields={"flags": 1})
-    consumer.one("control", key=b"connection_buffer_size", value=b"1000")
-    consumer.all("stream_request", vbucket=1, opaque=3, fields=STREAM)
+    consumer, tool = CommandClient(of), CommandClient(of)
+    consumer.request("open", key=b"mine", fields={"flags": 1})
+    consumer.request("control", key=b"connection_buffer_size", value=b"1000")
+    consumer.request_all("stream_request", vbucket=1, opaque=3, fields=STREAM)
     found = stats(tool, "dcp")
     sent = int(found.pop("eq_dcpq:mine:unacked_bytes"))
-    assert sent == consumer.talk.out.outstanding > 0
+    assert sent == consumer.connection.out.outstanding > 0
     assert found == {
         "eq_dcpq:mine:type": "producer",
         "eq_dcpq:mine:max_buffer_bytes": "1000",
@@ -120,15 +120,15 @@ def test_the_dcp_connections_of_a_node_and_their_streams() -> None:
         "ep_dcp_count": "1",
         "ep_dcp_producer_count": "1",
     }
-    consumer.talk.closed()
+    consumer.connection.closed()
     assert stats(tool, "dcp") == {"ep_dcp_count": "0", "ep_dcp_producer_count": "0"}
 
 
 def test_a_name_belongs_to_the_newest_connection_of_a_node() -> None:
-    of = bucket(nodes=2)
-    first, elsewhere, other, second = Client(of), Client(of, node=1), Client(of), Client(of)
+    of = make_bucket(nodes=2, vbuckets=4)
+    first, elsewhere, other, second = CommandClient(of), CommandClient(of, node=1), CommandClient(of), CommandClient(of)
     for client, name in ((first, b"mine"), (elsewhere, b"mine"), (other, b"other"), (second, b"mine")):
         assert client.status("open", key=name, fields={"flags": 1}) is Status.SUCCESS
-    assert [client.hung_up for client in (first, elsewhere, other, second)] == [True, False, False, False]
-    first.talk.closed()
-    assert of.nodes[0].consumers["mine"] is second.talk
+    assert [client.closed for client in (first, elsewhere, other, second)] == [True, False, False, False]
+    first.connection.closed()
+    assert of.nodes[0].consumers["mine"] is second.connection

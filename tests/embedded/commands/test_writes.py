@@ -10,22 +10,22 @@ from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 from dcp.wire.framing import FrameInfo, RequestInfo
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
-from tests.embedded.talk import KEY, NOW, Client, Clock, store, stored
+from tests.embedded.raw_client import KEY, NOW, Clock, CommandClient, store, stored_item
 
 DAY = 24 * 3600
 
 
-def test_what_is_set_can_be_got(client: Client) -> None:
+def test_what_is_set_can_be_got(client: CommandClient) -> None:
     told = store(client, flags=5, value=b"text", vbucket=2)
-    item = stored(client, vbucket=2)
+    item = stored_item(client, vbucket=2)
     assert (told.status, told.cas) == (Status.SUCCESS, item.cas)
     assert told.fields == {"vbuuid": client.bucket.active(2).log.newest.vbuuid, "seqno": 1}
-    got = client.one("get", key=KEY, vbucket=2)
+    got = client.request("get", key=KEY, vbucket=2)
     assert (got.value, got.fields, got.cas, got.datatype) == (b"text", {"flags": 5}, item.cas, 0)
     assert client.status("get", key=KEY, vbucket=1) is Status.KEY_ENOENT
 
 
-def test_a_token_is_for_those_who_agreed_on_it(client: Client) -> None:
+def test_a_token_is_for_those_who_agreed_on_it(client: CommandClient) -> None:
     client.hello(Feature.XERROR)
     told = store(client, key=b"key")
     assert told.fields == {}
@@ -60,32 +60,32 @@ CONDITIONS = [
 @pytest.mark.parametrize("quiet", ["", "q"])
 @pytest.mark.parametrize(("name", "there", "cas", "status"), CONDITIONS)
 def test_a_write_happens_on_its_conditions(
-    client: Client, name: str, there: bool, cas: str, status: Status, quiet: str
+    client: CommandClient, name: str, there: bool, cas: str, status: Status, quiet: str
 ) -> None:
     seqno = 0
     if there:
         store(client, value=b"old")
         seqno = 1
-    current = stored(client).cas if there else 0
+    current = stored_item(client).cas if there else 0
     parts: dict[str, Any] = {"cas": {"none": 0, "right": current, "wrong": 1}[cas], "key": KEY}
     if name in ("set", "add", "replace"):
         parts["fields"] = {"flags": 0, "expiry": 0}
     if name != "delete":
         parts["value"] = b"new"
-    answers = client.all(name + quiet, **parts)
+    answers = client.request_all(name + quiet, **parts)
     assert [answer.status for answer in answers] == ([] if quiet and status is Status.SUCCESS else [status])
     assert client.bucket.active(0).high_seqno == seqno + (status is Status.SUCCESS)
 
 
-def test_joining_keeps_what_was_there(client: Client) -> None:
+def test_joining_keeps_what_was_there(client: CommandClient) -> None:
     store(client, value=b"b", flags=9, expiry=NOW + 5)
-    client.one("append", key=KEY, value=b"c")
-    client.one("prepend", key=KEY, value=b"a")
-    item = stored(client)
+    client.request("append", key=KEY, value=b"c")
+    client.request("prepend", key=KEY, value=b"a")
+    item = stored_item(client)
     assert (item.value, item.flags, item.expiry, item.rev_seqno) == (b"abc", 9, NOW + 5, 3)
 
 
-def clock(client: Client) -> Clock:
+def clock(client: CommandClient) -> Clock:
     found = client.bucket._clock
     assert isinstance(found, Clock)
     return found
@@ -95,86 +95,86 @@ def clock(client: Client) -> Clock:
     ("sent", "kept"),
     [(0, 0), (1, NOW + 1), (30 * DAY, NOW + 30 * DAY), (30 * DAY + 1, 30 * DAY + 1), (NOW + 9, NOW + 9)],
 )
-def test_up_to_30_days_an_expiry_counts_from_now(client: Client, sent: int, kept: int) -> None:
+def test_up_to_30_days_an_expiry_counts_from_now(client: CommandClient, sent: int, kept: int) -> None:
     store(client, expiry=sent)
-    assert stored(client).expiry == kept
+    assert stored_item(client).expiry == kept
     counter = {"delta": 1, "initial": 0, "expiry": sent}
-    client.one("increment", key=KEY, vbucket=1, fields=counter)
-    assert stored(client, vbucket=1).expiry == kept
+    client.request("increment", key=KEY, vbucket=1, fields=counter)
+    assert stored_item(client, vbucket=1).expiry == kept
     store(client, vbucket=2)
-    client.one("touch", key=KEY, vbucket=2, fields={"expiry": sent})
-    assert stored(client, vbucket=2).expiry == kept
+    client.request("touch", key=KEY, vbucket=2, fields={"expiry": sent})
+    assert stored_item(client, vbucket=2).expiry == kept
 
 
 @pytest.mark.parametrize("name", ["get", "replace", "delete", "touch", "append", "getk", "gat"])
-def test_what_has_expired_is_gone_and_everybody_is_told(client: Client, name: str) -> None:
+def test_what_has_expired_is_gone_and_everybody_is_told(client: CommandClient, name: str) -> None:
     store(client, value=b"1", expiry=10)
     clock(client).now += 10
     fields = {"replace": {"flags": 0, "expiry": 0}, "touch": {"expiry": 1}, "gat": {"expiry": 1}}.get(name, {})
     assert client.status(name, key=KEY, fields=fields) in (Status.KEY_ENOENT, Status.NOT_STORED)
-    item = stored(client)
+    item = stored_item(client)
     assert (item.event, item.seqno, item.value, item.delete_time) == ("expiration", 2, b"", NOW + 10)
 
 
-def test_what_has_expired_can_be_added(client: Client) -> None:
+def test_what_has_expired_can_be_added(client: CommandClient) -> None:
     store(client, expiry=10)
     clock(client).now += 11
     assert store(client, "add").status == Status.SUCCESS
-    assert stored(client).seqno == 3
+    assert stored_item(client).seqno == 3
 
 
-def test_the_collection_limits_the_expiry(client: Client) -> None:
+def test_the_collection_limits_the_expiry(client: CommandClient) -> None:
     client.bucket.change_manifest(*client.bucket.manifest.create_collection("_default", "short", 100))
     for sent, kept in ((0, 100), (50, 50), (200, 100)):
         store(client, key=b"\x08key", expiry=sent)
-        assert stored(client, collection=8).expiry == NOW + kept
+        assert stored_item(client, collection=8).expiry == NOW + kept
 
 
-def test_touching_moves_the_expiry_and_nothing_else(client: Client) -> None:
+def test_touching_moves_the_expiry_and_nothing_else(client: CommandClient) -> None:
     store(client, value=b"[1]", flags=3)
-    old = stored(client)
-    touched = client.one("touch", key=KEY, fields={"expiry": 60})
-    item = stored(client)
+    old = stored_item(client)
+    touched = client.request("touch", key=KEY, fields={"expiry": 60})
+    item = stored_item(client)
     assert touched.cas == item.cas > old.cas
     assert item == old._replace(seqno=2, rev_seqno=2, cas=item.cas, expiry=NOW + 60)
-    got = client.one("gat", key=KEY, fields={"expiry": 90})
-    assert (got.value, got.fields, stored(client).expiry) == (b"[1]", {"flags": 3}, NOW + 90)
+    got = client.request("gat", key=KEY, fields={"expiry": 90})
+    assert (got.value, got.fields, stored_item(client).expiry) == (b"[1]", {"flags": 3}, NOW + 90)
 
 
-def test_touching_without_a_change_writes_nothing(client: Client) -> None:
+def test_touching_without_a_change_writes_nothing(client: CommandClient) -> None:
     cas = store(client, expiry=NOW + 60).cas
-    assert client.one("touch", key=KEY, fields={"expiry": 60}).cas == cas
-    assert stored(client).seqno == 1
+    assert client.request("touch", key=KEY, fields={"expiry": 60}).cas == cas
+    assert stored_item(client).seqno == 1
 
 
-def framed(client: Client, *infos: FrameInfo, expiry: int = 0) -> Any:
+def framed(client: CommandClient, *infos: FrameInfo, expiry: int = 0) -> Any:
     return store(client, value=b"2", expiry=expiry, magic=Magic.FRAMED_REQUEST, frame_info=infos)
 
 
-def test_an_expiry_is_kept_on_request(client: Client) -> None:
+def test_an_expiry_is_kept_on_request(client: CommandClient) -> None:
     framed(client, FrameInfo(RequestInfo.PRESERVE_TTL), expiry=60)
     framed(client, FrameInfo(RequestInfo.PRESERVE_TTL), expiry=90)
-    assert (stored(client).expiry, stored(client).value) == (NOW + 60, b"2")
+    assert (stored_item(client).expiry, stored_item(client).value) == (NOW + 60, b"2")
 
 
-def test_a_durable_write_is_a_write(client: Client) -> None:
+def test_a_durable_write_is_a_write(client: CommandClient) -> None:
     assert framed(client, FrameInfo(RequestInfo.DURABILITY, b"\x01\x00\x64")).status == Status.SUCCESS
     assert framed(client, FrameInfo(RequestInfo.DURABILITY, b"\x04")).status == Status.DURABILITY_INVALID_LEVEL
     assert framed(client, FrameInfo(9)).status == Status.UNKNOWN_FRAME_INFO
-    assert stored(client).seqno == 1
+    assert stored_item(client).seqno == 1
 
 
-def test_attributes_stay_where_they_are(client: Client) -> None:
+def test_attributes_stay_where_they_are(client: CommandClient) -> None:
     pairs = ((b"_sync", b'{"rev":1}'), (b"user", b"2"))
     client.bucket.store(b"key", join_xattrs(pairs, b"[1]"), datatype=Datatype.XATTR | Datatype.JSON, number=0)
-    got = client.one("get", key=KEY)
+    got = client.request("get", key=KEY)
     assert (got.value, got.datatype) == (b"[1]", Datatype.JSON)
     store(client, value=b"text")
-    assert split_xattrs(stored(client).value) == (pairs, b"text")
-    client.one("delete", key=KEY)
-    assert split_xattrs(stored(client).value) == (pairs[:1], b"")
+    assert split_xattrs(stored_item(client).value) == (pairs, b"text")
+    client.request("delete", key=KEY)
+    assert split_xattrs(stored_item(client).value) == (pairs[:1], b"")
 
 
-def test_a_document_has_a_largest_size(client: Client) -> None:
+def test_a_document_has_a_largest_size(client: CommandClient) -> None:
     assert store(client, value=bytes(20 << 20)).status == Status.SUCCESS
     assert store(client, value=bytes((20 << 20) + 1)).status == Status.E2BIG

@@ -12,7 +12,7 @@ from dcp.errors import LocalProtocolError
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.layout import Magic
 from dcp.wire.tap import TapConnectFlag
-from tests.embedded.legacy.peer import keys
+from tests.embedded.raw_client import keys
 
 
 def converse(cluster: Cluster, *frames: bytes, ends_with: bytes = b"") -> bytes:

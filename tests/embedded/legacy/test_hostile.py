@@ -10,8 +10,7 @@ from dcp.wire.frame import encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
 from dcp.wire.tap import TapConnectFlag
-from tests.embedded.legacy.peer import Peer, bucket, fill
-from tests.embedded.legacy.test_upr import request
+from tests.embedded.raw_client import LegacyClient, fill, legacy_bucket, upr_stream_request
 
 OPCODES = st.one_of(
     st.integers(0, 5), st.integers(0x40, 0x60), st.sampled_from([0x0A, 0x9E, 0xB0]), st.integers(0, 255)
@@ -40,17 +39,17 @@ def frames(draw: st.DrawFn) -> bytes:
 @pytest.mark.parametrize("dialect", ["dcp", "tap", "upr1", "upr2"])
 @given(st.lists(frames() | st.binary(max_size=40), max_size=12), st.integers(0, 0x1FF), st.booleans())
 def test_a_conversation_bears_everything(dialect: str, said: list[bytes], flags: int, streams: bool) -> None:
-    peer = Peer(bucket(), dialect)
+    peer = LegacyClient(legacy_bucket(), dialect)
     fill(peer.bucket, 10)
     if streams and dialect in ("dcp", "tap"):
         flags &= ~int(TapConnectFlag.BACKFILL | TapConnectFlag.LIST_VBUCKETS | TapConnectFlag.CHECKPOINT)
         peer.connect(TapConnectFlag(flags), name=b"me")
     elif streams:
-        peer.talk.receive(encode(request(peer), dialect), 0.0)
+        peer.connection.receive(encode(upr_stream_request(peer), dialect), 0.0)
     for piece in said:
-        peer.talk.receive(piece, peer.now)
-        peer.listen()
+        peer.connection.receive(piece, peer.now)
+        peer.receive_bytes()
         peer.wait(7)
         fill(peer.bucket, 3)
-    peer.listen()
-    peer.talk.closed()
+    peer.receive_bytes()
+    peer.connection.closed()

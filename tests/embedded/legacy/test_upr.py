@@ -8,46 +8,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.embedded.store import Vbucket
+from dcp.embedded.store import VbucketStore
 from dcp.position import FailoverLog
-from dcp.wire.dcp import ENDLESS, StreamFlag
+from dcp.wire.dcp import StreamFlag
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status, VbucketState
-from dcp.wire.upr2 import VbucketState as StateOfDraft2
-from tests.embedded.legacy.peer import NOW, Peer, bucket, fill, keys, names, rows, stored
+from dcp.wire.upr2 import UprVbucketState
+from tests.embedded.raw_client import (
+    NOW,
+    LegacyClient,
+    fill,
+    keys,
+    legacy_bucket,
+    names,
+    rows,
+    stored_items,
+    upr_stream_request,
+)
 from tests.strategies import CUTS, chunks
 
 DRAFTS = ["upr1", "upr2"]
 both = pytest.mark.parametrize("draft", DRAFTS)
 
 
-def filled(draft: str, count: int = 10, **options: Any) -> Peer:
-    peer = Peer(bucket(**options), draft)
+def filled(draft: str, count: int = 10, **options: Any) -> LegacyClient:
+    peer = LegacyClient(legacy_bucket(**options), draft)
     fill(peer.bucket, count)
     return peer
 
 
-def request(
-    peer: Peer,
-    vbucket: int = 0,
-    *,
-    start: int = 0,
-    end: int = ENDLESS,
-    vbuuid: int = 0,
-    high: int = 0,
-    flags: int = 0,
-    opaque: int = 11,
-    group: bytes = b"",
-) -> Frame:
-    numbers = {"start_seqno": start, "end_seqno": end, "vbuuid": vbuuid, "high_seqno": high}
-    fields = numbers if peer.talk.dialect == "upr1" else {"flags": flags} | numbers
-    return Frame("stream_request", Magic.REQUEST, opaque, vbucket=vbucket, fields=fields, key=group)
-
-
-def ask(peer: Peer, *args: Any, **options: Any) -> list[Frame]:
-    peer.say(request(peer, *args, **options))
-    return peer.hear()
+def ask(peer: LegacyClient, *args: Any, **options: Any) -> list[Frame]:
+    peer.send(upr_stream_request(peer, *args, **options))
+    return peer.receive()
 
 
 def outcome(frame: Frame) -> str:
@@ -58,7 +51,7 @@ def outcome(frame: Frame) -> str:
     return accepted.get(Status(frame.status), Status(frame.status).name)
 
 
-def newest(vbucket: Vbucket) -> int:
+def newest(vbucket: VbucketStore) -> int:
     return vbucket.log.newest.vbuuid
 
 
@@ -72,12 +65,12 @@ def test_a_stream_is_announced_and_its_snapshots_are_closed(draft: str) -> None:
     assert outcome(answer) == "stream_ok"
     assert names(frames)[:2] == ["stream_start", "snapshot_start"]
     assert names(frames)[-1] == "snapshot_end"
-    assert keys(frames) == [item.key for item in stored(peer.bucket, 1)]
+    assert keys(frames) == [item.key for item in stored_items(peer.bucket, 1)]
     assert {(frame.opaque, frame.vbucket) for frame in frames} == {(11, 1)}
     assert {frame.magic for frame in frames} == {Magic.RESPONSE if draft == "upr1" else Magic.REQUEST}
     for n in range(8):
         peer.bucket.store(b"new-%d" % n, b"")
-    frames = peer.hear()
+    frames = peer.receive()
     assert names(frames)[0] == "snapshot_start"
     assert names(frames)[-1] == "snapshot_end"
     assert set(keys(frames)) == {b"new-%d" % n for n in range(8) if peer.bucket.vbucket_of(b"new-%d" % n) == 1}
@@ -90,9 +83,9 @@ def test_a_stream_ends_with_the_snapshot_that_has_its_last_seqno(draft: str, end
     frames = ask(peer, end=end)
     assert names(frames)[-2:] == ["snapshot_end", "stream_end_ok" if draft == "upr1" else "stream_end"]
     assert frames[-1].fields == ({} if draft == "upr1" else {"reason": 0})
-    assert keys(frames) == [item.key for item in stored(peer.bucket)]
+    assert keys(frames) == [item.key for item in stored_items(peer.bucket)]
     peer.bucket.store(b"new", b"")
-    assert peer.hear() == []
+    assert peer.receive() == []
 
 
 @both
@@ -100,7 +93,7 @@ def test_a_stream_ends_when_the_vbucket_is_another_ones(draft: str) -> None:
     peer = filled(draft)
     ask(peer, 1)
     peer.bucket.active(1).state = VbucketState.DEAD
-    (end,) = peer.hear()
+    (end,) = peer.receive()
     assert end.name == ("stream_end_state_changed" if draft == "upr1" else "stream_end")
     assert end.fields == ({} if draft == "upr1" else {"reason": 1})
 
@@ -112,7 +105,7 @@ CHANGES = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(["stor
 @both
 @given(CHANGES, st.integers(0, 30))
 def test_what_arrives_is_what_is_stored(draft: str, changes: list[tuple[str, str]], start: int) -> None:
-    peer = Peer(bucket(vbuckets=1), draft)
+    peer = LegacyClient(legacy_bucket(vbuckets=1), draft)
     for n, (key, change) in enumerate(changes):
         if change == "store":
             peer.bucket.store(key.encode(), b"%d" % n * n, flags=n << 20, expiry=NOW + 1 + n)
@@ -120,7 +113,7 @@ def test_what_arrives_is_what_is_stored(draft: str, changes: list[tuple[str, str
             peer.bucket.remove(key.encode(), event="deletion" if change == "remove" else "expiration")
     vbucket = peer.bucket.active(0)
     start = min(start, vbucket.high_seqno)
-    peer.say(request(peer, start=start, vbuuid=newest(vbucket)))
+    peer.send(upr_stream_request(peer, start=start, vbuuid=newest(vbucket)))
     expected = [
         {
             "event": item.event,
@@ -132,10 +125,10 @@ def test_what_arrives_is_what_is_stored(draft: str, changes: list[tuple[str, str
             "flags": item.flags,
             "expiry": item.expiry,
         }
-        for item in stored(peer.bucket)
+        for item in stored_items(peer.bucket)
         if item.seqno > start
     ]
-    assert rows(peer.listen(), draft, *COLUMNS) == expected
+    assert rows(peer.receive_bytes(), draft, *COLUMNS) == expected
 
 
 @both
@@ -144,10 +137,14 @@ def test_it_does_not_matter_how_the_bytes_of_a_client_are_cut(draft: str, cuts: 
     outputs = []
     for cut in ([], cuts):
         peer = filled(draft)
-        asked = [request(peer, 0), request(peer, 1, opaque=12), request(peer, 5, opaque=13)]
+        asked = [
+            upr_stream_request(peer, 0),
+            upr_stream_request(peer, 1, opaque=12),
+            upr_stream_request(peer, 5, opaque=13),
+        ]
         for piece in chunks(b"".join(encode(frame, draft) for frame in asked), cut):
-            peer.talk.receive(piece, 0.0)
-        outputs.append(peer.listen())
+            peer.connection.receive(piece, 0.0)
+        outputs.append(peer.receive_bytes())
     assert outputs[0] == outputs[1]
 
 
@@ -168,8 +165,8 @@ def test_the_failover_log_is_told(draft: str) -> None:
     vbucket = peer.bucket.active(1)
     vbucket.log = vbucket.log.begin(0xABCD, 3)
     name = "failover_log_request" if draft == "upr1" else "get_failover_log"
-    peer.say(Frame(name, Magic.REQUEST, 5, vbucket=1), Frame(name, Magic.REQUEST, 6, vbucket=99))
-    told, refused = peer.hear()
+    peer.send(Frame(name, Magic.REQUEST, 5, vbucket=1), Frame(name, Magic.REQUEST, 6, vbucket=99))
+    told, refused = peer.receive()
     assert (told.opaque, told.body(draft)) == (5, tuple(vbucket.log))
     assert told.body(draft)[0] == (0xABCD, 3)
     assert (refused.opaque, refused.value) == (6, b"")
@@ -200,7 +197,7 @@ def test_a_consumer_goes_on_or_back(draft: str, start: int, vbuuid: int, expecte
     assert outcome(answer) == expected
     assert answer.fields.get("rollback_seqno") == seqno
     if expected == "stream_ok":
-        assert keys(frames) == [item.key for item in stored(peer.bucket) if item.seqno > start]
+        assert keys(frames) == [item.key for item in stored_items(peer.bucket) if item.seqno > start]
     else:
         assert frames == []
         assert outcome(ask(peer, start=seqno or 0, vbuuid=vbuuid, high=high)[0]) == "stream_ok"
@@ -222,7 +219,7 @@ def test_one_vbucket_has_one_stream() -> None:
     assert {frame.opaque for frame in again} == {12}
     for n in range(8):
         first.bucket.store(b"%d" % n, b"")
-    assert {frame.opaque for frame in first.hear()} == {12}
+    assert {frame.opaque for frame in first.receive()} == {12}
 
 
 def test_what_ends_before_it_starts_is_refused_where_there_is_a_word_for_it() -> None:
@@ -238,18 +235,18 @@ def test_a_vbucket_is_handed_over_in_the_second_draft() -> None:
     peer = filled("upr2")
     _, *frames = ask(peer, 1, flags=int(StreamFlag.TAKE_OVER))
     states = [frame.fields["state"] for frame in frames if frame.name == "set_vbucket_state"]
-    assert states == [StateOfDraft2.PENDING, StateOfDraft2.ACTIVE]
+    assert states == [UprVbucketState.PENDING, UprVbucketState.ACTIVE]
     assert names(frames)[-2:] == ["set_vbucket_state", "stream_end"]
-    assert keys(frames) == [item.key for item in stored(peer.bucket, 1)]
+    assert keys(frames) == [item.key for item in stored_items(peer.bucket, 1)]
     assert peer.bucket.active(1).state is VbucketState.DEAD
 
 
 @both
 def test_what_cannot_be_read_is_refused_and_does_no_harm(draft: str) -> None:
     peer = filled(draft)
-    whole = encode(request(peer), draft)
-    peer.talk.receive(whole[:4] + b"\x08" + whole[5:8] + (8).to_bytes(4, "big") + whole[12:32], 0.0)
-    (answer,) = decode(peer.listen(), "dcp")
+    whole = encode(upr_stream_request(peer), draft)
+    peer.connection.receive(whole[:4] + b"\x08" + whole[5:8] + (8).to_bytes(4, "big") + whole[12:32], 0.0)
+    (answer,) = decode(peer.receive_bytes(), "dcp")
     assert (answer.opaque, answer.status) == (11, Status.EINVAL)
     assert outcome(ask(peer)[0]) == "stream_ok"
 
@@ -258,5 +255,5 @@ def test_what_cannot_be_read_is_refused_and_does_no_harm(draft: str) -> None:
 def test_tap_is_not_spoken_there(draft: str) -> None:
     peer = filled(draft)
     peer.connect()
-    assert decode(peer.listen(), "tap")[0].status == Status.UNKNOWN_COMMAND
-    assert peer.talk.dialect == draft
+    assert decode(peer.receive_bytes(), "tap")[0].status == Status.UNKNOWN_COMMAND
+    assert peer.connection.dialect == draft

@@ -100,7 +100,7 @@ class ProgressMonitor(threading.Thread):
         except DcpError:
             # During the failover a node does not answer: keep the last high seqnos.
             with suppress(DcpError):
-                self._client.refresh()
+                self._client.refresh_map()
         self.samples.append(self._sample())
 
     def mark(self, text: str, *, bad: bool = False) -> None:

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dcp.client.rollback import EVENT as ROLLBACK
+from dcp.client.row_format import ROLLBACK
 from dcp.embedded import Cluster
 
 if TYPE_CHECKING:

@@ -45,12 +45,14 @@ class SparkCopier:
 
     def read(self) -> None:
         """Copy what the bucket has now."""
-        plan = dcp.spark.plan(self._url, **_OPTIONS, minPartitions=_TASKS)
+        plan = dcp.spark.plan(
+            self._url, columns=COLUMNS, key_format="string", value_format="string", min_partitions=_TASKS
+        )
         dcp.spark.read(self._spark, plan).write.parquet(str(self._batches.path(0)))
         self._batches.mark_complete(0)
         # A second plan finds that the read ended at the end of a snapshot, since nothing has been written meanwhile:
         # a rollback need not go further back.
-        self._start = dcp.spark.plan(self._url, startingOffsets=plan.end).end
+        self._start = dcp.spark.plan(self._url, start=plan.end).end
 
     def follow(self) -> None:
         """Start a query that copies changes."""

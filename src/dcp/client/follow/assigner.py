@@ -1,4 +1,4 @@
-"""Which node is to be asked for which vbucket: by the map, and as soon as a vbucket has no stream."""
+"""Assignment of vbuckets to nodes: request each missing stream from the owner in the cluster map."""
 
 from __future__ import annotations
 
@@ -8,114 +8,128 @@ import time
 from collections import defaultdict
 from collections.abc import Collection
 
-from dcp.client.follow.node_link import Link
-from dcp.client.follow.node_pool import Connections
-from dcp.client.follow.settings import Terms
-from dcp.client.follow.vbucket import Vbucket
-from dcp.client.maps import Maps
-from dcp.client.opener import Opener
-from dcp.client.pauses import LONGEST
+from dcp.client.agent import Agent, MapRefresher
+from dcp.client.follow.backoff import LONGEST_DELAY
+from dcp.client.follow.node_link import NodeLink
+from dcp.client.follow.node_pool import NodePool
+from dcp.client.follow.settings import StreamSettings
+from dcp.client.follow.vbucket import FollowedVbucket
 from dcp.cluster_map import Node
-from dcp.progress import Progress
+from dcp.position import Progress
 from dcp.session.session import Session
-from dcp.session.stream import Stream
 
 log = logging.getLogger("dcp.client")
 
 
-class Duty:
-    """Of one stream. Links do what is asked of them in their own threads, and take the lock for it."""
+class Assigner:
+    """Opens and moves the streams of vbuckets. Guarded by the stream's lock.
+
+    Requests run in the links' threads, which take the lock for it.
+    """
 
     def __init__(
         self,
         lock: threading.RLock,
-        opener: Opener,
-        vbuckets: Collection[Vbucket],
-        connections: Connections,
-        maps: Maps,
-        terms: Terms,
+        agent: Agent,
+        vbuckets: Collection[FollowedVbucket],
+        pool: NodePool,
+        maps: MapRefresher,
+        settings: StreamSettings,
     ) -> None:
-        self._lock, self._opener, self._vbuckets = lock, opener, vbuckets
-        self._connections, self._maps, self._terms = connections, maps, terms
-        # Ends of snapshots that nodes left out, and whether that is still a reason to ask again.
-        self._lacking: set[tuple[int, int]] = set()
-        self._wants_tails = True
+        self._lock, self._agent, self._vbuckets = lock, agent, vbuckets
+        self._pool, self._maps, self._settings = pool, maps, settings
+        # Vbucket and seqno of snapshots whose end a node skipped, and whether a skipped end still is an error.
+        self._skipped_ends: set[tuple[int, int]] = set()
+        self._requires_ends = True
 
     def assign(self) -> float:
-        """Ask for every stream that is missing and can be had; how long until that is to be tried again."""
+        """Request every missing stream that can be had. Return the seconds until the next call is due."""
         now = time.monotonic()
-        wakes = [now + LONGEST]
-        cluster_map = self._opener.access.map
-        self._connections.abandon(cluster_map.nodes)
-        self._connections.close_idle({vbucket.link for vbucket in self._vbuckets})
-        opening: defaultdict[Link, list[Vbucket]] = defaultdict(list)
+        wake_times = [now + LONGEST_DELAY]
+        cluster_map = self._agent.map
+        self._pool.abandon_all_but(cluster_map.nodes)
+        self._pool.close_idle({vbucket.link for vbucket in self._vbuckets})
+        opening: defaultdict[NodeLink, list[FollowedVbucket]] = defaultdict(list)
         for vbucket in self._vbuckets:
             owner = cluster_map.owner(vbucket.number)
-            if not vbucket.done and (link := self._link_for(vbucket, owner, now, wakes)) is not None:
+            if not vbucket.done and (link := self._link_for(vbucket, owner, now, wake_times)) is not None:
                 opening[link].append(vbucket)
         for link, vbuckets in opening.items():
             self._open(vbuckets, link)
         self._maps.poll()
         if self._maps.due is not None:
-            wakes.append(self._maps.due)
-        return max(0.0, min(wakes) - now)
+            wake_times.append(self._maps.due)
+        return max(0.0, min(wake_times) - now)
 
-    def _link_for(self, vbucket: Vbucket, owner: Node | None, now: float, wakes: list[float]) -> Link | None:
-        """Where its stream is to be asked for now."""
-        if vbucket.stream is not None:
+    def _link_for(
+        self, vbucket: FollowedVbucket, owner: Node | None, now: float, wake_times: list[float]
+    ) -> NodeLink | None:
+        """Return the link on which to request a vbucket's stream now, if it has none."""
+        if vbucket.link is not None:
             self._leave_replica(vbucket, owner)
             return None
         if owner is None:
-            self._maps.want()
+            self._maps.request()
             return None
         if vbucket.retry_at > now:
-            wakes.append(vbucket.retry_at)
+            wake_times.append(vbucket.retry_at)
             return None
-        return self._connections.at(owner, now, wakes)
+        return self._pool.link_to(owner, now, wake_times)
 
-    def _open(self, vbuckets: list[Vbucket], link: Link) -> None:
-        """All at once, as some dialects have it."""
+    def _open(self, vbuckets: list[FollowedVbucket], link: NodeLink) -> None:
+        """Request the streams of vbuckets on a link. All at once: a TAP connection has one request for all."""
         for vbucket in vbuckets:
-            # An end that lies before the start is asked for all the same: only so a loss of changes is noticed.
-            end = max(vbucket.end, vbucket.position.seqno)
             vbucket.link, vbucket.leaving = link, False
-            vbucket.stream = Stream(0, Progress(vbucket.position), end)
 
-        def command(session: Session) -> None:
+        def request(session: Session) -> None:
             with self._lock:
-                session.wants_tails = self._wants_tails
+                session.require_snapshot_end = self._requires_ends
                 for vbucket in vbuckets:
-                    if vbucket.link is link and (asked := vbucket.stream) is not None:
-                        vbucket.stream = session.open(
-                            asked.progress, end=asked.end, chosen=self._terms.chosen, flags=self._terms.flags
-                        )
+                    # It may have been released since, and even been assigned to this link again.
+                    if vbucket.link is not link or vbucket.stream is not None:
+                        continue
+                    # A range that ends at or below its start is requested, too: the answer reveals lost changes.
+                    end = max(vbucket.end, vbucket.position.seqno)
+                    vbucket.stream = session.open(
+                        Progress(vbucket.position),
+                        end=end,
+                        stream_filter=self._settings.filter,
+                        flags=self._settings.flags,
+                    )
 
-        if self._opener.manner.one_request:
-            self._connections.fill(link)
-        link.do(command)
+        if self._settings.rules.one_request:
+            self._pool.mark_full(link)
+        link.run_in_thread(request)
 
-    def _leave_replica(self, vbucket: Vbucket, owner: Node | None) -> None:
-        """Servers before 5.0 stream replicas to who asks them, and never say that these are no active copies."""
+    def _leave_replica(self, vbucket: FollowedVbucket, owner: Node | None) -> None:
+        """End a stream that is not the owner's.
+
+        Servers before 5.0 know no ACTIVE_VB_ONLY: they keep streaming a vbucket that has become a replica.
+        """
         link = vbucket.link
-        if owner is None or link is None or vbucket.leaving or self._connections.serves(link, owner):
+        if owner is None or link is None or vbucket.leaving or self._pool.serves(link, owner):
             return
 
-        def command(session: Session) -> None:
+        def leave(session: Session) -> None:
             stream = vbucket.stream
             if stream is not None and session.streams.get(stream.opaque) is stream:
-                self._opener.manner.leave(session, stream)
+                self._settings.rules.leave(session, stream)
 
         vbucket.leaving = True
-        link.do(command)
+        link.run_in_thread(leave)
 
-    def lacked(self, vbucket: int, seqno: int) -> None:
-        """What a node left out twice it does not have: some have no way to say where a snapshot ends."""
-        if (vbucket, seqno) in self._lacking:
+    def end_skipped(self, vbucket: int, seqno: int) -> None:
+        """Note that a node skipped the end of a snapshot.
+
+        The stream is resumed in that snapshot, once. A node that skips the same end again is from before 7.0, where
+        the end of a snapshot that a filter removed cannot be announced.
+        """
+        if (vbucket, seqno) in self._skipped_ends:
             log.warning(
-                "vbucket %d: nothing comes behind seqno %d but another snapshot, again: taken for complete from now "
-                "on, for all vbuckets; if the nodes are from 7.0 on, changes are missing",
+                "vbucket %d: node skipped the end of the snapshot after seqno %d twice; treating it as complete, from "
+                "now on for all vbuckets. If the nodes are 7.0 or newer, changes are missing",
                 vbucket,
                 seqno,
             )
-            self._wants_tails = False
-        self._lacking.add((vbucket, seqno))
+            self._requires_ends = False
+        self._skipped_ends.add((vbucket, seqno))

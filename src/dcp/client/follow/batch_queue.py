@@ -1,4 +1,4 @@
-"""What the consumer gets, one after the other, and what of it has to wait for disks."""
+"""The queue of batches between links and consumer, and the checkpoint of what the consumer has taken."""
 
 from __future__ import annotations
 
@@ -8,137 +8,162 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dcp.client.follow.node_link import Link
-from dcp.client.follow.persistence import History, Persistence, needs_of
+from dcp.client.follow.node_link import NodeLink
+from dcp.client.follow.persistence import Persistence, VbucketHistory, needed_seqnos
 from dcp.columns.batch import Batch
 from dcp.errors import TimeoutError
 from dcp.position import StreamPosition
 from dcp.session.session import Delivery
-from dcp.session.stream import Mark
+from dcp.session.stream import LazyPosition
+
+# A wait without a time limit cannot be interrupted by Ctrl-C on every system.
+_LONGEST_WAIT = 1.0
 
 
 @dataclass(eq=False, slots=True)
-class Item:
-    """What the consumer gets next, and where streams stand then."""
+class QueuedBatch:
+    """A batch, with the position of each of its vbuckets after it.
+
+    link, counted: where to acknowledge its bytes once the consumer has processed it.
+    needs: seqnos that every copy has to persist before it is delivered (`persisted_only`).
+    """
 
     batch: Batch
-    marks: dict[int, Mark]
-    link: Link | None = None
+    positions: dict[int, LazyPosition]
+    link: NodeLink | None = None
     counted: int = 0
-    # What has to be on disk before.
-    needs: dict[History, int] = field(default_factory=dict)
+    needs: dict[VbucketHistory, int] = field(default_factory=dict)
 
 
-class Queue:
-    """Of one stream, under its lock. `marks`: where the consumer stands with each vbucket.
+class BatchQueue:
+    """Batches in the order of their arrival. Guarded by the stream's lock, of which `changed` is a condition.
 
-    persistence: who knows what is on disk, if rows have to wait for that. done: whether nothing more will come.
+    positions: where the consumer stands with each vbucket; they move when it takes a batch, never before.
+    persistence: decides when a batch may be delivered; None to deliver at once.
+    finished: returns True if no more batches can arrive.
     """
 
     def __init__(
         self,
         lock: threading.RLock,
-        marks: dict[int, Mark],
+        positions: dict[int, LazyPosition],
         persistence: Persistence | None,
-        done: Callable[[], bool],
+        finished: Callable[[], bool],
     ) -> None:
-        self.marks = marks
+        self.positions = positions
         self.error: Exception | None = None
         self.closed = False
         self.changed = threading.Condition(lock)
-        self._persistence, self._done = persistence, done
-        self._items: deque[Item] = deque()
+        self._persistence, self._finished = persistence, finished
+        self._items: deque[QueuedBatch] = deque()
 
     # For the consumer.
 
-    def next(self, timeout: float | None = None) -> Item | None:
-        """What came next; None when all is done. TimeoutError after so many seconds without anything."""
+    def next(self, timeout: float | None = None) -> QueuedBatch | None:
+        """Return the next batch with rows; None at the end of the stream.
+
+        Raises TimeoutError after `timeout` seconds without a batch, and the stream's error after the batches that
+        arrived before it.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.changed:
-            while not self._ready():
+            while not self._has_deliverable():
                 if self.error is not None:
                     raise self.error
-                if self.closed or (not self._items and self._done()):
+                if self.closed or (not self._items and self._finished()):
                     return None
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise TimeoutError(f"nothing came for {timeout:g} s; nothing may have changed: ask for more")
-                # Ctrl-C does not end a wait without a time limit everywhere.
-                self.changed.wait(min(1.0, 1.0 if left is None else left))
+                    raise TimeoutError(
+                        f"no changes within {timeout:g} s; there may be none: call again to keep waiting"
+                    )
+                self.changed.wait(_LONGEST_WAIT if left is None else min(_LONGEST_WAIT, left))
             return self._take()
 
-    def _ready(self) -> bool:
-        """Whether there is something that the consumer may have. What has no rows it need not see."""
+    def _has_deliverable(self) -> bool:
+        """Return True if the first batch may be delivered. Batches without rows are taken on the way."""
         while self._items and (self._persistence is None or self._persistence.covers(self._items[0].needs)):
             if len(self._items[0].batch):
                 return True
             self.processed(self._take())
         return False
 
-    def _take(self) -> Item:
+    def _take(self) -> QueuedBatch:
         item = self._items.popleft()
-        self.marks.update(item.marks)
+        self.positions.update(item.positions)
         return item
 
-    def processed(self, item: Item) -> None:
-        """The consumer is done with it: the server may send more."""
+    def processed(self, item: QueuedBatch) -> None:
+        """Acknowledge a batch that the consumer has processed, so that its node may send more."""
         if item.link is not None and item.counted:
             with self.changed:
                 item.link.processed(item.counted)
 
-    # For what comes.
+    # For the links.
 
-    def deliver(self, link: Link, delivery: Delivery) -> None:
-        marks = {vbucket: mark for (vbucket, _), mark in delivery.marks.items()}
-        needs = {} if self._persistence is None else needs_of(marks.values())
-        link.unprocessed += delivery.counted
-        item = Item(delivery.batch, marks, link, delivery.counted, needs)
+    def deliver(self, link: NodeLink, delivery: Delivery) -> None:
+        """Append a link's batch. One without rows only moves positions, unless it has to wait to be persisted."""
+        positions = {vbucket: reached for (vbucket, _), reached in delivery.positions.items()}
+        needs = {} if self._persistence is None else needed_seqnos(positions.values())
+        link.unprocessed += delivery.flow_bytes
+        item = QueuedBatch(delivery.batch, positions, link, delivery.flow_bytes, needs)
         if len(item.batch) or needs:
-            self.put(item)
+            self.append(item)
             return
-        # Nothing for the consumer to process: but it may still be at what came before.
+        # The positions must not overtake rows that are still queued: they move with the last of them.
         if self._items:
             last = self._items[-1]
-            last.marks = last.marks | marks
+            last.positions = last.positions | positions
         else:
-            self.marks.update(marks)
+            self.positions.update(positions)
         self.processed(item)
 
-    def put(self, item: Item) -> None:
+    def append(self, item: QueuedBatch) -> None:
         self._items.append(item)
         self.changed.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """What came before it is still handed out."""
+        """End the stream with an error, after the batches that are queued. The first error counts."""
         self.error = self.error or error
         self.changed.notify_all()
 
     def close(self) -> None:
+        """End the stream now: queued batches are not delivered."""
         self.closed = True
         self.changed.notify_all()
 
-    # For what waits for disks.
+    # For `persisted_only`.
 
-    def held(self) -> list[Item]:
+    def waiting(self) -> list[QueuedBatch]:
+        """Return the queued batches."""
         with self.changed:
             return list(self._items)
 
-    def told(self) -> None:
+    def on_persisted(self) -> None:
+        """Wake the consumer: copies have persisted more."""
         with self.changed:
             self.changed.notify_all()
 
-    def broken(self, bug: Exception) -> None:
+    def on_bug(self, bug: Exception) -> None:
+        """End the stream with an error of the persistence thread."""
         with self.changed:
             self.fail(bug)
 
-    def forget(self, number: int) -> set[int]:
-        """Drop all from the first batch on in which a vbucket waits for disks. Whose rows were in it."""
-        first = next((place for place, item in enumerate(self._items) if item.needs and number in item.marks), None)
+    def drop_from(self, vbucket: int) -> set[int]:
+        """Drop the first batch in which a vbucket waits to be persisted, and all after it.
+
+        Returns the vbuckets that have rows in them.
+        """
+        first = next(
+            (index for index, item in enumerate(self._items) if item.needs and vbucket in item.positions), None
+        )
         if first is None:
             return set()
-        return {other for _ in range(len(self._items) - first) for other in self._items.pop().marks}
+        return {other for _ in range(len(self._items) - first) for other in self._items.pop().positions}
 
-    def kept(self, number: int) -> StreamPosition:
-        """Where a vbucket stands behind all that waits."""
-        marks = next((item.marks for item in reversed(self._items) if number in item.marks), self.marks)
-        return marks[number].position
+    def position_after_queued(self, vbucket: int) -> StreamPosition:
+        """Return the position of a vbucket after all queued batches."""
+        positions = next(
+            (item.positions for item in reversed(self._items) if vbucket in item.positions), self.positions
+        )
+        return positions[vbucket].position

@@ -1,56 +1,72 @@
-"""Follows the vbuckets of a bucket over all nodes: what links hear, and the thread that mends what is broken."""
+"""The engine of one change stream: entry points of links and consumer, the supervisor thread, and their one lock."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 
-from dcp.client.ending import wait_for
-from dcp.client.follow.assigner import Duty
-from dcp.client.follow.batch_queue import Item, Queue
-from dcp.client.follow.node_link import Link
-from dcp.client.follow.node_pool import Connections
+from dcp.client.agent import Agent, MapRefresher
+from dcp.client.filters import CollectionFilter
+from dcp.client.follow.assigner import Assigner
+from dcp.client.follow.batch_queue import BatchQueue, QueuedBatch
+from dcp.client.follow.node_link import NodeLink
+from dcp.client.follow.node_pool import NodePool
 from dcp.client.follow.persistence import Persistence
-from dcp.client.follow.settings import Terms
-from dcp.client.follow.transitions import Outcome
-from dcp.client.follow.vbucket import Vbucket
-from dcp.client.maps import Maps
-from dcp.client.opener import Opener
-from dcp.client.sight import position, see
-from dcp.client.stats import Counters, Window
-from dcp.client.watch import Seen
+from dcp.client.follow.rollback import Rollbacks
+from dcp.client.follow.settings import StreamSettings
+from dcp.client.follow.transitions import Transitions
+from dcp.client.follow.vbucket import FollowedVbucket, consumed_seqno, observe
+from dcp.client.monitor import FLOWING, Monitor, Observation
+from dcp.client.stats import Counters, Stats, Window
+from dcp.cluster_map import Node
 from dcp.errors import DcpError, SnapshotError, TransportError
-from dcp.progress import Progress
-from dcp.session.events import Accepted, Ended, Event, MapChanged, Purged, Ready, Refused, RolledBack
+from dcp.position import Progress
+from dcp.session.events import (
+    DeletionsPurged,
+    Event,
+    MapChanged,
+    SessionReady,
+    StreamAccepted,
+    StreamEnded,
+    StreamRefused,
+    StreamRolledBack,
+)
 from dcp.session.session import Delivery
-from dcp.session.stream import Mark
+from dcp.session.stream import LazyPosition
 from dcp.wire.memcached import Feature
 
 log = logging.getLogger("dcp.client")
 
 
 class Follower:
-    """One stream. All its parts are under one lock.
+    """Follows vbuckets over all nodes until each has reached its end.
 
-    Links call `happened`, `delivered` and `lost`; the consumer calls `next`.
+    The constructor starts the supervisor thread, which assigns vbuckets to nodes and refreshes the cluster map. Links
+    call the `on_` methods from their threads. The consumer calls `next` and `processed`, from one thread at a time.
+    See `dcp.client.follow` for the lock.
     """
 
-    def __init__(self, opener: Opener, vbuckets: Iterable[Vbucket], terms: Terms) -> None:
+    def __init__(self, agent: Agent, vbuckets: Iterable[FollowedVbucket], settings: StreamSettings) -> None:
         self.counters = Counters()
-        self._access, self._terms = opener.access, terms
+        self._agent, self._settings = agent, settings
         self._lock = threading.RLock()
+        # Wakes the supervisor.
         self._work = threading.Condition(self._lock)
         self._vbuckets = {vbucket.number: vbucket for vbucket in vbuckets}
-        within = terms.persisted_within
-        self._persistence = None if within is None else Persistence(self._access, within)
-        marks = {number: Mark(Progress(vbucket.position), 0) for number, vbucket in self._vbuckets.items()}
-        self._queue = Queue(self._lock, marks, self._persistence, self._all_done)
-        self._maps = Maps(self._access)
-        self._connections = Connections(lambda node: opener.open_link(node, self))
-        self._duty = Duty(self._lock, opener, self._vbuckets.values(), self._connections, self._maps, terms)
-        self._outcome = Outcome(
-            self._vbuckets, self._connections, self._queue, self._maps, opener.manner, terms, self.counters
+        within = settings.persisted_within
+        self._persistence = None if within is None else Persistence(agent, within)
+        positions = {number: LazyPosition(Progress(vbucket.position), 0) for number, vbucket in self._vbuckets.items()}
+        self._queue = BatchQueue(self._lock, positions, self._persistence, self._all_done)
+        self._maps = MapRefresher(agent)
+        self._pool = NodePool(self._open_link)
+        self._assigner = Assigner(self._lock, agent, self._vbuckets.values(), self._pool, self._maps, settings)
+        self._rollbacks = Rollbacks(self._vbuckets, self._pool, self._queue, settings, self.counters)
+        self._transitions = Transitions(
+            self._vbuckets, self._queue, self._maps, self._rollbacks, settings, self.counters
         )
         with self._lock:
             self._begin()
@@ -62,9 +78,15 @@ class Follower:
 
     def _begin(self) -> None:
         for vbucket in self._vbuckets.values():
+            # Nothing to read, and nothing that could have been lost.
             vbucket.done = vbucket.end == 0 == vbucket.position.seqno
             if vbucket.purged:
-                self._outcome.purged(vbucket.number, 0, vbucket.purged)
+                self._rollbacks.report_purge(vbucket.number, 0, vbucket.purged)
+
+    def _open_link(self, node: Node) -> NodeLink:
+        requested = self._agent.connection_settings(**self._settings.requested)
+        session = partial(self._settings.rules.session, requested, self._settings.decoder)
+        return NodeLink(str(node), self._agent.dialer(node), session, self, self._settings.limits)
 
     def _all_done(self) -> bool:
         return all(vbucket.done for vbucket in self._vbuckets.values())
@@ -72,121 +94,121 @@ class Follower:
     # For the consumer.
 
     @property
-    def marks(self) -> dict[int, Mark]:
+    def positions(self) -> dict[int, LazyPosition]:
         """Where the consumer stands with each vbucket."""
-        return self._queue.marks
+        return self._queue.positions
 
     @property
-    def stopped(self) -> set[int]:
-        """Vbuckets that are done because they were to go back."""
-        return self._outcome.stopped
+    def rolled_back(self) -> set[int]:
+        """Vbuckets that ended because they were to roll back (`on_rollback="stop"`)."""
+        return self._rollbacks.stopped
 
-    def next(self, timeout: float | None = None) -> Item | None:
-        """What came next; None when all is done. TimeoutError after so many seconds without anything."""
+    def next(self, timeout: float | None = None) -> QueuedBatch | None:
+        """Return the next batch; None at the end. Raises TimeoutError after `timeout` seconds without one."""
         return self._queue.next(timeout)
 
-    def processed(self, item: Item) -> None:
-        """The consumer is done with it: the server may send more."""
+    def processed(self, item: QueuedBatch) -> None:
+        """Acknowledge a batch: its node may send more."""
         self._queue.processed(item)
 
     def stop(self) -> None:
-        """Let all threads end."""
+        """Tell all threads to end, without waiting for them."""
         with self._lock:
             self._queue.close()
             self._work.notify_all()
-            self._connections.stop()
+            self._pool.stop()
         if self._persistence is not None:
             self._persistence.stop()
 
     def close(self) -> None:
+        """Stop, and join the threads."""
         self.stop()
-        wait_for([link.thread for link in self._connections] + self._threads)
+        join_threads([link.thread for link in self._pool] + self._threads)
 
     # For the links.
 
-    def happened(self, link: Link, event: Event) -> None:
+    def on_event(self, link: NodeLink, event: Event) -> None:
         with self._lock:
             if self._queue.closed or link.closing:
                 return
-            self._judge(link, event)
+            self._dispatch(link, event)
             self._work.notify_all()
             self._queue.changed.notify_all()
 
-    def _judge(self, link: Link, event: Event) -> None:
-        if isinstance(event, Ready):
+    def _dispatch(self, link: NodeLink, event: Event) -> None:
+        if isinstance(event, SessionReady):
             log.info("%s: ready", link.name)
-            self._connections.ready(link)
+            self._pool.mark_ready(link)
             self._maps.polls |= Feature.CLUSTERMAP_CHANGE_NOTIFICATION not in event.agreement.features
-            self._access.learn(event.agreement.config, link.name)
+            self._agent.learn_map(event.agreement.config, link.name)
         elif isinstance(event, MapChanged):
-            self._maps.told(event.config, link.name)
-        elif isinstance(event, Accepted):
-            self._outcome.accepted(event.stream)
-        elif isinstance(event, Purged):
-            if self._terms.ignore_purged:
-                self._outcome.purged(event.stream.vbucket, event.start, event.seqno)
-        elif isinstance(event, RolledBack):
-            self._outcome.rolled_back(event.stream, event.seqno)
-        elif isinstance(event, Refused):
-            self._outcome.refused(event, link.name)
-        elif isinstance(event, Ended):
-            self._outcome.ended(event.stream, event.reason)
+            self._maps.map_changed(event.config, link.name)
+        elif isinstance(event, StreamAccepted):
+            self._transitions.accepted(event.stream)
+        elif isinstance(event, DeletionsPurged):
+            if self._settings.ignore_purged:
+                self._rollbacks.report_purge(event.stream.vbucket, event.start, event.seqno)
+        elif isinstance(event, StreamRolledBack):
+            self._transitions.rolled_back(event.stream, event.seqno)
+        elif isinstance(event, StreamRefused):
+            self._transitions.refused(event, link.name)
+        elif isinstance(event, StreamEnded):
+            self._transitions.ended(event.stream, event.reason)
 
-    def delivered(self, link: Link, delivery: Delivery) -> None:
+    def on_delivery(self, link: NodeLink, delivery: Delivery) -> None:
         with self._lock:
             if self._queue.closed or link.closing:
                 return
             self.counters.rows += len(delivery.batch)
-            self.counters.bytes += delivery.counted
+            self.counters.bytes += delivery.flow_bytes
             self.counters.batches += 1
             self._queue.deliver(link, delivery)
 
-    def lost(self, link: Link, error: DcpError) -> None:
+    def on_lost(self, link: NodeLink, error: DcpError) -> None:
         with self._lock:
             if self._queue.closed:
                 return
-            self._connections.lose(link, error)
+            self._pool.remove_lost(link, error)
             for vbucket in self._vbuckets.values():
                 if vbucket.link is link:
-                    self._outcome.cut_off(vbucket)
+                    self._transitions.cut_off(vbucket)
             if isinstance(error, TransportError) or error.retriable:
-                log.warning("%s; trying again", error)
+                log.warning("%s; reconnecting", error)
                 self.counters.reconnects += 1
-                self._maps.want(0.0)
+                self._maps.request(within=0.0)
                 if isinstance(error, SnapshotError):
-                    self._duty.lacked(error.vbucket, error.seqno)
+                    self._assigner.end_skipped(error.vbucket, error.seqno)
             else:
                 self._queue.fail(error)
             self._work.notify_all()
 
-    def broken(self, bug: Exception) -> None:
-        """Something that no code foresaw."""
+    def on_bug(self, bug: Exception) -> None:
         with self._lock:
             self._queue.fail(bug)
 
-    # For what watches.
+    # For the monitor.
 
-    def seen(self) -> list[Seen]:
-        """Where each vbucket stands that is not at its end."""
+    def observations(self) -> list[Observation]:
+        """Return where each vbucket stands that has not reached its end."""
         with self._lock:
-            owner = self._access.map.owner
-            links, troubles = self._connections.by_node(), self._connections.troubles
-            there = [vbucket for vbucket in self._vbuckets.values() if not vbucket.done]
-            return [see(vbucket, owner(vbucket.number), links, troubles) for vbucket in there]
+            owner = self._agent.map.owner
+            links, last_errors = self._pool.by_node(), self._pool.last_errors
+            active = [vbucket for vbucket in self._vbuckets.values() if not vbucket.done]
+            return [observe(vbucket, owner(vbucket.number), links, last_errors) for vbucket in active]
 
-    def done(self) -> dict[int, int]:
-        """How far the consumer is with each vbucket."""
+    def consumed(self) -> dict[int, int]:
+        """Return the seqno up to which the consumer has each vbucket."""
         with self._lock:
-            return {number: position(mark) for number, mark in self.marks.items()}
+            return {number: consumed_seqno(reached) for number, reached in self.positions.items()}
 
     def volume(self) -> tuple[int, int]:
-        """Changes and bytes that came so far."""
+        """Return the numbers of changes and bytes received so far."""
         return self.counters.rows, self.counters.bytes
 
     def windows(self) -> dict[str, Window]:
-        """The connections that are of use, by node."""
+        """Return the flow-control windows of ready connections, by name of the node."""
         with self._lock:
-            return self._connections.windows()
+            return self._pool.windows()
 
     # The supervisor.
 
@@ -194,10 +216,79 @@ class Follower:
         try:
             while True:
                 with self._lock:
-                    # Nobody would close what is opened from then on.
+                    # Checked under the lock: a link that is opened after `stop` would never be closed.
                     if self._queue.closed:
                         return
-                    self._work.wait(self._duty.assign())
-                self._maps.refresh()
+                    self._work.wait(self._assigner.assign())
+                self._maps.refresh_if_due()
         except Exception as error:
-            self.broken(error)
+            self.on_bug(error)
+
+
+class RunningStream:
+    """Handle that the client keeps of one of its streams, for statistics and to close it.
+
+    It must not reference the ChangeStream, so that an abandoned stream is collected and stops.
+    """
+
+    def __init__(self, bucket: str, follower: Follower, monitor: Monitor) -> None:
+        self.closed = False
+        self._bucket, self._follower, self._monitor = bucket, follower, monitor
+
+    @classmethod
+    def start(cls, agent: Agent, follower: Follower, chosen: CollectionFilter, *, monitored: bool) -> RunningStream:
+        """Return the handle of a follower's stream. `monitored`: poll its lag every `stats_interval` seconds."""
+        interval = agent.options.stats_interval
+        monitor = Monitor(agent, follower, interval, chosen)
+        if monitored and interval:
+            monitor.start()
+        return cls(agent.target.bucket, follower, monitor)
+
+    def stop(self) -> None:
+        """Tell all threads to end. Waits for none: the garbage collector may call this from one of them."""
+        self.closed = True
+        self._monitor.stop()
+        self._follower.stop()
+
+    def close(self) -> None:
+        """Stop, and join the threads."""
+        self.stop()
+        self._monitor.close()
+        self._follower.close()
+
+    def stats(self) -> Stats:
+        """Return counts so far and, while the stream runs, where it stands."""
+        counters = self._follower.counters
+        counts = Stats(
+            self._bucket,
+            changes=counters.rows,
+            bytes=counters.bytes,
+            batches=counters.batches,
+            rollbacks=counters.rollbacks,
+            reconnects=counters.reconnects,
+            stream_ends=dict(counters.stream_ends),
+        )
+        return counts if self.closed else self._with_state(counts)
+
+    def _with_state(self, counts: Stats) -> Stats:
+        observations, lags = self._follower.observations(), self._monitor.lags()
+        changes, size = self._monitor.rates
+        return replace(
+            counts,
+            changes_per_second=changes,
+            bytes_per_second=size,
+            vbuckets=len(observations),
+            streams=sum(each.reason in FLOWING for each in observations),
+            connections=self._follower.windows(),
+            lag=lags.get(None),
+            collections={path: lag for path, lag in lags.items() if path is not None},
+            stuck=dict(self._monitor.stuck),
+        )
+
+
+def join_threads(threads: Iterable[threading.Thread], within: float = 0.5) -> None:
+    """Join stopping threads for at most `within` seconds in all; one that is blocked on a node ends by itself."""
+    deadline = time.monotonic() + within
+    for thread in threads:
+        if thread.is_alive() and thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""One connection to one node, and the thread that serves it: bytes to batches, commands to bytes."""
+"""One TCP connection to one node, driven by its own thread: bytes to batches, commands to bytes."""
 
 from __future__ import annotations
 
@@ -10,98 +10,104 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
-from dcp.client import network_errors as blame
+from dcp.client import network_errors
+from dcp.client.follow.settings import BatchLimits
 from dcp.columns.decoder import CAN_RECEIVE, Decoder
 from dcp.errors import DcpError, TransportError
-from dcp.session.events import Ended, Event, RolledBack
+from dcp.session.events import Event, StreamEnded, StreamRolledBack
 from dcp.session.session import Delivery, Session
 from dcp.wire.dcp import StreamEnd
 
-# What needs no file of its own, and knows files above the 1024th; Windows counts in another way.
+# poll() needs no descriptor of its own, unlike epoll, and unlike select() takes descriptors above 1023. Windows has
+# select() only, which counts sockets instead.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When a batch is handed out: at so many rows or bytes, or when its first row is so old."""
+class LinkListener(Protocol):
+    """Receives a link's events and batches. All methods are called on the link's thread."""
 
-    rows: int
-    bytes: int
-    linger: float
+    def on_event(self, link: NodeLink, event: Event) -> None:
+        """Handle an event of the session."""
 
+    def on_delivery(self, link: NodeLink, delivery: Delivery) -> None:
+        """Take a batch."""
 
-class Owner(Protocol):
-    """Who gets what comes. Everything is called by the link's thread."""
+    def on_lost(self, link: NodeLink, error: DcpError) -> None:
+        """Handle the end of the connection. The last call, unless the link is closing."""
 
-    def happened(self, link: Link, event: Event) -> None: ...
-
-    def delivered(self, link: Link, delivery: Delivery) -> None: ...
-
-    def lost(self, link: Link, error: DcpError) -> None: ...
-
-    def broken(self, bug: Exception) -> None: ...
+    def on_bug(self, bug: Exception) -> None:
+        """Fail the stream for an exception that is not a DcpError or OSError."""
 
 
-class Link:
-    """Serves a session until it is closed, or the connection fails."""
+class NodeLink:
+    """Serves the session of one connection until it is closed or the connection fails.
+
+    The session is touched by the link's thread only; other threads queue commands with `run_in_thread`, and a socket
+    pair wakes the thread from its wait.
+
+    name: host and port of the node. open_socket: connects. open_session: makes the session, at a monotonic time.
+    """
 
     def __init__(
         self,
         name: str,
         open_socket: Callable[[], socket.socket],
         open_session: Callable[[float], Session],
-        owner: Owner,
-        limits: Limits,
+        listener: LinkListener,
+        limits: BatchLimits,
     ) -> None:
         self.name = name
         self.session: Session | None = None
         self.ready = False
-        # Bytes that count for flow control, and that the consumer is not done with.
+        # Delivered bytes that the consumer has not processed, as flow control counts them.
         self.unprocessed = 0
-        # Whatever it says from now on is not wanted.
+        # Set once, by any thread: events and batches from then on are dropped.
         self.closing = False
         self._open_socket, self._open_session = open_socket, open_session
-        self._owner, self._limits = owner, limits
+        self._listener, self._limits = listener, limits
         self._commands: deque[Callable[[Session], None]] = deque()
-        self._bell, self._ear = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ear.setblocking(False)
+        # A byte written to the one end wakes the thread, which waits for the other end and the connection.
+        self._wake_send, self._wake_receive = socket.socketpair()
+        self._wake_send.setblocking(False)
+        self._wake_receive.setblocking(False)
         self._selector = _Selector()
-        self._selector.register(self._ear, selectors.EVENT_READ)
-        self._watched = 0
-        self._waiting = memoryview(b"")
-        self._first_news = 0.0
-        # Streams that came to their end, and whose rows may not have been delivered yet.
-        self._finished: list[Ended] = []
+        self._selector.register(self._wake_receive, selectors.EVENT_READ)
+        self._registered_events = 0
+        self._unsent = memoryview(b"")
+        # Monotonic time at which the oldest undelivered row or event arrived.
+        self._oldest_arrival = 0.0
+        # Streams that ended, whose last rows may not have been delivered yet.
+        self._finished: list[StreamEnded] = []
         self.thread = threading.Thread(target=self._run, name=f"dcp {name}", daemon=True)
 
     def __repr__(self) -> str:
-        return f"<Link {self.name}>"
+        return f"<NodeLink {self.name}>"
 
     def start(self) -> None:
+        """Start the thread, which connects."""
         self.thread.start()
 
-    def do(self, command: Callable[[Session], None]) -> None:
-        """Let the thread do something with the session."""
+    def run_in_thread(self, command: Callable[[Session], None]) -> None:
+        """Queue a command for the link's thread. Commands run in order, and not at all if the connection fails."""
         self._commands.append(command)
-        self._ring()
+        self._wake()
 
     def processed(self, count: int) -> None:
-        """The consumer is done with so many counted bytes."""
+        """Acknowledge bytes that the consumer has processed. Called under the stream's lock."""
         self.unprocessed -= count
-        self.do(lambda session: session.processed(count))
+        self.run_in_thread(lambda session: session.processed(count))
 
     def close(self) -> None:
-        """Let the thread end; nothing is delivered any more."""
+        """Tell the thread to end, without waiting for it. Nothing is delivered any more."""
         self.closing = True
-        self._ring()
+        self._wake()
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
+        # The socket is full if the thread has been woken already, and closed if it has ended.
         with contextlib.suppress(OSError):
-            self._bell.send(b"\0")
+            self._wake_send.send(b"\0")
 
     # The thread.
 
@@ -113,61 +119,62 @@ class Link:
                 while not self.closing:
                     self._turn(sock, self.session)
         except DcpError as error:
-            self._fail(blame.at(self.name, error, ready=self.ready))
+            self._fail(network_errors.located(self.name, error, ready=self.ready))
         except OSError as error:
-            self._fail(blame.broken(self.name, error, ready=self.ready))
+            self._fail(network_errors.broken(self.name, error, ready=self.ready))
         except Exception as bug:
-            # Nobody would hear of it: the consumer raises it.
-            self._owner.broken(bug)
+            # An exception of this thread would otherwise go unnoticed, and the stream would hang.
+            self._listener.on_bug(bug)
         finally:
             self._selector.close()
-            self._bell.close()
-            self._ear.close()
+            self._wake_send.close()
+            self._wake_receive.close()
 
     def _fail(self, error: DcpError) -> None:
         if self.closing:
             return
         if self.session is not None:
-            # Streams have come as far as their messages say: the rows before those must not get lost.
+            # Positions of streams already include rows that are decoded but not delivered. They must not be lost, since
+            # the streams resume after them.
             with contextlib.suppress(DcpError):
                 self._deliver(self.session)
-        self._owner.lost(self, error)
+        self._listener.on_lost(self, error)
 
     def _turn(self, sock: socket.socket, session: Session) -> None:
         while self._commands:
             self._commands.popleft()(session)
         self._send(sock, session)
-        receiver = self._receiver(sock, session)
-        if receiver is not None:
-            full = self._draw(sock, session, receiver)
+        decoder = self._direct_receiver(sock, session)
+        if decoder is not None:
+            full = self._receive_directly(sock, session, decoder)
         else:
             full = self._wait(sock, session) and self._receive(sock, session)
-        self._hand_out(session, full)
+        self._deliver_due(session, full)
 
-    def _receiver(self, sock: socket.socket, session: Session) -> Decoder | None:
-        """What may have the socket for itself: if bytes come in the clear, and none wait to be sent."""
-        ready = CAN_RECEIVE and session.hungry and not self._waiting and not isinstance(sock, ssl.SSLSocket)
+    def _direct_receiver(self, sock: socket.socket, session: Session) -> Decoder | None:
+        """Return the decoder if it can receive from the socket itself: not over TLS, nor while bytes are unsent."""
+        ready = CAN_RECEIVE and session.wants_bytes and not self._unsent and not isinstance(sock, ssl.SSLSocket)
         return session.receiver if ready else None
 
     def _send(self, sock: socket.socket, session: Session) -> None:
-        if not self._waiting:
-            self._waiting = memoryview(session.outgoing())
-        while self._waiting:
+        if not self._unsent:
+            self._unsent = memoryview(session.outgoing())
+        while self._unsent:
             try:
-                self._waiting = self._waiting[sock.send(self._waiting) :]
+                self._unsent = self._unsent[sock.send(self._unsent) :]
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return
 
-    def _draw(self, sock: socket.socket, session: Session, receiver: Decoder) -> bool:
-        """Wait and receive as the two below do, in one call until there is something to do. Whether a batch is full."""
-        limits, idle = self._limits, not session.news and not self._finished
-        count, closed = receiver.receive(
-            sock.fileno(), self._ear.fileno(), self._patience(session), limits.rows, limits.bytes
+    def _receive_directly(self, sock: socket.socket, session: Session, decoder: Decoder) -> bool:
+        """Wait, receive and decode in one call of C, without the GIL. Return True if a batch is full."""
+        limits, idle = self._limits, not session.has_updates and not self._finished
+        count, closed = decoder.receive(
+            sock.fileno(), self._wake_receive.fileno(), self._wait_limit(session), limits.rows, limits.bytes
         )
         if count:
             now = time.monotonic()
             session.heard(now)
-            self._first_news = now if idle else self._first_news
+            self._oldest_arrival = now if idle else self._oldest_arrival
         elif closed:
             raise self._closed()
         else:
@@ -175,43 +182,44 @@ class Link:
         return self._advance(session)
 
     def _wait(self, sock: socket.socket, session: Session) -> bool:
-        """Until bytes come, a command does, or something is due. Whether there are bytes."""
-        if session.hungry and isinstance(sock, ssl.SSLSocket) and sock.pending():
+        """Wait for bytes, a command, or the next deadline. Return True if there are bytes."""
+        # TLS may hold decrypted bytes that the selector does not see.
+        if session.wants_bytes and isinstance(sock, ssl.SSLSocket) and sock.pending():
             return True
-        wanted = (selectors.EVENT_READ if session.hungry else 0) | (selectors.EVENT_WRITE if self._waiting else 0)
-        readable = self._select(sock, wanted, self._patience(session))
+        wanted = (selectors.EVENT_READ if session.wants_bytes else 0) | (selectors.EVENT_WRITE if self._unsent else 0)
+        readable = self._select(sock, wanted, self._wait_limit(session))
         if not readable:
             self._check_silence(session)
         return readable
 
-    def _patience(self, session: Session) -> float | None:
-        """How long nothing has to be done unless something comes."""
-        dues = [due for due in (session.due(), self._linger_ends(session)) if due is not None]
-        return max(0.0, min(dues) - time.monotonic()) if dues else None
+    def _wait_limit(self, session: Session) -> float | None:
+        """Return the seconds until the node counts as gone or a batch is due; None if neither is set."""
+        deadlines = [each for each in (session.deadline(), self._batch_due(session)) if each is not None]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _check_silence(self, session: Session) -> None:
-        silent = session.due()
-        if silent is not None and time.monotonic() >= silent:
-            raise TransportError(f"{self.name}: the node said nothing for {silent - session.last_heard:g} s")
+        deadline = session.deadline()
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TransportError(f"{self.name}: no byte from the node for {deadline - session.last_heard:g} s")
 
-    def _select(self, sock: socket.socket, wanted: int, patience: float | None) -> bool:
-        """Until the socket is ready for what is wanted, or the bell rings. Whether there is something to read."""
-        if wanted != self._watched:
-            if self._watched:
+    def _select(self, sock: socket.socket, wanted: int, timeout: float | None) -> bool:
+        """Wait until the socket is ready for `wanted` events, or the thread is woken. Return True if it is readable."""
+        if wanted != self._registered_events:
+            if self._registered_events:
                 self._selector.unregister(sock)
             if wanted:
                 self._selector.register(sock, wanted)
-            self._watched = wanted
-        ready = {key.fileobj: events for key, events in self._selector.select(patience)}
-        if self._ear in ready:
+            self._registered_events = wanted
+        ready = {key.fileobj: events for key, events in self._selector.select(timeout)}
+        if self._wake_receive in ready:
             with contextlib.suppress(BlockingIOError):
-                self._ear.recv(4096)
+                self._wake_receive.recv(4096)
         return bool(ready.get(sock, 0) & selectors.EVENT_READ)
 
     def _receive(self, sock: socket.socket, session: Session) -> bool:
-        """What is there, until a batch is full. Whether one is."""
+        """Receive until nothing is left or a batch is full. Return True if a batch is full."""
         full = False
-        while session.hungry and not full and not self.closing:
+        while session.wants_bytes and not full and not self.closing:
             try:
                 with session.buffer() as room:
                     count = sock.recv_into(room)
@@ -219,52 +227,54 @@ class Link:
                 break
             if count == 0:
                 raise self._closed()
-            if not session.news and not self._finished:
-                self._first_news = time.monotonic()
+            if not session.has_updates and not self._finished:
+                self._oldest_arrival = time.monotonic()
             events, full = session.received(count, time.monotonic(), self._limits.rows, self._limits.bytes)
-            self._tell(session, events)
+            self._report(session, events)
         return full
 
     def _closed(self) -> TransportError:
         return TransportError(f"{self.name}: the node closed the connection")
 
-    def _hand_out(self, session: Session, full: bool) -> None:
-        """Rows that are due; while a batch is full, the next one may be too."""
-        ends = self._linger_ends(session)
-        if not full and ends is not None and time.monotonic() >= ends:
+    def _deliver_due(self, session: Session, full: bool) -> None:
+        """Deliver batches that are full or due. Received bytes may fill several."""
+        due = self._batch_due(session)
+        if not full and due is not None and time.monotonic() >= due:
             self._deliver(session)
         while full:
             self._deliver(session)
             full = self._advance(session)
 
     def _advance(self, session: Session) -> bool:
-        """What can be made of the bytes that are there. Whether a batch is full."""
+        """Decode received bytes that were left after a full batch. Return True if the next batch is full."""
         events, full = session.advance(self._limits.rows, self._limits.bytes)
-        self._tell(session, events)
+        self._report(session, events)
         return full
 
-    def _linger_ends(self, session: Session) -> float | None:
-        """When what came is handed out. Behind the last stream nothing more is to come."""
+    def _batch_due(self, session: Session) -> float | None:
+        """Return the time at which undelivered rows and ends are delivered; None if there are none."""
         if self._finished and not session.streams:
-            return self._first_news
-        return self._first_news + self._limits.linger if session.news or self._finished else None
+            # The last stream has ended: no more rows can fill the batch.
+            return self._oldest_arrival
+        return self._oldest_arrival + self._limits.linger if session.has_updates or self._finished else None
 
-    def _tell(self, session: Session, events: list[Event]) -> None:
+    def _report(self, session: Session, events: list[Event]) -> None:
+        """Report events, each after the rows that arrived before it."""
         for event in events:
-            if isinstance(event, Ended) and event.reason == StreamEnd.OK:
-                # Not before its rows, but there is no hurry: many streams end one after the other.
+            if isinstance(event, StreamEnded) and event.reason == StreamEnd.OK:
+                # Reported with the batch of its rows, not with one of its own: hundreds of streams end in a row.
                 self._finished.append(event)
                 continue
-            if isinstance(event, RolledBack | Ended):
-                # Its rows belong before it.
+            if isinstance(event, StreamRolledBack | StreamEnded):
+                # The event moves the vbucket's position: rows from before have to be delivered under the old one.
                 self._deliver(session)
-            self._owner.happened(self, event)
+            self._listener.on_event(self, event)
 
     def _deliver(self, session: Session) -> None:
         delivery = session.take()
-        # What is left came by now.
-        self._first_news = time.monotonic()
-        self._owner.delivered(self, delivery)
+        # Rows that are left over arrived before now.
+        self._oldest_arrival = time.monotonic()
+        self._listener.on_delivery(self, delivery)
         finished, self._finished = self._finished, []
         for event in finished:
-            self._owner.happened(self, event)
+            self._listener.on_event(self, event)

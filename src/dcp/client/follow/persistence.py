@@ -1,7 +1,7 @@
-"""What is on the disks of all copies. What is not can be lost by a failover, and is not handed out until it is.
+"""Persistence for `persisted_only`: what every copy of a vbucket has on disk, and so no failover can lose.
 
-OBSERVE_SEQNO is asked of the active copy and of every replica that the map has. What counts is the end of a
-row's snapshot: a failover goes back to the start of a snapshot whose end it lost, below rows that were kept.
+OBSERVE_SEQNO is asked of the owner and of every replica in the map. A row counts as persisted when the end of its
+snapshot is: a failover that loses the end of a snapshot rolls back to its start, below rows that were kept.
 """
 
 from __future__ import annotations
@@ -14,178 +14,186 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from dcp.client.commands import Caller
+from dcp.client.commands import CommandConnection
 from dcp.cluster_map import ClusterMap, Node
 from dcp.errors import ServerError, TransportError
-from dcp.session.stream import Mark
+from dcp.session.stream import LazyPosition
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Status
 
 log = logging.getLogger("dcp.client")
 
-# How often is asked while something waits, and how long a node that does not answer is left in peace.
-_INTERVAL, _PAUSE = 0.1, 1.0
 
-
-class History(NamedTuple):
-    """A vbucket, under the name that its history had when rows came of it."""
+class VbucketHistory(NamedTuple):
+    """A vbucket, and the uuid that its history had when rows of it arrived."""
 
     vbucket: int
     vbuuid: int
 
 
-# How far each history has to be on disk.
-Needs = Mapping[History, int]
-# How far each copy has it; None where a node does not say, or does not know that history.
+# Seqno that has to be persisted of each history.
+Needs = Mapping[VbucketHistory, int]
+# Persisted seqno of each copy by name of its node; None if the node does not answer, or has another history.
 Copies = dict[str, int | None]
 
 
-class Waiting(Protocol):
-    """What a consumer is to get next."""
+class WaitingBatch(Protocol):
+    """A batch that waits to be persisted."""
 
     @property
     def needs(self) -> Needs: ...
 
 
-class Owner(Protocol):
-    """Who holds what waits."""
+class PersistenceListener(Protocol):
+    """The queue of waiting batches. Called on the persistence thread; it takes the stream's lock itself."""
 
-    def held(self) -> Sequence[Waiting]: ...
+    def waiting(self) -> Sequence[WaitingBatch]:
+        """Return the batches in the order of delivery."""
 
-    def told(self) -> None: ...
+    def on_persisted(self) -> None:
+        """Check again which batches are persisted."""
 
-    def broken(self, bug: Exception) -> None: ...
+    def on_bug(self, bug: Exception) -> None:
+        """End the stream with an error."""
 
 
-class Cluster(Protocol):
-    """Who knows the nodes."""
+class Nodes(Protocol):
+    """The part of the agent that is needed here."""
 
     @property
     def map(self) -> ClusterMap: ...
 
-    def call(self, node: Node) -> Caller: ...
+    def open_command_connection(self, node: Node) -> CommandConnection: ...
 
 
 class Persistence:
-    """Asks in a thread of its own as long as something waits.
+    """Polls persisted seqnos in a thread of its own as long as batches wait.
 
-    patience: seconds after which something that waits still is an error, which names the vbucket and its copies.
+    within: seconds after which a batch that still waits is an error that names the vbucket and its copies.
+    interval: seconds between polls. retry_delay: seconds for which a node that failed is not asked again.
     """
 
-    def __init__(self, cluster: Cluster, patience: float) -> None:
-        self._cluster, self._patience = cluster, patience
-        self._copies: dict[History, Copies] = {}
-        self._callers: dict[Node, Caller] = {}
-        self._later: dict[Node, float] = {}
-        self._first: Waiting | None = None
-        self._since = 0.0
+    def __init__(self, nodes: Nodes, within: float, *, interval: float = 0.1, retry_delay: float = 1.0) -> None:
+        self._nodes, self._within = nodes, within
+        self._interval, self._retry_delay = interval, retry_delay
+        self._copies: dict[VbucketHistory, Copies] = {}
+        self._connections: dict[Node, CommandConnection] = {}
+        self._retry_at: dict[Node, float] = {}
+        # The batch that waits at the head of the queue, and since when.
+        self._first: WaitingBatch | None = None
+        self._first_since = 0.0
         self._stop = threading.Event()
 
-    def start(self, owner: Owner) -> threading.Thread:
-        thread = threading.Thread(target=self._run, args=(owner,), name="dcp persistence", daemon=True)
+    def start(self, listener: PersistenceListener) -> threading.Thread:
+        """Start the thread and return it."""
+        thread = threading.Thread(target=self._run, args=(listener,), name="dcp persistence", daemon=True)
         thread.start()
         return thread
 
     def stop(self) -> None:
-        """Let the thread end."""
+        """Tell the thread to end, without waiting for it."""
         self._stop.set()
 
     def covers(self, needs: Needs) -> bool:
-        """Whether every copy has all of it on disk."""
-        return not any(self._missing(history, seqno) for history, seqno in needs.items())
+        """Return True if every copy has persisted all of `needs`."""
+        return not any(self._lacks(history, seqno) for history, seqno in needs.items())
 
-    def _missing(self, history: History, seqno: int) -> bool:
+    def _lacks(self, history: VbucketHistory, seqno: int) -> bool:
         copies = self._copies.get(history)
-        return seqno > 0 and (not copies or any((has or 0) < seqno for has in copies.values()))
+        return seqno > 0 and (not copies or any((persisted or 0) < seqno for persisted in copies.values()))
 
     # The thread.
 
-    def _run(self, owner: Owner) -> None:
+    def _run(self, listener: PersistenceListener) -> None:
         try:
-            while not self._stop.wait(_INTERVAL):
-                held = owner.held()
-                wanted = {
-                    each for waiting in held for each, seqno in waiting.needs.items() if self._missing(each, seqno)
-                }
-                if wanted:
-                    known = {each for waiting in held for each in waiting.needs}
-                    found = self._ask(wanted)
-                    self._copies = {each: has for each, has in (self._copies | found).items() if each in known}
-                    owner.told()
-                self._judge(held)
+            while not self._stop.wait(self._interval):
+                waiting = listener.waiting()
+                missing = {each for batch in waiting for each, seqno in batch.needs.items() if self._lacks(each, seqno)}
+                if missing:
+                    needed = {each for batch in waiting for each in batch.needs}
+                    found = self._poll(missing)
+                    # Replaced, not changed: `covers` reads it on other threads without a lock.
+                    self._copies = {each: copies for each, copies in (self._copies | found).items() if each in needed}
+                    listener.on_persisted()
+                self._check_limit(waiting)
         except Exception as error:
-            owner.broken(error)
+            listener.on_bug(error)
         finally:
-            for caller in self._callers.values():
-                caller.close()
+            for connection in self._connections.values():
+                connection.close()
 
-    def _judge(self, held: Sequence[Waiting]) -> None:
-        """Raise if what is to come next has waited for too long."""
-        first = next((waiting for waiting in held if not self.covers(waiting.needs)), None)
+    def _check_limit(self, waiting: Sequence[WaitingBatch]) -> None:
+        """Raise TransportError if the first batch has waited for too long."""
+        first = next((batch for batch in waiting if not self.covers(batch.needs)), None)
         if first is not self._first:
-            self._first, self._since = first, time.monotonic()
-        if first is None or time.monotonic() - self._since < self._patience:
+            self._first, self._first_since = first, time.monotonic()
+        if first is None or time.monotonic() - self._first_since < self._within:
             return
-        (vbucket, vbuuid), seqno = next(need for need in first.needs.items() if self._missing(*need))
-        copies = self._copies.get(History(vbucket, vbuuid)) or {}
-        late = [_said(node, has) for node, has in copies.items() if (has or 0) < seqno] or ["no node has it"]
+        (vbucket, vbuuid), seqno = next(need for need in first.needs.items() if self._lacks(*need))
+        copies = self._copies.get(VbucketHistory(vbucket, vbuuid)) or {}
+        lagging = [_described(node, persisted) for node, persisted in copies.items() if (persisted or 0) < seqno]
         raise TransportError(
-            f"vbucket {vbucket}: seqno {seqno} is not on every disk after {self._patience:g} s: {', '.join(late)}. "
-            "Check those nodes, or fail them over, and go on from the checkpoint; without persisted_only rows come "
-            "that a failover may take back"
+            f"vbucket {vbucket}: seqno {seqno} is not persisted by every copy after {self._within:g} s: "
+            f"{', '.join(lagging or ['no node has it'])}. Check those nodes, or fail them over, and resume from the "
+            "checkpoint; without persisted_only a failover may take delivered rows back"
         )
 
-    # What nodes say.
+    # Questions to nodes.
 
-    def _ask(self, wanted: Iterable[History]) -> dict[History, Copies]:
-        cluster_map = self._cluster.map
-        asked: defaultdict[Node, list[History]] = defaultdict(list)
+    def _poll(self, wanted: Iterable[VbucketHistory]) -> dict[VbucketHistory, Copies]:
+        cluster_map = self._nodes.map
+        by_node: defaultdict[Node, list[VbucketHistory]] = defaultdict(list)
         for history in sorted(wanted):
             owner = cluster_map.owner(history.vbucket)
             for node in () if owner is None else (owner, *cluster_map.replicas(history.vbucket)):
-                asked[node].append(history)
-        found: dict[History, Copies] = {history: {} for history in wanted}
-        for node, histories in asked.items():
+                by_node[node].append(history)
+        found: dict[VbucketHistory, Copies] = {history: {} for history in wanted}
+        for node, histories in by_node.items():
             for history, seqno in zip(histories, self._observe(node, histories), strict=True):
                 found[history][str(node)] = seqno
         return found
 
-    def _observe(self, node: Node, histories: list[History]) -> list[int | None]:
-        if self._later.get(node, 0.0) > time.monotonic():
+    def _observe(self, node: Node, histories: list[VbucketHistory]) -> list[int | None]:
+        """Return the persisted seqno of each history at a node; None for all while the node does not answer."""
+        if self._retry_at.get(node, 0.0) > time.monotonic():
             return [None] * len(histories)
         try:
-            if node not in self._callers:
-                self._callers[node] = self._cluster.call(node)
+            if node not in self._connections:
+                self._connections[node] = self._nodes.open_command_connection(node)
             questions = [{"vbucket": each.vbucket, "fields": {"vbuuid": each.vbuuid}} for each in histories]
-            return [_persisted(frame) for frame in self._callers[node].ask_all("observe_seqno", questions)]
+            return [_persisted(frame) for frame in self._connections[node].ask_all("observe_seqno", questions)]
         except TransportError as error:
             log.info("%s", error)
             with contextlib.suppress(KeyError):
-                self._callers.pop(node).close()
-            self._later[node] = time.monotonic() + _PAUSE
+                self._connections.pop(node).close()
+            self._retry_at[node] = time.monotonic() + self._retry_delay
             return [None] * len(histories)
 
 
-def needs_of(marks: Iterable[Mark]) -> dict[History, int]:
-    """What has to be on disk before rows up to these marks are safe."""
+def needed_seqnos(positions: Iterable[LazyPosition]) -> dict[VbucketHistory, int]:
+    """Return the seqnos that have to be persisted before rows up to these positions are safe."""
     needs = {}
-    for mark in marks:
-        position = mark.position
-        # Of a snapshot of which nothing came nothing can be lost.
+    for reached in positions:
+        position = reached.position
+        # A snapshot of which no row has arrived yet has nothing to lose.
         end = position.seqno if position.seqno == position.snapshot_start else position.snapshot_end
-        needs[History(position.vbucket, position.vbuuid)] = max(end, mark.last)
+        needs[VbucketHistory(position.vbucket, position.vbuuid)] = max(end, reached.last_seqno)
     return needs
 
 
 def _persisted(frame: Frame) -> int | None:
-    """How far a copy has a history on disk. What it says of an older one ends where the next began."""
+    """Return the persisted seqno of an OBSERVE_SEQNO answer; None if the node has another history.
+
+    After a failover the node answers for the old history with `old_seqno`, at which the new one began: its persisted
+    seqno above that is of the new history.
+    """
     if frame.status == Status.UNKNOWN_COMMAND:
-        raise ServerError("persisted_only: the server does not tell what is on disk; it takes 4.0", frame.status)
+        raise ServerError("persisted_only: the server does not report persisted seqnos; requires 4.0", frame.status)
     if frame.status:
         return None
     fields = frame.fields
     return min(int(fields["persisted_seqno"]), int(fields.get("old_seqno", fields["persisted_seqno"])))
 
 
-def _said(node: str, has: int | None) -> str:
-    return f"{node} does not say that it has this history" if has is None else f"{node} has {has}"
+def _described(node: str, persisted: int | None) -> str:
+    return f"{node} does not report this history" if persisted is None else f"{node} has {persisted}"

@@ -1,30 +1,94 @@
-"""What is asked for of every vbucket of a stream, and what is done when one has to go back."""
+"""Settings of one stream: batch limits, rules of the dialect, filter, and what to do at a rollback."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
-from dcp.columns.batch import Batch
-from dcp.wire.dcp import StreamFlag
+from dcp.client.row_format import MarkerRow
+from dcp.columns.decoder import Decoder
+from dcp.errors import TransportError
+from dcp.session.legacy.tap import ONLY_CHANGES, TapSession
+from dcp.session.legacy.upr import UprSession
+from dcp.session.session import Session
+from dcp.session.stream import ConsumerStream
+from dcp.wire.dcp import DCP, StreamFlag
 from dcp.wire.dcp_body import StreamFilter
+from dcp.wire.tap import TAP as TAP_DIALECT
+
+TAP = TAP_DIALECT.name
+SESSIONS: dict[str, type[Session]] = {DCP.name: Session, "upr1": UprSession, "upr2": UprSession, TAP: TapSession}
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """rollback_row: makes the row that says so. on_rollback: `replay`, `fail`, or `stop` to be done there.
+class BatchLimits:
+    """Conditions that deliver a batch: number of rows, received bytes, or age of its first row in seconds."""
 
-    ignore_purged: whether to go on where deletions may be forgotten. persisted_within: for how many seconds rows may
-    wait for disks; None if they need not.
+    rows: int
+    bytes: int
+    linger: float
+
+
+@dataclass(frozen=True, slots=True)
+class DialectRules:
+    """Differences between the dialects that matter to a stream.
+
+    session: makes the session of a connection.
+    closes: a message closes one stream.
+    one_request: one request starts all streams of a connection, and no more can follow.
+    resumes: streams resume from a position. Where they do not, `replays` allows a vbucket to restart from the beginning
+    after its connection was lost.
     """
 
-    chosen: StreamFilter | None
-    rollback_row: Callable[[int, int, int, str], Batch]
-    on_rollback: str
+    session: Callable[..., Session] = Session
+    closes: bool = False
+    one_request: bool = False
+    resumes: bool = True
+    replays: bool = True
+
+    def leave(self, session: Session, stream: ConsumerStream) -> None:
+        """End a stream: by a message, or with its connection if the dialect has no such message."""
+        if not self.closes:
+            raise TransportError(f"vbucket {stream.vbucket}: owned by another node now")
+        session.close_stream(stream)
+
+
+def dialect_rules(dialect: str, start: object) -> DialectRules:
+    """Return the rules of a dialect for a stream with this start."""
+    if dialect != TAP:
+        return DialectRules(SESSIONS[dialect], closes=dialect == DCP.name)
+    if start == "now":
+        # A second stream of only changes would leave a gap between the two.
+        return DialectRules(partial(TapSession, date=ONLY_CHANGES), one_request=True, resumes=False, replays=False)
+    return DialectRules(TapSession, one_request=True, resumes=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """Everything that the engine has to know of a stream besides its range.
+
+    decoder: makes the decoder of a connection; True if its keys carry collection ids.
+    marker_row: makes rollback and purge rows.
+    on_rollback: `replay`, `fail`, or `stop` to end the vbucket there.
+    filter: of stream requests; None for the whole bucket.
+    persisted_within: seconds that rows may wait for all copies to persist them; None to deliver rows at once.
+    requested: further fields of ConnectionSettings.
+    """
+
+    decoder: Callable[[bool], Decoder]
+    limits: BatchLimits
+    rules: DialectRules
+    marker_row: MarkerRow
+    on_rollback: Literal["replay", "fail", "stop"] = "replay"
+    filter: StreamFilter | None = None
     ignore_purged: bool = False
     persisted_within: float | None = None
+    requested: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def flags(self) -> StreamFlag:
+        """Flags of stream requests."""
         flags = StreamFlag.ACTIVE_VB_ONLY
         return flags | StreamFlag.IGNORE_PURGED_TOMBSTONES if self.ignore_purged else flags

@@ -1,46 +1,99 @@
-"""One vbucket that is followed: where it stands, what was asked for it, and when to ask again."""
+"""The state of one vbucket of a stream: position, open stream, retry time, and the reason why nothing arrives."""
 
 from __future__ import annotations
 
-import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dcp.client.follow.node_link import Link
-from dcp.client.pauses import longer
+from dcp.client.follow.backoff import jittered, next_delay
+from dcp.client.follow.node_link import NodeLink
+from dcp.client.monitor import CONSUMER, NO_CONNECTION, NO_OWNER, RETRYING, SILENT, UNANSWERED, Observation
+from dcp.client.stats import Window
+from dcp.cluster_map import Node
 from dcp.position import StreamPosition
-from dcp.session.stream import Stream
+from dcp.session.states import REQUESTED
+from dcp.session.stream import ConsumerStream, LazyPosition
 from dcp.wire.dcp import ENDLESS
 
 
 @dataclass(eq=False, slots=True)
-class Vbucket:
-    """One of those that are followed. `stream` is what was asked for, on `link`."""
+class FollowedVbucket:
+    """One vbucket of a stream. Guarded by the stream's lock.
+
+    position: where the current stream began, or the next one will.
+    end: last seqno of the range; ENDLESS for none.
+    purged: seqno up to which deletions may be missing, for a stream that begins at a time; 0 for none.
+    link: the connection that has its stream; `stream` is None until the link's thread has sent the request.
+    leaving: the stream was asked to end, since another node owns the vbucket.
+    """
 
     number: int
     position: StreamPosition
     end: int = ENDLESS
-    # Up to where deletions may be lost for a stream that begins at the beginning to begin at a time.
     purged: int = 0
     done: bool = False
-    link: Link | None = None
-    stream: Stream | None = None
-    # Whether the stream was asked to end, since another node has the active copy.
+    link: NodeLink | None = None
+    stream: ConsumerStream | None = None
     leaving: bool = False
-    pause: float = 0.0
+    delay: float = 0.0
     retry_at: float = 0.0
-    # Why it has no stream, if it has none.
-    trouble: str = ""
+    last_error: str = ""
 
-    def release(self) -> Stream | None:
-        """It has no stream any more; its position is what came of the one that it had."""
+    def release(self) -> ConsumerStream | None:
+        """Detach the stream, take over its position, and return it."""
         stream, self.stream, self.link = self.stream, None, None
         if stream is not None:
             self.position = stream.position
         return stream
 
-    def retry(self, trouble: str) -> None:
-        """Ask again, later each time."""
-        self.trouble = trouble
-        self.pause = longer(self.pause)
-        self.retry_at = time.monotonic() + self.pause * random.uniform(0.5, 1.0)
+    def retry(self, error: str) -> None:
+        """Schedule the next request, with backoff."""
+        self.last_error = error
+        self.delay = next_delay(self.delay)
+        self.retry_at = time.monotonic() + jittered(self.delay)
+
+
+def observe(
+    vbucket: FollowedVbucket, owner: Node | None, links: Mapping[Node, NodeLink], last_errors: Mapping[str, str]
+) -> Observation:
+    """Return where a vbucket stands, and the reason if nothing should arrive from now on.
+
+    last_errors: by name of the node.
+    """
+    received = vbucket.position.seqno if vbucket.stream is None else vbucket.stream.last_seqno
+    return Observation(vbucket.number, received, vbucket.end, *_reason(vbucket, owner, links, last_errors))
+
+
+def _reason(
+    vbucket: FollowedVbucket, owner: Node | None, links: Mapping[Node, NodeLink], last_errors: Mapping[str, str]
+) -> tuple[str, str]:
+    if vbucket.link is not None and is_full(window_of(vbucket.link)):
+        return CONSUMER, "the consumer takes no batches, and the flow-control window is full"
+    if owner is None:
+        return NO_OWNER, "no node owns them; recover the node that did, or fail it over"
+    link = links.get(owner)
+    if link is None or not link.ready:
+        error = last_errors.get(str(owner))
+        return NO_CONNECTION, f"no connection to {owner}{f': {error}' if error else ''}"
+    if vbucket.link is None:
+        return RETRYING, f"{owner} is asked for their streams repeatedly: {vbucket.last_error or 'no stream yet'}"
+    if vbucket.stream is None or vbucket.stream.state == REQUESTED:
+        return UNANSWERED, f"{owner} does not answer the request for their streams"
+    return SILENT, f"{owner} accepted their streams, and sends nothing"
+
+
+def window_of(link: NodeLink) -> Window:
+    """Return the flow-control window of a connection."""
+    agreement = None if link.session is None else link.session.agreement
+    return Window(0 if agreement is None else agreement.window, link.unprocessed)
+
+
+def is_full(window: Window) -> bool:
+    """Return True if the node may have to wait: acknowledgements and batches in work take the other half."""
+    return 0 < window.size <= 2 * window.used
+
+
+def consumed_seqno(reached: LazyPosition) -> int:
+    """Return the seqno up to which the consumer has a vbucket."""
+    return max(reached.last_seqno, reached.progress.position.seqno)

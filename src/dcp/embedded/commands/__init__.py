@@ -1,1 +1,1 @@
-"""What a node answers besides DCP: one module a topic, each with a table of its handlers."""
+"""Handlers of the commands that a node answers, one module for each topic."""

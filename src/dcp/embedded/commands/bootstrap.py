@@ -1,63 +1,66 @@
-"""How a connection begins, and what can be asked at any time."""
+"""Commands that begin a connection, and those that work at any time: HELLO, SELECT_BUCKET, NOOP, VERSION, QUIT."""
 
 from __future__ import annotations
 
-from dcp.embedded.commands.config import follow_map
+from dcp.embedded.commands.config import set_map_notifications
 from dcp.embedded.commands.error_map import error_map
-from dcp.embedded.commands.features import granted
-from dcp.embedded.conversation import Conversation, Handler, Hangup, Refusal, answer
+from dcp.embedded.commands.features import granted_features
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.refusals import Hangup, Refusal
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import FEATURES, Status
 
+# Key of SELECT_BUCKET that deselects the bucket.
 _NO_BUCKET = b"@no bucket@"
 
 
-def hello(talk: Conversation, frame: Frame) -> Frame:
-    talk.session.features = frozenset()
-    features = granted(FEATURES.decode(frame.value, {}), talk.bucket.generation.release)
-    talk.session.features = frozenset(features)
-    follow_map(talk)
-    return answer(frame, value=FEATURES.encode(features))
+def hello(connection: ServerConnection, frame: Frame) -> Frame:
+    # Each HELLO replaces the features of the one before, and a refused one leaves none.
+    connection.state.features = frozenset()
+    features = granted_features(FEATURES.decode(frame.value, {}), connection.bucket.release)
+    connection.state.features = frozenset(features)
+    set_map_notifications(connection)
+    return response(frame, value=FEATURES.encode(features))
 
 
-def select_bucket(talk: Conversation, frame: Frame) -> Frame:
-    if talk.session.opened:
+def select_bucket(connection: ServerConnection, frame: Frame) -> Frame:
+    if connection.state.opened:
         raise Refusal(Status.NOT_SUPPORTED, "A DCP connection keeps its bucket")
     if frame.key == _NO_BUCKET:
-        talk.session.bucket = None
-    elif frame.key == talk.bucket.name.encode():
-        talk.session.bucket = talk.bucket.name
+        connection.state.bucket = None
+    elif frame.key == connection.bucket.name.encode():
+        connection.state.bucket = connection.bucket.name
     else:
         raise Refusal(Status.KEY_ENOENT)
-    return answer(frame)
+    return response(frame)
 
 
-def get_error_map(talk: Conversation, frame: Frame) -> Frame:
+def get_error_map(connection: ServerConnection, frame: Frame) -> Frame:
     version = int(frame.fields["version"])
     if version < 1:
         raise Refusal(Status.KEY_ENOENT)
-    return answer(frame, value=JSON.encode(error_map(version)), datatype=Datatype.JSON)
+    return response(frame, value=JSON.encode(error_map(version)), datatype=Datatype.JSON)
 
 
-def version(talk: Conversation, frame: Frame) -> Frame:
-    major, minor = talk.bucket.generation.release
-    # Servers before 4.0 give no build.
+def version(connection: ServerConnection, frame: Frame) -> Frame:
+    major, minor = connection.bucket.release.number
+    # Servers before 4.0 answer without a build number.
     build = "-0000-enterprise" if major >= 4 else ""
-    return answer(frame, value=f"{major}.{minor}.0{build}".encode())
+    return response(frame, value=f"{major}.{minor}.0{build}".encode())
 
 
-def noop(talk: Conversation, frame: Frame) -> Frame:
-    return answer(frame)
+def noop(connection: ServerConnection, frame: Frame) -> Frame:
+    return response(frame)
 
 
-def quit_(talk: Conversation, frame: Frame) -> Frame:
-    talk.closing = True
-    return answer(frame)
+def quit_(connection: ServerConnection, frame: Frame) -> Frame:
+    connection.closing = True
+    return response(frame)
 
 
-def quitq(talk: Conversation, frame: Frame) -> None:
+def quitq(connection: ServerConnection, frame: Frame) -> None:
     raise Hangup
 
 

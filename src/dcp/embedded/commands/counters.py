@@ -1,44 +1,48 @@
-"""Documents that are numbers, as text: counted up and down."""
+"""INCREMENT and DECREMENT: documents that are decimal numbers as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from dcp.embedded.commands.place import body_of, find, place_of
-from dcp.embedded.commands.writes import absolute, unless_done, written
-from dcp.embedded.conversation import Conversation, Handler, Refusal
-from dcp.embedded.store import Item
+from dcp.embedded.commands.documents import document_ref, find
+from dcp.embedded.commands.writes import absolute_expiry, quiet_on_success, write_document
+from dcp.embedded.connection import Handler, ServerConnection
+from dcp.embedded.document import body_of
+from dcp.embedded.refusals import Refusal
+from dcp.embedded.store import StoredItem
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Status
 
-# In place of an expiry: do not create the counter.
+# Expiry of a request that must not create the counter.
 _DO_NOT_CREATE = 0xFFFFFFFF
 _MODULUS = 1 << 64
 
 
-def increment(talk: Conversation, frame: Frame) -> Frame:
-    return _count(talk, frame, lambda number, delta: (number + delta) % _MODULUS)
+def increment(connection: ServerConnection, frame: Frame) -> Frame:
+    return _count(connection, frame, lambda number, delta: (number + delta) % _MODULUS)
 
 
-def decrement(talk: Conversation, frame: Frame) -> Frame:
-    return _count(talk, frame, lambda number, delta: max(0, number - delta))
+def decrement(connection: ServerConnection, frame: Frame) -> Frame:
+    # Decrements stop at 0, while increments wrap around.
+    return _count(connection, frame, lambda number, delta: max(0, number - delta))
 
 
-def _count(talk: Conversation, frame: Frame, counted: Callable[[int, int], int]) -> Frame:
-    place = place_of(talk, frame)
-    old = find(talk, place)
+def _count(connection: ServerConnection, frame: Frame, operation: Callable[[int, int], int]) -> Frame:
+    ref = document_ref(connection, frame)
+    old = find(connection, ref)
     expiry = int(frame.fields["expiry"])
     if old is not None:
-        number, flags, expires = counted(_number(old), int(frame.fields["delta"])), old.flags, old.expiry
+        number, flags, expires = operation(_number(old), int(frame.fields["delta"])), old.flags, old.expiry
     elif expiry == _DO_NOT_CREATE:
         raise Refusal(Status.KEY_ENOENT)
     else:
-        number, flags, expires = int(frame.fields["initial"]), 0, absolute(talk, expiry)
-    return written(talk, frame, place, old, b"%d" % number, flags, expires, number=number)
+        number, flags, expires = int(frame.fields["initial"]), 0, absolute_expiry(connection, expiry)
+    return write_document(connection, frame, ref, old, b"%d" % number, flags, expires, number=number)
 
 
-def _number(item: Item) -> int:
+def _number(item: StoredItem) -> int:
     text = body_of(item).strip()
+    # The length is checked before int(), which takes quadratic time for long texts.
     if not text.isdigit() or len(text) > len(str(_MODULUS)) or int(text) >= _MODULUS:
         raise Refusal(Status.DELTA_BADVAL)
     return int(text)
@@ -47,6 +51,6 @@ def _number(item: Item) -> int:
 HANDLERS: dict[str, Handler] = {
     "increment": increment,
     "decrement": decrement,
-    "incrementq": unless_done(increment),
-    "decrementq": unless_done(decrement),
+    "incrementq": quiet_on_success(increment),
+    "decrementq": quiet_on_success(decrement),
 }

@@ -1,15 +1,16 @@
-"""The commands of a DCP consumer: open, control, streams, flow control, noops."""
+"""Commands of a DCP consumer: open, control, streams, flow control."""
 
 from __future__ import annotations
 
-from dcp.embedded.commands.collections import unknown
-from dcp.embedded.connection import WITHOUT_VALUES, Producer
-from dcp.embedded.controls import Connection, set_control
-from dcp.embedded.conversation import Conversation, Handler, Hangup, Refusal, answer
-from dcp.embedded.explanation import explain
-from dcp.embedded.manifest import Manifest
-from dcp.embedded.request import Refused, Request, decide
-from dcp.embedded.stream import Stream
+from dcp.embedded.commands.collections import unknown_collection
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.controls import set_control
+from dcp.embedded.dcp_connection import DcpConnection
+from dcp.embedded.manifest import BucketManifest
+from dcp.embedded.negotiated import WITHOUT_VALUES, Negotiated
+from dcp.embedded.refusals import Hangup, Refusal, error_value
+from dcp.embedded.stream import ServerStream
+from dcp.embedded.stream_request import RefusedStream, StreamRequest, decide
 from dcp.errors import RemoteProtocolError
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import DCP, OpenFlag, StreamEnd, StreamFlag
@@ -18,57 +19,65 @@ from dcp.wire.layout import Side
 from dcp.wire.memcached import Feature, Status
 
 
-def _producer(talk: Conversation) -> Producer:
-    for timer in talk.timers:
-        if isinstance(timer, Producer):
+def _opened(connection: ServerConnection) -> DcpConnection:
+    """Return the DCP state of a connection; refuse the command, as each release does, if it was not opened."""
+    for timer in connection.timers:
+        if isinstance(timer, DcpConnection):
             return timer
-    generation = talk.bucket.generation
-    if generation.hangs_up_on_misuse:
+    release = connection.bucket.release
+    if release.hangs_up_on_misuse:
         raise Hangup
-    closes = generation.hangs_up_on_malformed(opened=False)
+    closes = release.hangs_up_on_malformed(opened=False)
     raise Refusal(Status.EINVAL, "The command can only be sent on a DCP connection", close=closes)
 
 
-def open_(talk: Conversation, frame: Frame) -> Frame:
-    flags = OpenFlag(int(frame.fields["flags"]))
-    if talk.session.opened and talk.bucket.generation.hangs_up_on_misuse:
+def open_(connection: ServerConnection, frame: Frame) -> Frame:
+    release, flags = connection.bucket.release, OpenFlag(int(frame.fields["flags"]))
+    collections = connection.has(Feature.COLLECTIONS)
+    if connection.state.opened and release.hangs_up_on_misuse:
         raise Hangup
-    if talk.session.opened:
+    if connection.state.opened:
         raise Refusal(Status.EINVAL, "The connection is already opened as a DCP connection")
-    if talk.has(Feature.UNORDERED_EXECUTION):
-        # Servers send this one without the datatype of JSON.
+    if connection.has(Feature.UNORDERED_EXECUTION):
         context = "DCP on connections with unordered execution is not supported"
-        raise Refusal(Status.NOT_SUPPORTED, value=explain(Status.NOT_SUPPORTED, context, talk.bucket.generation)[0])
-    if flags & ~int(talk.bucket.generation.open_flags) or not _sensible(flags, talk.has(Feature.COLLECTIONS)):
+        # Servers send this JSON without its datatype (seen in 6.x and 7.x).
+        raise Refusal(Status.NOT_SUPPORTED, value=error_value(Status.NOT_SUPPORTED, context, release)[0])
+    if flags & ~int(release.open_flags) or not _compatible(flags, collections):
         raise Refusal(Status.EINVAL)
     if OpenFlag.PRODUCER not in flags:
-        raise Refusal(Status.NOT_SUPPORTED, "a consumer is not what this server can be")
-    producer = Producer(
-        talk, frame.key.decode(errors="replace"), flags, talk.has(Feature.COLLECTIONS), talk.has(Feature.SNAPPY)
+        raise Refusal(Status.NOT_SUPPORTED, "This server cannot be a consumer")
+    negotiated = Negotiated.opened(
+        flags,
+        collections=collections,
+        snappy=connection.has(Feature.SNAPPY),
+        retains_history=connection.bucket.retains_history,
+        release=release,
     )
-    talk.session.opened = True
-    _replace_namesake(talk, producer.name)
-    talk.timers.append(producer)
-    talk.answered["dcp_noop"] = producer.noop_answered
-    return answer(frame)
+    opened = DcpConnection(connection, frame.key.decode(errors="replace"), negotiated)
+    connection.state.opened = True
+    _close_namesake(connection, opened.name)
+    connection.timers.append(opened)
+    connection.response_handlers["dcp_noop"] = opened.noop_answered
+    return response(frame)
 
 
-def _replace_namesake(talk: Conversation, name: str) -> None:
-    """An older connection of the same name is closed."""
-    names = talk.node.consumers
+def _close_namesake(connection: ServerConnection, name: str) -> None:
+    """Close an older DCP connection of the same name, as servers do."""
+    names = connection.node.consumers
     if name in names:
         names[name].closing = True
-    names[name] = talk
+    names[name] = connection
 
     def forget() -> None:
-        if names[name] is talk:
+        # By now the name may belong to a newer connection.
+        if names[name] is connection:
             del names[name]
 
-    talk.on_close.append(forget)
+    connection.on_close.append(forget)
 
 
-def _sensible(flags: OpenFlag, collections: bool) -> bool:
-    """Whether the flags can stand together."""
+def _compatible(flags: OpenFlag, collections: bool) -> bool:
+    """Return whether servers accept this combination of open flags."""
     if flags & WITHOUT_VALUES == WITHOUT_VALUES:
         return False
     if OpenFlag.INCLUDE_DELETED_USER_XATTRS in flags and OpenFlag.INCLUDE_XATTRS not in flags:
@@ -76,123 +85,115 @@ def _sensible(flags: OpenFlag, collections: bool) -> bool:
     return OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL not in flags or (OpenFlag.PRODUCER in flags and collections)
 
 
-def control(talk: Conversation, frame: Frame) -> Frame:
-    producer = _producer(talk)
-    connection = Connection(
-        collections=producer.collections,
-        snappy=producer.snappy,
-        deleted_user_xattrs=OpenFlag.INCLUDE_DELETED_USER_XATTRS in producer.flags,
-        history=any(vbucket.history is not None for vbucket in talk.bucket.actives()),
-        generation=talk.bucket.generation,
-    )
+def control(connection: ServerConnection, frame: Frame) -> Frame:
+    opened = _opened(connection)
     name, value = frame.key.decode(errors="replace"), frame.value.decode(errors="replace")
-    status = set_control(producer.controls, name, value, connection)
-    if status:
-        raise Refusal(status)
-    _set_window(talk, producer.controls.window)
-    return answer(frame)
+    changed = set_control(opened.negotiated, name, value)
+    if isinstance(changed, Status):
+        raise Refusal(changed)
+    opened.negotiated = changed
+    connection.out.window = changed.window
+    if not changed.window:
+        # Without flow control nothing is acknowledged, so nothing must stay outstanding.
+        connection.out.outstanding = 0
+    return response(frame)
 
 
-def _set_window(talk: Conversation, size: int) -> None:
-    talk.out.window = size
-    if not size:
-        talk.out.outstanding = 0
-
-
-def stream_request(talk: Conversation, frame: Frame) -> Frame:
-    producer = _producer(talk)
+def stream_request(connection: ServerConnection, frame: Frame) -> Frame:
+    opened = _opened(connection)
     request = _request(frame)
-    vbucket = talk.node.vbucket(frame.vbucket)
+    vbucket = connection.node.vbucket(frame.vbucket)
     sid = None if request.filter is None else request.filter.sid
     outcome = decide(
         request,
-        producer.agreed(),
+        opened.negotiated,
         vbucket,
-        talk.bucket.manifest,
-        streaming=producer.living((frame.vbucket, sid)) is not None,
-        generation=talk.bucket.generation,
+        connection.bucket.manifest,
+        streaming=opened.live_stream((frame.vbucket, sid)) is not None,
     )
-    if isinstance(outcome, Refused):
+    if isinstance(outcome, RefusedStream):
         if outcome.status is Status.ROLLBACK:
-            return answer(frame, outcome.status, fields={"rollback_seqno": outcome.rollback_seqno or 0})
-        raise _refusal(outcome.status, talk.bucket.manifest)
+            return response(frame, outcome.status, fields={"rollback_seqno": outcome.rollback_seqno or 0})
+        raise _refusal(outcome.status, connection.bucket.manifest)
     assert vbucket is not None
-    stream = Stream(vbucket, frame.opaque, outcome, producer.rules())
-    producer.streams[stream.key] = stream
-    talk.sources.append(stream)
-    return answer(frame, value=FAILOVER_LOG.encode(vbucket.log))
+    stream = ServerStream(vbucket, frame.opaque, outcome, opened.negotiated)
+    opened.streams[stream.key] = stream
+    connection.sources.append(stream)
+    return response(frame, value=FAILOVER_LOG.encode(vbucket.log))
 
 
-def _refusal(status: Status, manifest: Manifest) -> Refusal:
-    unknowns = (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE)
-    return unknown(status, manifest) if status in unknowns else Refusal(status)
+def _refusal(status: Status, manifest: BucketManifest) -> Refusal:
+    if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+        return unknown_collection(status, manifest)
+    return Refusal(status)
 
 
-def _request(frame: Frame) -> Request:
+def _request(frame: Frame) -> StreamRequest:
     try:
-        chosen = frame.body()
+        stream_filter = frame.body()
     except RemoteProtocolError:
-        chosen = None
+        stream_filter = None
     numbers = frame.fields
-    return Request(
+    return StreamRequest(
         StreamFlag(int(numbers["flags"])),
         int(numbers["start_seqno"]),
         int(numbers["end_seqno"]),
         int(numbers["vbuuid"]),
         int(numbers["snapshot_start"]),
         int(numbers["snapshot_end"]),
-        chosen,
+        stream_filter,
         bool(frame.value),
     )
 
 
-def close_stream(talk: Conversation, frame: Frame) -> Frame:
-    producer = _producer(talk)
-    if (frame.stream_id is not None) != producer.controls.stream_ids:
+def close_stream(connection: ServerConnection, frame: Frame) -> Frame:
+    opened = _opened(connection)
+    negotiated = opened.negotiated
+    if (frame.stream_id is not None) != negotiated.stream_ids:
         raise Refusal(Status.DCP_STREAM_ID_INVALID)
-    stream = producer.living((frame.vbucket, frame.stream_id))
+    stream = opened.live_stream((frame.vbucket, frame.stream_id))
     if stream is None:
-        others = any(number == frame.vbucket for number, _ in producer.streams)
-        raise Refusal(Status.DCP_STREAM_ID_INVALID if others and producer.controls.stream_ids else Status.KEY_ENOENT)
-    del producer.streams[stream.key]
-    if producer.controls.end_on_close:
+        others = any(number == frame.vbucket for number, _ in opened.streams)
+        raise Refusal(Status.DCP_STREAM_ID_INVALID if others and negotiated.stream_ids else Status.KEY_ENOENT)
+    del opened.streams[stream.key]
+    if negotiated.end_on_close:
         stream.end(StreamEnd.CLOSED)
     else:
         stream.ended = True
-    return answer(frame)
+    return response(frame)
 
 
-def get_failover_log(talk: Conversation, frame: Frame) -> Frame:
-    if not talk.bucket.generation.failover_log_for_all:
-        _producer(talk)
-    return failover_log(talk, frame)
+def get_failover_log(connection: ServerConnection, frame: Frame) -> Frame:
+    if not connection.bucket.release.failover_log_for_all:
+        _opened(connection)
+    return failover_log(connection, frame)
 
 
-def failover_log(talk: Conversation, frame: Frame) -> Frame:
-    vbucket = talk.node.vbucket(frame.vbucket)
+def failover_log(connection: ServerConnection, frame: Frame) -> Frame:
+    vbucket = connection.node.vbucket(frame.vbucket)
     if vbucket is None:
         raise Refusal(Status.NOT_MY_VBUCKET)
-    return answer(frame, value=FAILOVER_LOG.encode(vbucket.log))
+    return response(frame, value=FAILOVER_LOG.encode(vbucket.log))
 
 
-def buffer_ack(talk: Conversation, frame: Frame) -> None:
-    _producer(talk)
-    talk.out.acknowledge(int(frame.fields["bytes"]))
+def buffer_ack(connection: ServerConnection, frame: Frame) -> None:
+    _opened(connection)
+    connection.out.acknowledge(int(frame.fields["bytes"]))
 
 
-def _disconnects(talk: Conversation, frame: Frame) -> None:
-    """A message for another kind of endpoint."""
-    _producer(talk)
+def _disconnect(connection: ServerConnection, frame: Frame) -> None:
+    """Close a connection whose client sends a message that only producers send."""
+    _opened(connection)
     raise Hangup
 
 
-def _not_supported(talk: Conversation, frame: Frame) -> None:
-    _producer(talk)
+def _not_supported(connection: ServerConnection, frame: Frame) -> None:
+    _opened(connection)
     raise Refusal(Status.NOT_SUPPORTED)
 
 
 HANDLERS: dict[str, Handler] = {
-    **{message.name: _disconnects for message in DCP.messages if message.sender is Side.PRODUCER},
+    **{message.name: _disconnect for message in DCP.messages if message.sender is Side.PRODUCER},
     "stream_flush": _not_supported,
     "open": open_,
     "control": control,
@@ -201,5 +202,5 @@ HANDLERS: dict[str, Handler] = {
     "get_failover_log": get_failover_log,
     "kv_get_failover_log": failover_log,
     "buffer_ack": buffer_ack,
-    "add_stream": _disconnects,
+    "add_stream": _disconnect,
 }

@@ -1,4 +1,4 @@
-"""What clients are told about statuses, so that they can act on those they do not know."""
+"""The error map: attributes of each status, by which clients handle statuses that they do not know."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ITEM, _INPUT, _SUPPORT, _AUTH = ("item-only",), ("invalid-input",), ("support",
 _LATER, _NOW, _FULL = ("temp", "retry-later"), ("temp", "retry-now"), ("item-only", "system-constraint", "no-retry")
 _RATE = (*_LATER, "rate-limit")
 
-# As the servers' own map, etc/couchbase/kv/error_maps/error_map_v2.json of kv_engine.
+# Copied from the servers' own map: etc/couchbase/kv/error_maps/error_map_v2.json in kv_engine.
 ATTRIBUTES: dict[Status, tuple[str, ...]] = {
     Status.SUCCESS: ("success",),
     Status.KEY_ENOENT: _ITEM,
@@ -76,7 +76,7 @@ ATTRIBUTES: dict[Status, tuple[str, ...]] = {
 
 
 def error_map(version: int) -> dict[str, Any]:
-    """For a client that understands maps up to a version."""
+    """Return the map for a client that understands versions up to `version`."""
     errors = {
         f"{status:x}": {"name": status.name, "desc": status.name.replace("_", " ").capitalize(), "attrs": list(attrs)}
         for status, attrs in ATTRIBUTES.items()

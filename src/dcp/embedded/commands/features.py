@@ -1,14 +1,14 @@
-"""Which features a HELLO is granted."""
+"""HELLO features: the release that introduced each one, and what they require."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dcp.embedded.conversation import Refusal
-from dcp.embedded.release import Release
+from dcp.embedded.refusals import Refusal
+from dcp.embedded.release import Release, ReleaseNumber
 from dcp.wire.memcached import Feature, Status
 
-_SINCE: dict[Feature, Release] = {
+_SINCE: dict[Feature, ReleaseNumber] = {
     Feature.TCP_NODELAY: (4, 0),
     Feature.MUTATION_SEQNO: (4, 0),
     Feature.XATTR: (5, 0),
@@ -34,8 +34,8 @@ _SINCE: dict[Feature, Release] = {
     Feature.GET_RANDOM_KEY_INCLUDE_XATTR: (8, 0),
     Feature.DCP_SKIP_DELETES_IN_INITIAL_BACKFILL: (8, 5),
 }
-# Known, since others are asked for together with them or they have needs of their own, but nothing is behind them.
-_WITHOUT_EFFECT = frozenset(
+# Checked but never granted: clients request them together with others, and this cluster does not implement them.
+_NOT_GRANTED = frozenset(
     {
         Feature.TRACING,
         Feature.VATTR,
@@ -44,7 +44,8 @@ _WITHOUT_EFFECT = frozenset(
         Feature.GET_RANDOM_KEY_INCLUDE_XATTR,
     }
 )
-_NEEDS: dict[Feature, frozenset[Feature]] = {
+# Features that must be in the same HELLO.
+_REQUIRED: dict[Feature, frozenset[Feature]] = {
     Feature.CLUSTERMAP_CHANGE_NOTIFICATION: frozenset({Feature.DUPLEX}),
     Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF: frozenset({Feature.DUPLEX}),
     Feature.VATTR: frozenset({Feature.XATTR}),
@@ -54,16 +55,21 @@ _NEEDS: dict[Feature, frozenset[Feature]] = {
 }
 
 
-def granted(asked: Iterable[int], release: Release) -> list[Feature]:
-    """What a release grants of the codes that a client asks for, in its order; Refusal if some lack what they need."""
-    known = [Feature(code) for code in dict.fromkeys(asked) if _SINCE.get(code, (99, 0)) <= release]  # type: ignore[call-overload]
+def granted_features(requested: Iterable[int], release: Release) -> list[Feature]:
+    """Return the features that a release grants, in the order of the request.
+
+    Unknown codes are left out. Raises Refusal if a feature is requested without another one that it requires.
+    """
+    codes = [code for code in dict.fromkeys(requested) if _SINCE.get(code, (99, 0)) <= release.number]  # type: ignore[call-overload]
+    known = [Feature(code) for code in codes]
     for feature in known:
-        if missing := _NEEDS.get(feature, frozenset()).difference(known):
+        if missing := _REQUIRED.get(feature, frozenset()).difference(known):
             names = ", ".join(sorted(one.name for one in missing))
             raise Refusal(Status.EINVAL, f"{feature.name} needs {names} in the same HELLO")
+    # Brief notifications replace the full ones: servers grant only one of the two.
     brief = Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF in known
     return [
         feature
         for feature in known
-        if feature not in _WITHOUT_EFFECT and not (brief and feature is Feature.CLUSTERMAP_CHANGE_NOTIFICATION)
+        if feature not in _NOT_GRANTED and not (brief and feature is Feature.CLUSTERMAP_CHANGE_NOTIFICATION)
     ]

@@ -1,39 +1,41 @@
-"""Documents, one at a time: how they are read."""
+"""Commands that read one document."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dcp.embedded.commands.place import find, place_of, shown_value
-from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.store import Item
+from dcp.embedded.commands.documents import document_ref, find, response_value
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.refusals import Refusal
+from dcp.embedded.store import StoredItem
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Status
 
-# The form of GET_META that tells the datatype.
+# Version of GET_META whose response has the datatype.
 _META_WITH_DATATYPE = 2
 
 
-def get(talk: Conversation, frame: Frame) -> Frame:
-    return shown(talk, frame, present(find(talk, place_of(talk, frame))))
+def get(connection: ServerConnection, frame: Frame) -> Frame:
+    return document_response(connection, frame, existing(find(connection, document_ref(connection, frame))))
 
 
-def getk(talk: Conversation, frame: Frame) -> Frame:
-    item = find(talk, place_of(talk, frame))
+def getk(connection: ServerConnection, frame: Frame) -> Frame:
+    item = find(connection, document_ref(connection, frame))
     if item is None:
-        return answer(frame, Status.KEY_ENOENT, key=frame.key)
-    return shown(talk, frame, item, frame.key)
+        return response(frame, Status.KEY_ENOENT, key=frame.key)
+    return document_response(connection, frame, item, frame.key)
 
 
-def getkq(talk: Conversation, frame: Frame) -> Frame | None:
-    found = getk(talk, frame)
+def getkq(connection: ServerConnection, frame: Frame) -> Frame | None:
+    found = getk(connection, frame)
     return None if found.status else found
 
 
-def get_meta(talk: Conversation, frame: Frame) -> Frame:
-    place = place_of(talk, frame)
-    find(talk, place)  # What has expired becomes a tombstone.
-    item = present(place.vbucket.get(place.collection_id, place.key))
+def get_meta(connection: ServerConnection, frame: Frame) -> Frame:
+    ref = document_ref(connection, frame)
+    # For its effect: an expired document becomes a tombstone, which is what the client has to see.
+    find(connection, ref)
+    item = existing(ref.vbucket.get(ref.collection_id, ref.key))
     fields: dict[str, int | bytes] = {
         "deleted": int(not item.alive),
         "flags": item.flags,
@@ -42,24 +44,28 @@ def get_meta(talk: Conversation, frame: Frame) -> Frame:
     }
     if frame.fields.get("version") == _META_WITH_DATATYPE:
         fields["datatype"] = item.datatype
-    return answer(frame, fields=fields, cas=item.cas)
+    return response(frame, fields=fields, cas=item.cas)
 
 
-def shown(talk: Conversation, frame: Frame, item: Item, key: bytes = b"") -> Frame:
-    value, datatype = shown_value(talk, item)
-    return answer(frame, fields={"flags": item.flags}, key=key, value=value, datatype=datatype, cas=item.cas)
+def document_response(connection: ServerConnection, frame: Frame, item: StoredItem, key: bytes = b"") -> Frame:
+    """Return the response with a document's value and flags."""
+    value, datatype = response_value(connection, item)
+    return response(frame, fields={"flags": item.flags}, key=key, value=value, datatype=datatype, cas=item.cas)
 
 
-def present(item: Item | None) -> Item:
+def existing(item: StoredItem | None) -> StoredItem:
+    """Return the item; refuse with KEY_ENOENT if there is none."""
     if item is None:
         raise Refusal(Status.KEY_ENOENT)
     return item
 
 
-def unless_missing(handler: Handler) -> Handler:
-    def quiet(talk: Conversation, frame: Frame) -> Frame | Sequence[Frame] | None:
+def quiet_on_miss(handler: Handler) -> Handler:
+    """Return the quiet form of a read: it does not answer if there is no document."""
+
+    def quiet(connection: ServerConnection, frame: Frame) -> Frame | Sequence[Frame] | None:
         try:
-            return handler(talk, frame)
+            return handler(connection, frame)
         except Refusal as refusal:
             if refusal.status is Status.KEY_ENOENT:
                 return None
@@ -70,7 +76,7 @@ def unless_missing(handler: Handler) -> Handler:
 
 HANDLERS: dict[str, Handler] = {
     "get": get,
-    "getq": unless_missing(get),
+    "getq": quiet_on_miss(get),
     "getk": getk,
     "getkq": getkq,
     "get_meta": get_meta,

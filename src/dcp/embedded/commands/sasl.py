@@ -1,80 +1,84 @@
-"""Who a client is: PLAIN, and SCRAM with the hashes that servers have."""
+"""Authentication: PLAIN, and SCRAM with the hashes that servers offer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from hmac import compare_digest
 
-from dcp.embedded.commands.scram import Exchange, Failed
-from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
+from dcp.embedded.commands.scram import ScramExchange, ScramFailure
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.refusals import Refusal
 from dcp.embedded.users import User
 from dcp.wire.frame import Frame
 from dcp.wire.mechanisms import MECHANISMS, PLAIN
 from dcp.wire.memcached import Status
 
 
-def list_mechs(talk: Conversation, frame: Frame) -> Frame:
-    _check_phase(talk)
-    return answer(frame, value=" ".join(_mechanisms(talk)).encode())
+def list_mechs(connection: ServerConnection, frame: Frame) -> Frame:
+    _check_not_opened(connection)
+    return response(frame, value=" ".join(_mechanisms(connection)).encode())
 
 
-def auth(talk: Conversation, frame: Frame) -> Frame:
-    _check_phase(talk)
-    talk.forget_user()
+def auth(connection: ServerConnection, frame: Frame) -> Frame:
+    _check_not_opened(connection)
+    # A failed authentication must not leave the client with the user that it had before.
+    connection.reset_user()
     mechanism = frame.key.decode(errors="replace")
-    if mechanism not in _mechanisms(talk):
-        raise Refusal(Status.AUTH_ERROR, f"Expected one of {', '.join(_mechanisms(talk))}")
+    if mechanism not in _mechanisms(connection):
+        raise Refusal(Status.AUTH_ERROR, f"Expected one of {', '.join(_mechanisms(connection))}")
     if mechanism == PLAIN:
-        return _enter(talk, frame, _plain_user(talk, frame.value))
-    exchange = Exchange(mechanism, lambda name: _password(_user(talk, name)), talk.chance)
-    challenge = _judged(exchange.challenge, frame.value)
-    talk.session.exchange = exchange
-    return answer(frame, Status.AUTH_CONTINUE, value=challenge)
+        return _authenticated(connection, frame, _plain_user(connection, frame.value))
+    exchange = ScramExchange(mechanism, lambda name: _password(_user(connection, name)), connection.random_bytes)
+    challenge = _scram_message(exchange.challenge, frame.value)
+    connection.state.exchange = exchange
+    return response(frame, Status.AUTH_CONTINUE, value=challenge)
 
 
-def step(talk: Conversation, frame: Frame) -> Frame:
-    _check_phase(talk)
-    exchange, talk.session.exchange = talk.session.exchange, None
+def step(connection: ServerConnection, frame: Frame) -> Frame:
+    _check_not_opened(connection)
+    # An exchange is good for one attempt, successful or not.
+    exchange, connection.state.exchange = connection.state.exchange, None
     if exchange is None or exchange.mechanism.encode() != frame.key:
         raise Refusal(Status.AUTH_ERROR)
-    proof = _judged(exchange.finish, frame.value)
-    return _enter(talk, frame, _user(talk, exchange.user), proof)
+    proof = _scram_message(exchange.finish, frame.value)
+    return _authenticated(connection, frame, _user(connection, exchange.user), proof)
 
 
-def _judged(say: Callable[[bytes], bytes], message: bytes) -> bytes:
+def _scram_message(step_of_exchange: Callable[[bytes], bytes], message: bytes) -> bytes:
     try:
-        return say(message)
-    except Failed:
+        return step_of_exchange(message)
+    except ScramFailure:
         raise Refusal(Status.AUTH_ERROR) from None
 
 
-def _mechanisms(talk: Conversation) -> list[str]:
-    return list(MECHANISMS) if talk.bucket.generation.has_users else [PLAIN]
+def _mechanisms(connection: ServerConnection) -> list[str]:
+    return list(MECHANISMS) if connection.bucket.release.has_users else [PLAIN]
 
 
-def _user(talk: Conversation, name: str) -> User | None:
-    return (talk.users or {}).get(name)
+def _user(connection: ServerConnection, name: str) -> User | None:
+    return (connection.users or {}).get(name)
 
 
 def _password(user: User | None) -> str | None:
     return None if user is None else user.password
 
 
-def _plain_user(talk: Conversation, value: bytes) -> User | None:
+def _plain_user(connection: ServerConnection, value: bytes) -> User | None:
     _, name, password = [*value.split(b"\0", 2), b"", b""][:3]
-    user = _user(talk, name.decode(errors="replace"))
+    user = _user(connection, name.decode(errors="replace"))
+    # compare_digest takes the same time wherever the passwords differ.
     return user if user is not None and compare_digest(user.password.encode(), password) else None
 
 
-def _enter(talk: Conversation, frame: Frame, user: User | None, value: bytes = b"") -> Frame:
+def _authenticated(connection: ServerConnection, frame: Frame, user: User | None, value: bytes = b"") -> Frame:
     if user is None:
         raise Refusal(Status.AUTH_ERROR)
-    talk.session.user = user
-    return answer(frame, value=value)
+    connection.state.user = user
+    return response(frame, value=value)
 
 
-def _check_phase(talk: Conversation) -> None:
-    if talk.session.opened:
+def _check_not_opened(connection: ServerConnection) -> None:
+    if connection.state.opened:
         raise Refusal(Status.NOT_SUPPORTED, "A DCP connection keeps its user")
 
 

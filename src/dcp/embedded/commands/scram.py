@@ -1,7 +1,7 @@
-"""SCRAM (RFC 5802) as a server sees it.
+"""SCRAM (RFC 5802), the server's side.
 
-By hand but for the secrets: the nonces of the official C++ client, which other clients stand on, have blanks in
-them. Servers take those; libraries that hold on to the standard do not.
+Only the secrets come from a library. The messages are parsed here, since the official C++ client, on which other
+clients are built, sends nonces with blanks: servers accept them, and libraries that follow the standard do not.
 """
 
 from __future__ import annotations
@@ -19,61 +19,67 @@ from scramp import ScramException, ScramMechanism
 from dcp.wire.mechanisms import SCRAM, standard_name
 
 _SALT_BYTES, _NONCE_BYTES = 16, 8
-# No channel binding: `n,,`, and what its base64 is.
+# Clients use no channel binding: the header `n,,`, whose base64 is `biws`.
 _FIRST = re.compile(r"n,,(n=([^,]+),r=([^,]+))", re.DOTALL)
 _FINAL = re.compile(r"(c=biws,r=([^,]+)),p=([^,]+)", re.DOTALL)
 
 
-class Failed(Exception):
-    """The client is not who it says, or does not speak SCRAM."""
+class ScramFailure(Exception):
+    """The client has not proved that it knows the password, or does not speak SCRAM."""
 
 
 @dataclass
-class Exchange:
-    """The two steps. password_of: None for a name that nobody has. chance: random bytes."""
+class ScramExchange:
+    """Two steps of one authentication.
+
+    `password_of` returns the password of a user, None if there is no such user. `random_bytes` supplies salt and nonce.
+    """
 
     mechanism: str
     password_of: Callable[[str], str | None]
-    chance: Callable[[int], bytes]
+    random_bytes: Callable[[int], bytes]
     user: str = field(default="", init=False)
 
     def challenge(self, message: bytes) -> bytes:
-        """The answer to the client's first message."""
+        """Return the response to the client's first message."""
         found = _FIRST.fullmatch(_text(message))
         if found is None:
-            raise Failed
+            raise ScramFailure
         bare, name, nonce = found.groups()
+        # The standard escapes the two characters that separate the parts of a message.
         self.user = name.replace("=2C", ",").replace("=3D", "=")
         password = self.password_of(self.user)
         if password is None:
-            raise Failed
-        self._nonce = nonce + self.chance(_NONCE_BYTES).hex()
+            raise ScramFailure
+        self._nonce = nonce + self.random_bytes(_NONCE_BYTES).hex()
         salt, self._stored_key, self._server_key, rounds = self._secrets(password)
         challenge = f"r={self._nonce},s={b64encode(salt).decode()},i={rounds}"
-        self._said = f"{bare},{challenge}"
+        # Both proofs are signatures of all messages up to here.
+        self._signed = f"{bare},{challenge}"
         return challenge.encode()
 
     def finish(self, message: bytes) -> bytes:
-        """The server's own proof, if that of the client's second message holds."""
+        """Check the proof in the client's second message, and return the server's own proof."""
         found = _FINAL.fullmatch(_text(message))
         if found is None or found[2] != self._nonce:
-            raise Failed
-        said = f"{self._said},{found[1]}".encode()
-        signature = self._hmac(self._stored_key, said)
+            raise ScramFailure
+        signed = f"{self._signed},{found[1]}".encode()
+        signature = self._hmac(self._stored_key, signed)
         proof = _base64(found[3])
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=False))
         if len(proof) != len(signature) or not hmac.compare_digest(self._hash(client_key), self._stored_key):
-            raise Failed
-        return b"v=" + b64encode(self._hmac(self._server_key, said))
+            raise ScramFailure
+        return b"v=" + b64encode(self._hmac(self._server_key, signed))
 
     def _secrets(self, password: str) -> tuple[bytes, bytes, bytes, int]:
         try:
-            made: tuple[bytes, bytes, bytes, int] = ScramMechanism(standard_name(self.mechanism)).make_auth_info(
-                password, salt=self.chance(_SALT_BYTES)
+            secrets: tuple[bytes, bytes, bytes, int] = ScramMechanism(standard_name(self.mechanism)).make_auth_info(
+                password, salt=self.random_bytes(_SALT_BYTES)
             )
-        except ScramException:  # A password that the standard does not allow.
-            raise Failed from None
-        return made
+        except ScramException:
+            # The standard does not allow this password.
+            raise ScramFailure from None
+        return secrets
 
     def _hash(self, data: bytes) -> bytes:
         return hashlib.new(SCRAM[self.mechanism], data).digest()
@@ -86,11 +92,11 @@ def _text(message: bytes) -> str:
     try:
         return message.decode()
     except UnicodeDecodeError:
-        raise Failed from None
+        raise ScramFailure from None
 
 
 def _base64(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise Failed from None
+        raise ScramFailure from None

@@ -1,4 +1,4 @@
-"""How far vbuckets are."""
+"""Seqnos of vbuckets: all at once, of one with its history, and after they were persisted. Also GET_RANDOM_KEY."""
 
 from __future__ import annotations
 
@@ -6,70 +6,73 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dcp.embedded.commands.collections import unknown
-from dcp.embedded.commands.place import shown_key, shown_value
-from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.release import Release
-from dcp.embedded.store import Item, Vbucket
+from dcp.embedded.commands.collections import unknown_collection
+from dcp.embedded.commands.documents import response_key, response_value
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.refusals import Refusal
+from dcp.embedded.release import ReleaseNumber
+from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import SEQNOS, Feature, Status, VbucketState
 
-_OBSERVED: Release = (4, 0)
-_BY_COLLECTION: Release = (7, 0)
-# How long a client waits at most until what it asks about is on disk.
-_PATIENCE = 30.0
-_MOST_WAITS = 1024
+_OBSERVE_SEQNO: ReleaseNumber = (4, 0)
+_BY_COLLECTION: ReleaseNumber = (7, 0)
+# Seconds for which SEQNO_PERSISTENCE waits, and how many may wait on a connection.
+_PERSISTENCE_TIMEOUT = 30.0
+_MAX_WAITS = 1024
 
 
-def get_all_vb_seqnos(talk: Conversation, frame: Frame) -> Frame:
-    state = VbucketState(_known_state(frame))
-    collection = _collection(talk, frame)
+def get_all_vb_seqnos(connection: ServerConnection, frame: Frame) -> Frame:
+    state = VbucketState(_requested_state(frame))
+    collection = _requested_collection(connection, frame)
     rows = []
-    for vbucket in _in_state(talk, state):
+    for vbucket in _in_state(connection, state):
         seqno = vbucket.high_seqno if collection is None else vbucket.high_seqno_of(collection)
         if seqno is not None:
             rows.append((vbucket.number, seqno))
-    return answer(frame, value=SEQNOS.encode(rows))
+    return response(frame, value=SEQNOS.encode(rows))
 
 
-def _known_state(frame: Frame) -> int:
+def _requested_state(frame: Frame) -> int:
     state = int(frame.fields.get("state", VbucketState.ALIVE))
     if state not in list(VbucketState):
         raise Refusal(Status.EINVAL, "Expected a state of 0 to 4")
     return state
 
 
-def _collection(talk: Conversation, frame: Frame) -> int | None:
-    """The collection that is asked about; None for all that there is."""
-    by_collection = talk.bucket.generation.release >= _BY_COLLECTION
+def _requested_collection(connection: ServerConnection, frame: Frame) -> int | None:
+    """Return the collection of the request; None for the whole vbucket."""
+    by_collection = connection.bucket.release.number >= _BY_COLLECTION
     if "collection_id" not in frame.fields:
-        return 0 if by_collection and not talk.has(Feature.COLLECTIONS) else None
-    if not by_collection or not talk.has(Feature.COLLECTIONS):
+        # Since 7.0, clients without collections get the seqnos of the default collection.
+        return 0 if by_collection and not connection.has(Feature.COLLECTIONS) else None
+    if not by_collection or not connection.has(Feature.COLLECTIONS):
         raise Refusal(Status.EINVAL)
-    asked = int(frame.fields["collection_id"])
-    if asked not in talk.bucket.manifest.collections():
-        raise unknown(Status.UNKNOWN_COLLECTION, talk.bucket.manifest)
-    return asked
+    collection = int(frame.fields["collection_id"])
+    if collection not in connection.bucket.manifest.collections():
+        raise unknown_collection(Status.UNKNOWN_COLLECTION, connection.bucket.manifest)
+    return collection
 
 
-def _in_state(talk: Conversation, state: VbucketState) -> Iterator[Vbucket]:
-    for _, vbucket in sorted(talk.node.vbuckets.items()):
+def _in_state(connection: ServerConnection, state: VbucketState) -> Iterator[VbucketStore]:
+    for _, vbucket in sorted(connection.node.vbuckets.items()):
         alive = vbucket.state is not VbucketState.DEAD
         if alive if state is VbucketState.ALIVE else vbucket.state is state:
             yield vbucket
 
 
-def observe_seqno(talk: Conversation, frame: Frame) -> Frame:
-    if talk.bucket.generation.release < _OBSERVED:
+def observe_seqno(connection: ServerConnection, frame: Frame) -> Frame:
+    if connection.bucket.release.number < _OBSERVE_SEQNO:
         raise Refusal(Status.UNKNOWN_COMMAND)
-    vbucket = living_vbucket(talk, frame.vbucket)
-    asked = int(frame.fields["vbuuid"])
-    end = vbucket.log.end_of(asked, vbucket.high_seqno)
+    vbucket = live_vbucket(connection, frame.vbucket)
+    vbuuid = int(frame.fields["vbuuid"])
+    end = vbucket.log.end_of(vbuuid, vbucket.high_seqno)
     if end is None:
         raise Refusal(Status.KEY_ENOENT)
     newest = vbucket.log.newest.vbuuid
-    older = {} if asked == newest else {"old_vbuuid": asked, "old_seqno": end}
-    return answer(
+    # Format 1 answers for an older history: up to which seqno it is part of the present one.
+    older = {} if vbuuid == newest else {"old_vbuuid": vbuuid, "old_seqno": end}
+    return response(
         frame,
         fields={
             "format": len(older) and 1,
@@ -82,21 +85,21 @@ def observe_seqno(talk: Conversation, frame: Frame) -> Frame:
     )
 
 
-def living_vbucket(talk: Conversation, number: int) -> Vbucket:
-    """A copy of any kind, unless it is dead."""
-    vbucket = talk.node.vbucket(number)
+def live_vbucket(connection: ServerConnection, number: int) -> VbucketStore:
+    """Return the node's copy of a vbucket, active or not; refuse with NOT_MY_VBUCKET if it is missing or dead."""
+    vbucket = connection.node.vbucket(number)
     if vbucket is None or vbucket.state is VbucketState.DEAD:
         raise Refusal(Status.NOT_MY_VBUCKET)
     return vbucket
 
 
 @dataclass(eq=False)
-class _Wait:
-    """A client waits until a seqno is on disk, or until it has waited for long enough."""
+class _PersistenceWait:
+    """Response that is held back until a seqno is persisted or the timeout has passed."""
 
-    vbucket: Vbucket
+    vbucket: VbucketStore
     request: Frame
-    until: float
+    timeout_at: float
 
     @property
     def reached(self) -> bool:
@@ -107,44 +110,45 @@ class _Wait:
         return f"persistence {id(self)}"
 
     def due(self) -> float:
-        return self.until
+        return self.timeout_at
 
     def tick(self, now: float) -> None:
-        """What is to be said is said before the next sending."""
+        """Do nothing: `notify` runs before the next send, and the timer has only to cause one."""
 
-    def look(self, talk: Conversation) -> None:
-        if self.reached or talk.now >= self.until:
-            del talk.news[self.name]
-            talk.timers.remove(self)
-            talk.say(answer(self.request, Status.SUCCESS if self.reached else Status.ETMPFAIL))
+    def notify(self, connection: ServerConnection) -> None:
+        if self.reached or connection.now >= self.timeout_at:
+            del connection.notifiers[self.name]
+            connection.timers.remove(self)
+            connection.queue(response(self.request, Status.SUCCESS if self.reached else Status.ETMPFAIL))
 
 
-def seqno_persistence(talk: Conversation, frame: Frame) -> Frame | None:
-    wait = _Wait(living_vbucket(talk, frame.vbucket), frame, talk.now + _PATIENCE)
+def seqno_persistence(connection: ServerConnection, frame: Frame) -> Frame | None:
+    vbucket = live_vbucket(connection, frame.vbucket)
+    wait = _PersistenceWait(vbucket, frame, connection.now + _PERSISTENCE_TIMEOUT)
     if wait.reached:
-        return answer(frame)
-    if len(talk.news) >= _MOST_WAITS:
+        return response(frame)
+    if len(connection.notifiers) >= _MAX_WAITS:
         raise Refusal(Status.ETMPFAIL)
-    talk.news[wait.name] = wait.look
-    talk.timers.append(wait)
+    connection.notifiers[wait.name] = wait.notify
+    connection.timers.append(wait)
     return None
 
 
-def get_random_key(talk: Conversation, frame: Frame) -> Frame:
+def get_random_key(connection: ServerConnection, frame: Frame) -> Frame:
     collection = int(frame.fields.get("collection_id", 0))
-    if collection not in talk.bucket.manifest.collections():
-        raise unknown(Status.UNKNOWN_COLLECTION, talk.bucket.manifest)
-    vbuckets = list(_in_state(talk, VbucketState.ACTIVE))
+    if collection not in connection.bucket.manifest.collections():
+        raise unknown_collection(Status.UNKNOWN_COLLECTION, connection.bucket.manifest)
+    vbuckets = list(_in_state(connection, VbucketState.ACTIVE))
     random.shuffle(vbuckets)
     for vbucket in vbuckets:
         documents = [
-            item for item in vbucket if isinstance(item, Item) and item.alive and item.collection_id == collection
+            item for item in vbucket if isinstance(item, StoredItem) and item.alive and item.collection_id == collection
         ]
         if documents:
             item = random.choice(documents)
-            value, datatype = shown_value(talk, item)
-            key = shown_key(talk, item)
-            return answer(frame, fields={"flags": item.flags}, key=key, value=value, datatype=datatype, cas=item.cas)
+            value, datatype = response_value(connection, item)
+            key = response_key(connection, item)
+            return response(frame, fields={"flags": item.flags}, key=key, value=value, datatype=datatype, cas=item.cas)
     raise Refusal(Status.KEY_ENOENT)
 
 

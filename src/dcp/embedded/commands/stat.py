@@ -1,42 +1,44 @@
-"""Statistics, a group at a time: each is an answer of its own, and an empty one ends them."""
+"""STAT: groups of statistics. Each statistic is a response of its own, and an empty response ends the group."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from dcp.embedded.commands.seqnos import living_vbucket
-from dcp.embedded.connection import Producer
-from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.store import Vbucket
+from dcp.embedded.commands.seqnos import live_vbucket
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.dcp_connection import DcpConnection
+from dcp.embedded.refusals import Refusal
+from dcp.embedded.store import VbucketStore
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Status, VbucketState
 
 Statistic = tuple[str, object]
 
 
-def stat(talk: Conversation, frame: Frame) -> Sequence[Frame]:
+def stat(connection: ServerConnection, frame: Frame) -> Sequence[Frame]:
     group, _, argument = frame.key.decode(errors="replace").partition(" ")
-    if group in _OF_VBUCKETS:
-        found = [one for vbucket in _chosen(talk, argument) for one in _OF_VBUCKETS[group](vbucket)]
-    elif group in _OF_NODES and not argument:
-        found = list(_OF_NODES[group](talk))
+    if group in _VBUCKET_GROUPS:
+        found = [one for vbucket in _chosen(connection, argument) for one in _VBUCKET_GROUPS[group](vbucket)]
+    elif group in _NODE_GROUPS and not argument:
+        found = list(_NODE_GROUPS[group](connection))
     else:
         raise Refusal(Status.KEY_ENOENT)
-    return [*(answer(frame, key=name.encode(), value=str(value).encode()) for name, value in found), answer(frame)]
+    return [*(response(frame, key=name.encode(), value=str(value).encode()) for name, value in found), response(frame)]
 
 
-def _chosen(talk: Conversation, argument: str) -> list[Vbucket]:
+def _chosen(connection: ServerConnection, argument: str) -> list[VbucketStore]:
     if not argument:
-        return [vbucket for _, vbucket in sorted(talk.node.vbuckets.items())]
+        return [vbucket for _, vbucket in sorted(connection.node.vbuckets.items())]
     if not argument.isdecimal() or len(argument) > len(str(0xFFFF)):
         raise Refusal(Status.EINVAL, "Expected the number of a vbucket")
-    return [living_vbucket(talk, int(argument))]
+    return [live_vbucket(connection, int(argument))]
 
 
-# Of a vbucket.
+# Groups of a vbucket.
 
 
-def _seqnos(vbucket: Vbucket) -> Iterator[Statistic]:
+def _seqnos(vbucket: VbucketStore) -> Iterator[Statistic]:
+    # There are no prepared sync writes here, so everything that was written is visible and complete.
     high, persisted = vbucket.high_seqno, vbucket.persisted_seqno
     yield from _named(
         vbucket,
@@ -53,7 +55,7 @@ def _seqnos(vbucket: Vbucket) -> Iterator[Statistic]:
     )
 
 
-def _details(vbucket: Vbucket) -> Iterator[Statistic]:
+def _details(vbucket: VbucketStore) -> Iterator[Statistic]:
     yield f"vb_{vbucket.number}", vbucket.state.name.lower()
     yield from _named(
         vbucket,
@@ -64,66 +66,66 @@ def _details(vbucket: Vbucket) -> Iterator[Statistic]:
     )
 
 
-def _failovers(vbucket: Vbucket) -> Iterator[Statistic]:
+def _failovers(vbucket: VbucketStore) -> Iterator[Statistic]:
     yield from _named(vbucket, num_entries=len(vbucket.log), num_erroneous_entries_erased=0)
     for position, branch in enumerate(vbucket.log):
         yield f"vb_{vbucket.number}:{position}:id", branch.vbuuid
         yield f"vb_{vbucket.number}:{position}:seq", branch.seqno
 
 
-def _named(vbucket: Vbucket, **statistics: object) -> Iterator[Statistic]:
+def _named(vbucket: VbucketStore, **statistics: object) -> Iterator[Statistic]:
     for name, value in statistics.items():
         yield f"vb_{vbucket.number}:{name}", value
 
 
-# Of a node.
+# Groups of a node.
 
 
-def _general(talk: Conversation) -> Iterator[Statistic]:
-    vbuckets = talk.node.vbuckets.values()
-    major, minor = talk.bucket.generation.release
+def _general(connection: ServerConnection) -> Iterator[Statistic]:
+    vbuckets = connection.node.vbuckets.values()
+    major, minor = connection.bucket.release.number
     yield "version", f"{major}.{minor}.0"
     yield "ep_bucket_type", "couchbase"
     yield "curr_items", sum(getattr(item, "alive", False) for vb in vbuckets for item in vb if _is_active(vb))
     for state in VbucketState:
         if state is not VbucketState.ALIVE:
             yield f"vb_{state.name.lower()}_num", sum(vbucket.state is state for vbucket in vbuckets)
-    yield "ep_dcp_producer_count", len(talk.node.consumers)
+    yield "ep_dcp_producer_count", len(connection.node.consumers)
 
 
-def _is_active(vbucket: Vbucket) -> bool:
+def _is_active(vbucket: VbucketStore) -> bool:
     return vbucket.state is VbucketState.ACTIVE
 
 
-def _dcp(talk: Conversation) -> Iterator[Statistic]:
-    for consumer in talk.node.consumers.values():
-        for producer in consumer.timers:
-            if isinstance(producer, Producer):
-                yield from _connection(producer)
-    yield "ep_dcp_count", len(talk.node.consumers)
-    yield "ep_dcp_producer_count", len(talk.node.consumers)
+def _dcp(connection: ServerConnection) -> Iterator[Statistic]:
+    for consumer in connection.node.consumers.values():
+        for timer in consumer.timers:
+            if isinstance(timer, DcpConnection):
+                yield from _dcp_connection(timer)
+    yield "ep_dcp_count", len(connection.node.consumers)
+    yield "ep_dcp_producer_count", len(connection.node.consumers)
 
 
-def _connection(producer: Producer) -> Iterator[Statistic]:
-    name = f"eq_dcpq:{producer.name}"
+def _dcp_connection(opened: DcpConnection) -> Iterator[Statistic]:
+    name = f"eq_dcpq:{opened.name}"
     yield f"{name}:type", "producer"
-    yield f"{name}:max_buffer_bytes", producer.talk.out.window
-    yield f"{name}:unacked_bytes", producer.talk.out.outstanding
-    streams = [stream for stream in producer.streams.values() if not stream.ended]
+    yield f"{name}:max_buffer_bytes", opened.connection.out.window
+    yield f"{name}:unacked_bytes", opened.connection.out.outstanding
+    streams = [stream for stream in opened.streams.values() if not stream.ended]
     yield f"{name}:num_streams", len(streams)
     for stream in streams:
-        of_stream = f"{name}:stream_{stream.vbucket.number}"
-        yield f"{of_stream}_opaque", stream.opaque
-        yield f"{of_stream}_start_seqno", stream.accepted.start
-        yield f"{of_stream}_end_seqno", stream.accepted.end
-        yield f"{of_stream}_last_read_seqno", stream.cursor
+        prefix = f"{name}:stream_{stream.vbucket.number}"
+        yield f"{prefix}_opaque", stream.opaque
+        yield f"{prefix}_start_seqno", stream.granted.start
+        yield f"{prefix}_end_seqno", stream.granted.end
+        yield f"{prefix}_last_read_seqno", stream.cursor
 
 
-_OF_VBUCKETS: dict[str, Callable[[Vbucket], Iterator[Statistic]]] = {
+_VBUCKET_GROUPS: dict[str, Callable[[VbucketStore], Iterator[Statistic]]] = {
     "vbucket-seqno": _seqnos,
     "vbucket-details": _details,
     "failovers": _failovers,
 }
-_OF_NODES: dict[str, Callable[[Conversation], Iterator[Statistic]]] = {"": _general, "dcp": _dcp}
+_NODE_GROUPS: dict[str, Callable[[ServerConnection], Iterator[Statistic]]] = {"": _general, "dcp": _dcp}
 
 HANDLERS: dict[str, Handler] = {"stat": stat}

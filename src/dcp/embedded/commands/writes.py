@@ -1,110 +1,113 @@
-"""Documents, one at a time: how they are written, joined, touched, deleted."""
+"""Commands that write one document: store, append, touch, delete."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from dcp.embedded.commands.place import Place, body_of, find, is_json, place_of, received_value
-from dcp.embedded.commands.reads import present, shown, unless_missing
-from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.store import Item
+from dcp.embedded.commands.documents import DocumentRef, document_ref, find, is_json, received_value
+from dcp.embedded.commands.reads import document_response, existing, quiet_on_miss
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.document import body_of, inflate
+from dcp.embedded.refusals import Refusal
+from dcp.embedded.store import StoredItem
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 from dcp.wire.frame import Frame
 from dcp.wire.framing import RequestInfo
 from dcp.wire.memcached import Feature, Status
 
-# An expiry up to here counts from now, one above is a Unix time.
+# Seconds. As in memcached: an expiry up to 30 days counts from now, a larger one is a Unix time.
 _LONGEST_RELATIVE_EXPIRY = 30 * 24 * 3600
-_LARGEST_DOCUMENT = 20 << 20
-_LEVELS_OF_DURABILITY = (b"\x01", b"\x02", b"\x03")
+_LARGEST_BODY = 20 << 20
+_DURABILITY_LEVELS = (b"\x01", b"\x02", b"\x03")
 _KNOWN_INFOS = frozenset(map(int, RequestInfo))
 
-Condition = Callable[["Item | None"], object]
+Condition = Callable[["StoredItem | None"], object]
 
 
-def set_(talk: Conversation, frame: Frame) -> Frame:
-    return _store(talk, frame, lambda old: None)
+def set_(connection: ServerConnection, frame: Frame) -> Frame:
+    return _store(connection, frame, lambda old: None)
 
 
-def add(talk: Conversation, frame: Frame) -> Frame:
+def add(connection: ServerConnection, frame: Frame) -> Frame:
     if frame.cas:
         raise Refusal(Status.EINVAL, "A document that is not there has no CAS")
-    return _store(talk, frame, _absent)
+    return _store(connection, frame, _missing)
 
 
-def replace(talk: Conversation, frame: Frame) -> Frame:
-    return _store(talk, frame, present)
+def replace(connection: ServerConnection, frame: Frame) -> Frame:
+    return _store(connection, frame, existing)
 
 
-def _absent(old: Item | None) -> None:
+def _missing(old: StoredItem | None) -> None:
     if old is not None:
         raise Refusal(Status.KEY_EEXISTS)
 
 
-def _store(talk: Conversation, frame: Frame, check: Condition) -> Frame:
-    place = place_of(talk, frame)
-    body = received_value(talk, frame)
-    old = find(talk, place)
+def _store(connection: ServerConnection, frame: Frame, check: Condition) -> Frame:
+    ref = document_ref(connection, frame)
+    body = received_value(connection, frame)
+    old = find(connection, ref)
     check(old)
-    expiry = absolute(talk, int(frame.fields["expiry"]))
+    expiry = absolute_expiry(connection, int(frame.fields["expiry"]))
     if old is not None and any(info.id == RequestInfo.PRESERVE_TTL for info in frame.frame_info):
         expiry = old.expiry
-    # What came compressed is kept so, but for the attributes that have to go with it.
+    # A compressed value is stored as it was sent, unless xattrs have to be joined with it.
     compressed = frame.value if frame.datatype & Datatype.SNAPPY else None
-    return written(talk, frame, place, old, body, int(frame.fields["flags"]), expiry, compressed)
+    return write_document(connection, frame, ref, old, body, int(frame.fields["flags"]), expiry, compressed)
 
 
-def append(talk: Conversation, frame: Frame) -> Frame:
-    return _join(talk, frame, lambda old, new: old + new)
+def append(connection: ServerConnection, frame: Frame) -> Frame:
+    return _join(connection, frame, lambda old, new: old + new)
 
 
-def prepend(talk: Conversation, frame: Frame) -> Frame:
-    return _join(talk, frame, lambda old, new: new + old)
+def prepend(connection: ServerConnection, frame: Frame) -> Frame:
+    return _join(connection, frame, lambda old, new: new + old)
 
 
-def _join(talk: Conversation, frame: Frame, joined: Callable[[bytes, bytes], bytes]) -> Frame:
-    place = place_of(talk, frame)
-    more = received_value(talk, frame)
-    old = find(talk, place)
+def _join(connection: ServerConnection, frame: Frame, join: Callable[[bytes, bytes], bytes]) -> Frame:
+    ref = document_ref(connection, frame)
+    addition = received_value(connection, frame)
+    old = find(connection, ref)
     if old is None:
         raise Refusal(Status.NOT_STORED)
-    return written(talk, frame, place, old, joined(body_of(old), more), old.flags, old.expiry)
+    return write_document(connection, frame, ref, old, join(body_of(old), addition), old.flags, old.expiry)
 
 
-def get_and_touch(talk: Conversation, frame: Frame) -> Frame:
-    return shown(talk, frame, _touched(talk, frame))
+def get_and_touch(connection: ServerConnection, frame: Frame) -> Frame:
+    return document_response(connection, frame, _touch(connection, frame))
 
 
-def touch(talk: Conversation, frame: Frame) -> Frame:
-    return answer(frame, cas=_touched(talk, frame).cas)
+def touch(connection: ServerConnection, frame: Frame) -> Frame:
+    return response(frame, cas=_touch(connection, frame).cas)
 
 
-def _touched(talk: Conversation, frame: Frame) -> Item:
-    place = place_of(talk, frame)
-    old = present(find(talk, place))
-    expiry = absolute(talk, int(frame.fields["expiry"]))
+def _touch(connection: ServerConnection, frame: Frame) -> StoredItem:
+    ref = document_ref(connection, frame)
+    old = existing(find(connection, ref))
+    expiry = absolute_expiry(connection, int(frame.fields["expiry"]))
     if old.expiry == expiry:
+        # Nothing changes, so there is no new version and no seqno.
         return old
-    return _put(talk, place, old.value, old.flags, expiry, old.datatype)
+    return _put(connection, ref, old.value, old.flags, expiry, old.datatype)
 
 
-def delete(talk: Conversation, frame: Frame) -> Frame:
-    place = place_of(talk, frame)
-    _check_infos(frame)
-    old = present(find(talk, place))
+def delete(connection: ServerConnection, frame: Frame) -> Frame:
+    ref = document_ref(connection, frame)
+    _check_frame_info(frame)
+    old = existing(find(connection, ref))
     _check_cas(frame, old)
-    gone = talk.bucket.remove(place.key, place.collection_id, number=place.vbucket.number)
-    return _stored(talk, frame, place, present(gone))
+    tombstone = connection.bucket.remove(ref.key, ref.collection_id, number=ref.vbucket.number)
+    return _write_response(connection, frame, ref, existing(tombstone))
 
 
-# What all writes share.
+# Common parts of all writes.
 
 
-def written(
-    talk: Conversation,
+def write_document(
+    connection: ServerConnection,
     frame: Frame,
-    place: Place,
-    old: Item | None,
+    ref: DocumentRef,
+    old: StoredItem | None,
     body: bytes,
     flags: int,
     expiry: int,
@@ -112,68 +115,85 @@ def written(
     *,
     number: int | None = None,
 ) -> Frame:
-    _check_infos(frame)
+    """Store a new version of a document and return the response.
+
+    `compressed` is the body as the client compressed it. `number` is the value of a counter, which its response has.
+    """
+    _check_frame_info(frame)
     _check_cas(frame, old)
-    if len(body) > _LARGEST_DOCUMENT:
+    if len(body) > _LARGEST_BODY:
         raise Refusal(Status.E2BIG)
     datatype = int(Datatype.JSON) if is_json(body) else 0
+    # Commands for whole documents change the body only: xattrs stay.
     if old is not None and old.datatype & Datatype.XATTR:
         value, datatype = _with_xattrs_of(old, body), datatype | Datatype.XATTR
     elif compressed is not None:
         value, datatype = compressed, datatype | Datatype.SNAPPY
     else:
         value = body
-    item = _put(talk, place, value, flags, expiry, datatype)
-    return _stored(talk, frame, place, item, {} if number is None else {"number": number})
+    item = _put(connection, ref, value, flags, expiry, datatype)
+    return _write_response(connection, frame, ref, item, {} if number is None else {"number": number})
 
 
-def _put(talk: Conversation, place: Place, value: bytes, flags: int, expiry: int, datatype: int) -> Item:
-    return talk.bucket.store(
-        place.key,
+def _put(
+    connection: ServerConnection, ref: DocumentRef, value: bytes, flags: int, expiry: int, datatype: int
+) -> StoredItem:
+    return connection.bucket.store(
+        ref.key,
         value,
-        collection_id=place.collection_id,
+        collection_id=ref.collection_id,
         flags=flags,
         expiry=expiry,
         datatype=datatype,
-        number=place.vbucket.number,
+        number=ref.vbucket.number,
     )
 
 
-def _with_xattrs_of(old: Item, body: bytes) -> bytes:
-    inflated = old._replace(value=body_of(old)) if old.datatype & Datatype.SNAPPY else old
-    return join_xattrs(split_xattrs(inflated.value)[0], body)
+def _with_xattrs_of(old: StoredItem, body: bytes) -> bytes:
+    value = inflate(old.value) if old.datatype & Datatype.SNAPPY else old.value
+    return join_xattrs(split_xattrs(value)[0], body)
 
 
-def _stored(
-    talk: Conversation, frame: Frame, place: Place, item: Item, fields: dict[str, int | bytes] | None = None
+def _write_response(
+    connection: ServerConnection,
+    frame: Frame,
+    ref: DocumentRef,
+    item: StoredItem,
+    fields: dict[str, int | bytes] | None = None,
 ) -> Frame:
-    token: dict[str, int | bytes] = {}
-    if talk.has(Feature.MUTATION_SEQNO):
-        token = {"vbuuid": place.vbucket.log.newest.vbuuid, "seqno": item.seqno}
-    return answer(frame, fields={**token, **(fields or {})}, cas=item.cas)
+    mutation_token: dict[str, int | bytes] = {}
+    if connection.has(Feature.MUTATION_SEQNO):
+        mutation_token = {"vbuuid": ref.vbucket.log.newest.vbuuid, "seqno": item.seqno}
+    return response(frame, fields={**mutation_token, **(fields or {})}, cas=item.cas)
 
 
-def absolute(talk: Conversation, expiry: int) -> int:
-    return talk.bucket.now + expiry if 0 < expiry <= _LONGEST_RELATIVE_EXPIRY else expiry
+def absolute_expiry(connection: ServerConnection, expiry: int) -> int:
+    """Return the Unix time of an expiry that may count from now."""
+    return connection.bucket.now + expiry if 0 < expiry <= _LONGEST_RELATIVE_EXPIRY else expiry
 
 
-def _check_cas(frame: Frame, old: Item | None) -> None:
-    if frame.cas and present(old).cas != frame.cas:
+def _check_cas(frame: Frame, old: StoredItem | None) -> None:
+    if frame.cas and existing(old).cas != frame.cas:
         raise Refusal(Status.KEY_EEXISTS)
 
 
-def _check_infos(frame: Frame) -> None:
-    """A write is durable as soon as it is there: replicas have it then, or the bucket has none."""
+def _check_frame_info(frame: Frame) -> None:
+    """Refuse framing extras that are unknown or wrong.
+
+    Durability needs no more than this check: when a write is done, the replicas that exist have it.
+    """
     for info in frame.frame_info:
         if info.id not in _KNOWN_INFOS:
             raise Refusal(Status.UNKNOWN_FRAME_INFO)
-        if info.id == RequestInfo.DURABILITY and info.data[:1] not in _LEVELS_OF_DURABILITY:
+        if info.id == RequestInfo.DURABILITY and info.data[:1] not in _DURABILITY_LEVELS:
             raise Refusal(Status.DURABILITY_INVALID_LEVEL)
 
 
-def unless_done(handler: Handler) -> Handler:
-    def quiet(talk: Conversation, frame: Frame) -> None:
-        handler(talk, frame)
+def quiet_on_success(handler: Handler) -> Handler:
+    """Return the quiet form of a write: it answers only if it fails."""
+
+    def quiet(connection: ServerConnection, frame: Frame) -> None:
+        handler(connection, frame)
 
     return quiet
 
@@ -189,8 +209,8 @@ _WRITES: dict[str, Handler] = {
 
 HANDLERS: dict[str, Handler] = {
     **_WRITES,
-    **{f"{name}q": unless_done(handler) for name, handler in _WRITES.items()},
+    **{f"{name}q": quiet_on_success(handler) for name, handler in _WRITES.items()},
     "touch": touch,
     "gat": get_and_touch,
-    "gatq": unless_missing(get_and_touch),
+    "gatq": quiet_on_miss(get_and_touch),
 }

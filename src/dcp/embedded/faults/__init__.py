@@ -1,10 +1,10 @@
-"""What can go wrong on command: the table of faults, and those that are on.
+"""Faults on command: the table of all faults, and those that are active in a cluster.
 
     with cluster.fault("refuse", status="NOT_MY_VBUCKET", times=2) as fault:
         ...
     assert fault.hits == 2
 
-The same seed of a cluster makes the same trouble.
+Faults of clusters with the same seed make the same random choices.
 """
 
 from __future__ import annotations
@@ -13,107 +13,117 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
-from dcp.embedded.faults.fault import Fault, Parts, make, options_of
+from dcp.embedded.faults.fault import Fault, Parts, create_fault, options_of
 from dcp.embedded.faults.frames import FRAMES
 from dcp.embedded.faults.streams import STREAMS
 from dcp.embedded.faults.wires import WIRES
-from dcp.embedded.stream import Stream
+from dcp.embedded.stream import ServerStream
 from dcp.errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from dcp.embedded.conversation import Conversation, Handler, Source
-    from dcp.embedded.link import Link
+    from dcp.embedded.connection import FrameSource, Handler, ServerConnection
+    from dcp.embedded.link import ServerLink
     from dcp.wire.frame import Frame
 
+# All faults by name: those of the network, of streams and of frames.
 FAULTS: Mapping[str, type[Fault]] = WIRES | STREAMS | FRAMES
 
 
-def describe() -> str:
-    """Every fault and its options, a line each, for people."""
+def describe_faults() -> str:
+    """Return a text with a line for each fault and each of its options, with defaults."""
     lines = []
     for name, fault in FAULTS.items():
         lines.append(f"{name}: {(fault.__doc__ or '').splitlines()[0]}")
-        lines += [f"  {one.name}={_shown(one.default)}: {one.metadata['says']}" for one in options_of(fault)]
+        lines += [f"  {one.name}={_default_text(one.default)}: {one.metadata['help']}" for one in options_of(fault)]
     return "\n".join(lines)
 
 
-def _shown(default: object) -> str:
+def _default_text(default: object) -> str:
     return ",".join(map(str, default)) if isinstance(default, tuple) else "" if default is None else str(default)
 
 
 class Faults:
-    """Those that are on, in the order in which they came, at the places where they act.
+    """Active faults, in the order in which they were started. `seed` is that of their random choices.
 
-    seed: of what is random in them.
+    The methods are called with the cluster's lock held. Hot paths check `active` first, usually an empty tuple.
     """
 
     def __init__(self, seed: int | None = None) -> None:
-        self.on: tuple[Fault, ...] = ()
+        # A new tuple for each change: hooks may clear faults while it is iterated over.
+        self.active: tuple[Fault, ...] = ()
         self._random = Random(seed)
 
     def add(self, name: str, options: dict[str, object], nodes: int, vbuckets: int) -> Fault:
-        """A fault that acts from now on, on some of so many nodes and vbuckets."""
+        """Start a fault in a cluster with this number of nodes and vbuckets."""
         if name not in FAULTS:
             raise LocalProtocolError(f"fault: expected one of {', '.join(FAULTS)}; found {name!r}")
-        fault = make(name, FAULTS[name], options)
-        _check(f"fault {name}: node", fault.node or 0, nodes)
-        _check(f"fault {name}: vbuckets", max(fault.vbuckets or {0}), vbuckets)
+        fault = create_fault(name, FAULTS[name], options)
+        _check_exists(f"fault {name}: node", fault.node or 0, nodes)
+        _check_exists(f"fault {name}: vbuckets", max(fault.vbuckets or {0}), vbuckets)
         fault.random.seed(self._random.random())
-        self.on += (fault,)
+        self.active += (fault,)
         return fault
 
-    def remove(self, fault: Fault, links: list[Link]) -> None:
-        if fault in self.on:
-            self.on = tuple(other for other in self.on if other is not fault)
+    def remove(self, fault: Fault, links: list[ServerLink]) -> None:
+        """End a fault; does nothing if it has ended already."""
+        if fault in self.active:
+            self.active = tuple(other for other in self.active if other is not fault)
             fault.cleared(links)
 
-    # Where they act. Whoever calls asks first whether any is on, if it is in a hurry.
+    # Hooks, combined over all active faults.
 
-    def rest(self, link: Link, now: float) -> float:
-        return max((fault.rest(link, now) for fault in self._here(link)), default=0.0)
+    def paused_until(self, link: ServerLink, now: float) -> float:
+        """Return the latest of the times until which the link must not send."""
+        return max((fault.paused_until(link, now) for fault in self._concerning(link)), default=0.0)
 
-    def room(self, link: Link, now: float) -> int | None:
-        return min((room for fault in self._here(link) if (room := fault.room(link, now)) is not None), default=None)
+    def room(self, link: ServerLink, now: float) -> int | None:
+        """Return the smallest number of bytes that the link may send at once; None for no limit."""
+        rooms = [fault.room(link, now) for fault in self._concerning(link)]
+        return min((room for room in rooms if room is not None), default=None)
 
-    def received(self, link: Link, data: bytes) -> bytes:
-        for fault in self._here(link):
+    def received(self, link: ServerLink, data: bytes) -> bytes:
+        """Return the bytes that the node receives."""
+        for fault in self._concerning(link):
             data = fault.received(link, data)
         return data
 
-    def sending(self, link: Link, parts: Parts) -> Parts:
-        for fault in self._here(link):
+    def sending(self, link: ServerLink, parts: Parts) -> Parts:
+        """Return the bytes that the client receives."""
+        for fault in self._concerning(link):
             parts = fault.sending(link, parts)
         return parts
 
-    def writes(self, talk: Conversation, source: Source) -> bool:
-        if not self.on or not isinstance(source, Stream):
+    def may_write(self, connection: ServerConnection, source: FrameSource) -> bool:
+        """Return whether a stream may write now."""
+        if not self.active or not isinstance(source, ServerStream):
             return True
-        node, vbucket = talk.node.number, source.vbucket.number
-        return all(fault.writes(talk, source) for fault in self.on if fault.concerns(node, vbucket))
+        node, vbucket = connection.node.number, source.vbucket.number
+        return all(fault.may_write(connection, source) for fault in self.active if fault.concerns(node, vbucket))
 
     def on_request(self, handler: Handler) -> Handler:
-        """The handler of stream requests, and what faults make of it."""
+        """Return the handler of stream requests with the faults before it."""
 
-        def handle(talk: Conversation, frame: Frame) -> object:
-            for fault in self.on:
-                refused = fault.requested(talk, frame) if fault.concerns(talk.node.number, frame.vbucket) else None
-                if refused is not None:
-                    return refused
-            return handler(talk, frame)
+        def handle(connection: ServerConnection, frame: Frame) -> object:
+            for fault in self.active:
+                if not fault.concerns(connection.node.number, frame.vbucket):
+                    continue
+                if (refusal := fault.requested(connection, frame)) is not None:
+                    return refusal
+            return handler(connection, frame)
 
         return handle  # type: ignore[return-value]
 
-    def _here(self, link: Link) -> list[Fault]:
-        return [fault for fault in self.on if fault.concerns(link.talk.node.number)]
+    def _concerning(self, link: ServerLink) -> list[Fault]:
+        return [fault for fault in self.active if fault.concerns(link.connection.node.number)]
 
 
-def _check(what: str, highest: int, count: int) -> None:
+def _check_exists(name: str, highest: int, count: int) -> None:
     if highest >= count:
-        raise LocalProtocolError(f"{what}: expected 0 to {count - 1}, found {highest}: it would never act")
+        raise LocalProtocolError(f"{name}: expected 0 to {count - 1}, found {highest}: it would never act")
 
 
-class Handle:
-    """A fault that is on until it is cleared, or its `with` block ends. The hits are counted."""
+class FaultHandle:
+    """Handle of a fault, which is active until `clear` is called or the `with` block of the handle ends."""
 
     def __init__(self, name: str, fault: Fault, clear: Callable[[], None]) -> None:
         self.name = name
@@ -122,14 +132,14 @@ class Handle:
 
     @property
     def hits(self) -> int:
-        """How often it has acted: for what counts bytes, how many."""
+        """Number of times that the fault has acted. Faults that count bytes count these."""
         return self._fault.hits
 
     def clear(self) -> None:
-        """Let everything be right again, as far as it can be."""
+        """End the fault, and undo what can be undone. Also works after the cluster was closed, and twice."""
         self._clear()
 
-    def __enter__(self) -> Handle:
+    def __enter__(self) -> FaultHandle:
         return self
 
     def __exit__(self, *_: object) -> None:

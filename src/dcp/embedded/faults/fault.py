@@ -1,4 +1,4 @@
-"""What a fault is: where it may act, how often, and the options it is made of."""
+"""The base of all faults: the nodes and vbuckets on which they act, how often, their options, and their hooks."""
 
 from __future__ import annotations
 
@@ -8,162 +8,144 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from dcp.errors import LocalProtocolError
+from dcp.value_grammar import number_range, size, whole_number
 
 if TYPE_CHECKING:
-    from dcp.embedded.conversation import Conversation
-    from dcp.embedded.link import Link
-    from dcp.embedded.stream import Stream
+    from dcp.embedded.connection import ServerConnection
+    from dcp.embedded.link import ServerLink
+    from dcp.embedded.stream import ServerStream
     from dcp.wire.frame import Frame
 
 Parts = list[bytes | memoryview]
-# Longer than any time there is: until somebody says so.
-FOR_EVER = float("inf")
+# Time that never comes: a pause that only ends when its fault is cleared.
+FOREVER = float("inf")
+_MAX_VBUCKET = (1 << 16) - 1
 
 
-def number(value: object) -> int:
-    """A whole number of at least 0, or its text."""
-    found = int(value) if isinstance(value, int | str) else -1
-    if found < 0:
-        raise ValueError("a number of at least 0")
-    return found
+# Parsers of options. Each takes text or a Python value and raises ValueError for others.
 
 
 def positive(value: object) -> int:
-    """A whole number of at least 1, or its text: with 0 nothing would ever happen."""
-    found = number(value)
-    if found == 0:
-        raise ValueError("a number of at least 1")
-    return found
+    """Parse a number of at least 1."""
+    return whole_number(value, 1)
 
 
-def several(value: object) -> frozenset[int]:
-    """Numbers, or text such as 0,4-7."""
-    if isinstance(value, int):
-        return frozenset([number(value)])
-    if not isinstance(value, str):
-        return _some(map(number, _iterable(value)))
-    found: set[int] = set()
-    for piece in value.split(","):
-        first, _, last = piece.partition("-")
-        found |= set(range(number(first), number(last or first) + 1))
-    return _some(found)
+def positive_size(value: object) -> int:
+    """Parse a size of at least 1 byte."""
+    return whole_number(size(value), 1)
 
 
-def _some(numbers: Iterable[int]) -> frozenset[int]:
-    found = frozenset(numbers)
-    if not found:
-        raise ValueError("one or more")
-    return found
+def vbucket_numbers(value: object) -> frozenset[int]:
+    """Parse numbers of vbuckets, such as 0,4-7."""
+    return frozenset(number_range(value, _MAX_VBUCKET))
 
 
-def chain(value: object) -> tuple[int, ...]:
-    """Numbers one after the other, or text such as 300,100,0."""
-    if isinstance(value, int):
-        return (number(value),)
-    return tuple(map(number, value.split(",") if isinstance(value, str) else _iterable(value)))
+def sequence(value: object) -> tuple[int, ...]:
+    """Parse numbers whose order counts, such as 300,100,0."""
+    if isinstance(value, str):
+        value = value.split(",")
+    numbers = tuple(map(whole_number, value)) if isinstance(value, Iterable) else (whole_number(value),)
+    if not numbers:
+        raise ValueError("one number or more")
+    return numbers
 
 
-def switch(value: object) -> bool:
-    """True or false, or their text."""
-    said = {"true": True, "false": False}.get(str(value).lower())
-    if said is None:
-        raise ValueError("true or false")
-    return said
+def member_of(kind: Any) -> Callable[[object], int]:
+    """Return a parser of the members of an enumeration: a name in any case, or any number, even an unknown one."""
 
-
-def one_of(kind: Any) -> Callable[[object], int]:
-    """A member of an enumeration, its name in any case, or its number, be it known or not."""
-
-    def read(value: object) -> int:
+    def parse(value: object) -> int:
         if isinstance(value, str) and value.upper() in kind.__members__:
             return int(kind[value.upper()])
-        return number(value)
+        try:
+            return whole_number(value)
+        except ValueError:
+            raise ValueError(f"a name of {kind.__name__} or a number") from None
 
-    return read
-
-
-def _iterable(value: object) -> Iterable[object]:
-    if not isinstance(value, Iterable):
-        raise ValueError("numbers")
-    return value
+    return parse
 
 
-def option(read: Callable[[object], object], says: str, default: Any) -> Any:
-    """A field of a fault that its users may set."""
-    return field(default=default, kw_only=True, metadata={"read": read, "says": says})
+def option(parse: Callable[[object], object], text: str, default: Any) -> Any:
+    """Declare a field of a fault that users may set. `text` describes it, also in error messages."""
+    return field(default=default, kw_only=True, metadata={"parse": parse, "help": text})
 
 
 @dataclass(eq=False)
 class Fault:
-    """Something that goes wrong as long as it is on. The docstring says what, in its first line.
+    """Something that goes wrong while it is active.
 
-    Every hook but `requested` is called for a node that the fault is for; what a fault has no hook for is right.
+    The first line of a subclass's docstring describes the fault to users. A subclass overrides the hooks that it needs;
+    the cluster calls them, with its lock held, for the nodes that the fault acts on.
     """
 
-    node: int | None = option(number, "only on this node", None)
-    vbuckets: frozenset[int] | None = option(several, "only these, such as 0,4-7", None)
-    times: int | None = option(positive, "how often, at least once; without, as long as it is on", None)
+    node: int | None = option(whole_number, "only on this node", None)
+    vbuckets: frozenset[int] | None = option(vbucket_numbers, "only these vbuckets, such as 0,4-7", None)
+    times: int | None = option(positive, "how often it acts; by default as long as it is active", None)
+    # Number of times that it has acted, or of bytes, for faults that count those.
     hits: int = field(default=0, init=False)
     random: Random = field(default_factory=Random, init=False, repr=False)
 
     # Hooks.
 
-    def rest(self, link: Link, now: float) -> float:
-        """Asked before every write: until when there is to be none. FOR_EVER lets the link receive nothing either."""
+    def paused_until(self, link: ServerLink, now: float) -> float:
+        """Return the time until which the link must not send, before each write.
+
+        0.0 (any time that has passed) lets it send. FOREVER stops it from receiving as well.
+        """
         return 0.0
 
-    def room(self, link: Link, now: float) -> int | None:
-        """How many bytes the link may send at once; None for any number."""
+    def room(self, link: ServerLink, now: float) -> int | None:
+        """Return the number of bytes that the link may send at once; None for no limit."""
         return None
 
-    def received(self, link: Link, data: bytes) -> bytes:
-        """What the node gets to see of what the client sent."""
+    def received(self, link: ServerLink, data: bytes) -> bytes:
+        """Return the bytes that the node receives instead of those that the client sent."""
         return data
 
-    def sending(self, link: Link, parts: Parts) -> Parts:
-        """What the client gets to see of what the node sends: whole frames."""
+    def sending(self, link: ServerLink, parts: Parts) -> Parts:
+        """Return the bytes that the client receives instead of those that the node sends, which are whole frames."""
         return parts
 
-    def requested(self, talk: Conversation, frame: Frame) -> Frame | None:
-        """An answer to a stream request, instead of the right one."""
+    def requested(self, connection: ServerConnection, frame: Frame) -> Frame | None:
+        """Return a response to a stream request, instead of the node's own; None leaves the request to the node."""
         return None
 
-    def writes(self, talk: Conversation, stream: Stream) -> bool:
-        """Whether a stream may write now."""
+    def may_write(self, connection: ServerConnection, stream: ServerStream) -> bool:
+        """Return whether a stream may write now."""
         return True
 
-    def cleared(self, links: Sequence[Link]) -> None:
-        """The fault is over."""
+    def cleared(self, links: Sequence[ServerLink]) -> None:
+        """Undo what would outlast the fault."""
 
-    # What hooks need.
+    # Helpers of hooks.
 
     @property
     def spent(self) -> bool:
-        """Whether it has been as often as it should."""
+        """True if the fault has acted as often as it should."""
         return self.times is not None and self.hits >= self.times
 
     def concerns(self, node: int, vbucket: int | None = None) -> bool:
-        """Whether it acts here, still."""
+        """Return whether the fault still acts on a node and vbucket; None stands for any vbucket."""
         here = self.node in (None, node) and (vbucket is None or self.vbuckets is None or vbucket in self.vbuckets)
         return here and not self.spent
 
 
 def options_of(fault: type[Fault]) -> list[Field[Any]]:
-    """The options of a fault: name, default, and what they are for."""
-    return [one for one in fields(fault) if "says" in one.metadata]
+    """Return the options of a fault as dataclass fields; their metadata has the help text."""
+    return [one for one in fields(fault) if "help" in one.metadata]
 
 
-def make(name: str, fault: type[Fault], options: dict[str, object]) -> Fault:
-    """A fault with these options, whose values may be text."""
+def create_fault(name: str, fault: type[Fault], options: dict[str, object]) -> Fault:
+    """Create a fault with these options; raise LocalProtocolError if one is unknown or its value not valid."""
     known = {one.name: one for one in options_of(fault)}
-    given = {}
+    parsed = {}
     for key, value in options.items():
         if key not in known:
             raise LocalProtocolError(f"fault {name}: expected options among {', '.join(known)}, found {key!r}")
         try:
-            none = value is None and "None" in str(known[key].type)
-            given[key] = None if none else known[key].metadata["read"](value)
-        except (TypeError, ValueError):
-            says = known[key].metadata["says"]
-            raise LocalProtocolError(f"fault {name}: {key}: expected {says}, found {value!r}") from None
-    return fault(**given)
+            # None is the default of some options, and stands for no value.
+            is_default = value is None and "None" in str(known[key].type)
+            parsed[key] = None if is_default else known[key].metadata["parse"](value)
+        except ValueError as error:
+            expected = f"{error} ({known[key].metadata['help']})"
+            raise LocalProtocolError(f"fault {name}: {key}: expected {expected}, found {value!r:.100}") from None
+    return fault(**parsed)

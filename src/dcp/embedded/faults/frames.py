@@ -1,4 +1,4 @@
-"""Faults that see every frame of a stream, and leave some out, say some twice, or garble them."""
+"""Faults of frames: they leave frames of a stream out, repeat them, or change them."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
-from dcp.embedded.faults.fault import Fault, Parts, number, option, positive, switch
+from dcp.embedded.faults.fault import Fault, Parts, option, positive
 from dcp.errors import FrameError
+from dcp.value_grammar import flag, whole_number
 from dcp.wire.dcp import DCP
 from dcp.wire.frame import Frame, dialect_of, encode, read_frame, split
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Kind
 
 if TYPE_CHECKING:
-    from dcp.embedded.link import Link
+    from dcp.embedded.link import ServerLink
 
 _MARKER, _NOOP = "snapshot_marker", "dcp_noop"
-# Those whose stream id may be sent without counting it.
+# Messages whose stream id servers send without counting it in the header.
 _UNCOUNTED = frozenset(message.name for message in DCP.messages if any(form.stream_id_defect for form in message.sent))
 
 
 @dataclass
-class Snapshot:
-    """Where a stream is in its snapshot, as its consumer sees it."""
+class SnapshotProgress:
+    """Last marker of a stream, its end seqno, and the number of items after it."""
 
     marker: bytes = b""
     end: int = 0
@@ -32,49 +33,50 @@ class Snapshot:
 
 @dataclass(eq=False)
 class FrameFault(Fault):
-    """What a fault does to one frame is in `altered`."""
+    """Base of faults that decide frame by frame, in `altered`."""
 
-    _snapshots: WeakKeyDictionary[Link, dict[int, Snapshot]] = field(
+    # By link and opaque of the stream.
+    _snapshots: WeakKeyDictionary[ServerLink, dict[int, SnapshotProgress]] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
     )
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
-        """What is sent instead of a frame of a node's own accord."""
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
+        """Return the frames that are sent instead of one that the node sends without being asked."""
         raise NotImplementedError
 
-    def sending(self, link: Link, parts: Parts) -> Parts:
+    def sending(self, link: ServerLink, parts: Parts) -> Parts:
         sent: Parts = []
         try:
             for _, raw in split(b"".join(parts)):
                 sent += self._sent(link, raw)
         except FrameError:
-            # Another fault garbled it.
+            # Another fault has put bytes there that are no frames.
             return parts
         return sent
 
-    def _sent(self, link: Link, raw: bytes) -> list[bytes]:
-        frame = read_frame(raw, dialect_of(link.talk.dialect))
+    def _sent(self, link: ServerLink, raw: bytes) -> list[bytes]:
+        frame = read_frame(raw, dialect_of(link.connection.dialect))
         if frame.kind is not Kind.REQUEST:
             return [raw]
-        snapshot = self._snapshots.setdefault(link, {}).setdefault(frame.opaque, Snapshot())
+        snapshot = self._snapshots.setdefault(link, {}).setdefault(frame.opaque, SnapshotProgress())
         if frame.name == _MARKER:
             snapshot.marker, snapshot.end, snapshot.items = raw, int(frame.fields["snapshot_end"]), 0
         sent = self.altered(link, raw, frame, snapshot) if self._concerns(link, frame) else [raw]
         snapshot.items += "seqno" in frame.fields
         if not sent and frame.name != _NOOP:
-            # The client cannot acknowledge what it never gets.
-            link.talk.out.acknowledge(len(raw))
+            # The client never receives these bytes and cannot acknowledge them, so they must not fill its window.
+            link.connection.out.acknowledge(len(raw))
         return sent
 
-    def _concerns(self, link: Link, frame: Frame) -> bool:
-        return self.concerns(link.talk.node.number, frame.vbucket)
+    def _concerns(self, link: ServerLink, frame: Frame) -> bool:
+        return self.concerns(link.connection.node.number, frame.vbucket)
 
 
 @dataclass(eq=False)
-class NoNoops(FrameFault):
-    """The node never asks whether the client is still there."""
+class NoNoopsFault(FrameFault):
+    """Sends no no-ops, although the client has enabled them."""
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if frame.name != _NOOP:
             return [raw]
         self.hits += 1
@@ -82,36 +84,38 @@ class NoNoops(FrameFault):
 
 
 @dataclass(eq=False)
-class BareMarker(FrameFault):
-    """A snapshot is announced, and the connection breaks before its first item."""
+class BareMarkerFault(FrameFault):
+    """Closes the connection after a snapshot marker, before the first item."""
 
-    times: int | None = option(positive, "how many connections, at least 1", 1)
-    _broken: WeakSet[Link] = field(default_factory=WeakSet, init=False, repr=False)
+    times: int | None = option(positive, "on how many connections", 1)
+    _broken: WeakSet[ServerLink] = field(default_factory=WeakSet, init=False, repr=False)
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if link in self._broken:
             return []
         if frame.name == _MARKER:
             self.hits += 1
             self._broken.add(link)
-            link.talk.closing = True
+            link.connection.closing = True
         return [raw]
+
+    # A broken link stays concerned after the last hit: the frames that follow the marker must not be sent.
 
     def concerns(self, node: int, vbucket: int | None = None) -> bool:
         return bool(self._broken) or super().concerns(node, vbucket)
 
-    def _concerns(self, link: Link, frame: Frame) -> bool:
-        return link in self._broken or super().concerns(link.talk.node.number, frame.vbucket)
+    def _concerns(self, link: ServerLink, frame: Frame) -> bool:
+        return link in self._broken or super().concerns(link.connection.node.number, frame.vbucket)
 
 
 @dataclass(eq=False)
-class Gap(FrameFault):
-    """Items are missing in the middle of every snapshot."""
+class GapFault(FrameFault):
+    """Leaves out items in the middle of every snapshot."""
 
-    items: int = option(positive, "how many in a row, at least 1", 1)
-    after: int = option(number, "how many of a snapshot are sent before", 1)
+    items: int = option(positive, "number of consecutive items", 1)
+    after: int = option(whole_number, "number of items of a snapshot that are sent before", 1)
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if "seqno" not in frame.fields or not self.after <= snapshot.items < self.after + self.items:
             return [raw]
         self.hits += 1
@@ -119,10 +123,10 @@ class Gap(FrameFault):
 
 
 @dataclass(eq=False)
-class MissingTail(FrameFault):
-    """A snapshot lacks what should complete it: the next one begins, or the stream ends, before."""
+class MissingTailFault(FrameFault):
+    """Leaves out the end of every snapshot: the next one begins, or the stream ends, without it."""
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if frame.fields.get("seqno") != snapshot.end:
             return [raw]
         self.hits += 1
@@ -130,12 +134,12 @@ class MissingTail(FrameFault):
 
 
 @dataclass(eq=False)
-class RepeatMarker(FrameFault):
-    """A snapshot is announced again in its middle, with the same range, as change streams do."""
+class RepeatMarkerFault(FrameFault):
+    """Repeats the marker in the middle of a snapshot, with the same range, as change streams do."""
 
-    after: int = option(number, "how many of its items are sent before", 1)
+    after: int = option(whole_number, "number of items of the snapshot that are sent before", 1)
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if "seqno" not in frame.fields or snapshot.items != self.after or not snapshot.marker:
             return [raw]
         self.hits += 1
@@ -143,12 +147,12 @@ class RepeatMarker(FrameFault):
 
 
 @dataclass(eq=False)
-class StreamIds(FrameFault):
-    """Deletions and expirations have their stream id in the other form: counted in the header, or not."""
+class StreamIdsFault(FrameFault):
+    """Sends the stream ids of deletions and expirations in the other form: counted in the header, or not."""
 
-    counted: bool = option(switch, "whether the header counts it", False)
+    counted: bool = option(flag, "on if the header counts the stream id", False)
 
-    def altered(self, link: Link, raw: bytes, frame: Frame, snapshot: Snapshot) -> list[bytes]:
+    def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         number = frame.stream_id
         if number is None or frame.name not in _UNCOUNTED:
             return [raw]
@@ -158,10 +162,10 @@ class StreamIds(FrameFault):
 
 
 FRAMES: dict[str, type[Fault]] = {
-    "no_noops": NoNoops,
-    "bare_marker": BareMarker,
-    "gap": Gap,
-    "missing_tail": MissingTail,
-    "repeat_marker": RepeatMarker,
-    "stream_ids": StreamIds,
+    "no_noops": NoNoopsFault,
+    "bare_marker": BareMarkerFault,
+    "gap": GapFault,
+    "missing_tail": MissingTailFault,
+    "repeat_marker": RepeatMarkerFault,
+    "stream_ids": StreamIdsFault,
 }

@@ -1,4 +1,4 @@
-"""Faults of streams: how they are refused, how they end, and when they say nothing."""
+"""Faults of streams: refused requests, rollbacks, early and late ends, silence, and wrong flow control."""
 
 from __future__ import annotations
 
@@ -7,66 +7,69 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dcp.embedded.conversation import Conversation, answer
-from dcp.embedded.faults.fault import Fault, chain, number, one_of, option, positive, switch
-from dcp.embedded.stream import Stream
+from dcp.embedded.connection import ServerConnection, response
+from dcp.embedded.faults.fault import Fault, member_of, option, positive, positive_size, sequence
+from dcp.embedded.stream import ServerStream
+from dcp.value_grammar import flag, whole_number
 from dcp.wire.dcp import StreamEnd
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
 
 if TYPE_CHECKING:
-    from dcp.embedded.link import Link
+    from dcp.embedded.link import ServerLink
 
 
 @dataclass(eq=False)
-class Refuse(Fault):
-    """Stream requests fail with a status."""
+class RefuseFault(Fault):
+    """Refuses stream requests with a status."""
 
-    status: int = option(one_of(Status), "a status by name or number", Status.ETMPFAIL)
-    map: bool = option(switch, "whether NOT_MY_VBUCKET comes with the map", False)
+    status: int = option(member_of(Status), "status of the response", Status.ETMPFAIL)
+    map: bool = option(flag, "on if NOT_MY_VBUCKET has the cluster map", False)
 
-    def requested(self, talk: Conversation, frame: Frame) -> Frame | None:
+    def requested(self, connection: ServerConnection, frame: Frame) -> Frame | None:
         self.hits += 1
-        return answer(frame, self.status, value=_map(talk) if self.map else b"")  # type: ignore[arg-type]
+        value = _cluster_map(connection) if self.map else b""
+        return response(frame, self.status, value=value)  # type: ignore[arg-type]
 
 
-def _map(talk: Conversation) -> bytes:
-    """What the node says when it is asked for the map."""
-    handler = talk.handlers.get("get_cluster_config")
-    said = handler(talk, Frame("get_cluster_config", Magic.REQUEST)) if handler else None
-    return said.value if isinstance(said, Frame) else b""
+def _cluster_map(connection: ServerConnection) -> bytes:
+    """Return the value of the node's response to a request for the cluster map."""
+    handler = connection.handlers.get("get_cluster_config")
+    found = handler(connection, Frame("get_cluster_config", Magic.REQUEST)) if handler else None
+    return found.value if isinstance(found, Frame) else b""
 
 
 @dataclass(eq=False)
-class Rollback(Fault):
-    """Resumed streams have to go back: once, or further with every answer of a chain."""
+class RollbackFault(Fault):
+    """Rolls back resumed streams, once or several times in a row."""
 
-    to: tuple[int, ...] = option(chain, "seqnos, one for each request of a vbucket, such as 300,100", (0,))
-    forever: bool = option(switch, "whether the last one is said again and again, even to who begins at 0", False)
+    to: tuple[int, ...] = option(sequence, "seqnos, one for each request of a vbucket, such as 300,100", (0,))
+    forever: bool = option(flag, "on to repeat the last seqno for ever, even for a stream that starts at 0", False)
+    # Number of rollbacks of each vbucket.
     _step: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
-    def requested(self, talk: Conversation, frame: Frame) -> Frame | None:
+    def requested(self, connection: ServerConnection, frame: Frame) -> Frame | None:
         step = self._step.get(frame.vbucket, 0)
         if not self.forever and (step >= len(self.to) or frame.fields["start_seqno"] == 0):
             return None
         self._step[frame.vbucket] = step + 1
         self.hits += 1
         seqno = self.to[min(step, len(self.to) - 1)]
-        return answer(frame, Status.ROLLBACK, fields={"rollback_seqno": seqno})
+        return response(frame, Status.ROLLBACK, fields={"rollback_seqno": seqno})
 
 
 @dataclass(eq=False)
-class End(Fault):
-    """Streams end, for a reason, when they have sent so many items."""
+class EndFault(Fault):
+    """Ends streams, with a reason, after a number of items."""
 
-    status: int = option(one_of(StreamEnd), "a reason by name or number", StreamEnd.STATE_CHANGED)
-    after: int = option(number, "items that are sent before", 0)
+    status: int = option(member_of(StreamEnd), "reason of the end", StreamEnd.STATE_CHANGED)
+    after: int = option(whole_number, "number of items that are sent before", 0)
 
-    def writes(self, talk: Conversation, stream: Stream) -> bool:
+    def may_write(self, connection: ServerConnection, stream: ServerStream) -> bool:
         if stream.items_sent < self.after:
-            # Even one whose items would all go out at once.
-            stream.rests_at = self.after
+            # Otherwise a stream whose items all fit into one buffer would be done before the fault sees it again.
+            stream.pause_at = self.after
         elif not stream.ending:
             self.hits += 1
             stream.end(self.status)  # type: ignore[arg-type]
@@ -74,38 +77,40 @@ class End(Fault):
 
 
 @dataclass(eq=False)
-class BeyondEnd(Fault):
-    """Streams go on beyond the seqno at which they should end, as far as there is more."""
+class BeyondEndFault(Fault):
+    """Continues streams beyond their end seqno, as far as there are items."""
 
-    items: int = option(positive, "how many seqnos beyond, at least 1", 1)
-    _seen: WeakKeyDictionary[Stream, bool] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
+    items: int = option(positive, "number of seqnos beyond the end", 1)
+    # Streams that were extended.
+    _seen: WeakKeyDictionary[ServerStream, bool] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
-    def writes(self, talk: Conversation, stream: Stream) -> bool:
-        end = min(stream.accepted.end + self.items, stream.vbucket.high_seqno)
-        if end > stream.accepted.end and not self._seen.setdefault(stream, False):
+    def may_write(self, connection: ServerConnection, stream: ServerStream) -> bool:
+        end = min(stream.granted.end + self.items, stream.vbucket.high_seqno)
+        if end > stream.granted.end and not self._seen.setdefault(stream, False):
             self._seen[stream] = True
             self.hits += 1
-            stream.accepted = replace(stream.accepted, end=end)
+            stream.granted = replace(stream.granted, end=end)
         return True
 
 
 @dataclass(eq=False)
-class Silent(Fault):
-    """Streams are there and say nothing, however much there is to say."""
+class SilentFault(Fault):
+    """Grants streams and sends nothing on them."""
 
-    def writes(self, talk: Conversation, stream: Stream) -> bool:
+    def may_write(self, connection: ServerConnection, stream: ServerStream) -> bool:
         self.hits += 1
         return False
 
 
 @dataclass(eq=False)
-class Overfill(Fault):
-    """The node sends more than the flow-control window allows."""
+class OverfillFault(Fault):
+    """Sends more bytes than the flow-control window allows."""
 
-    bytes: int = option(positive, "how many bytes more, at least 1, for all connections together", 1 << 20)
+    bytes: int = option(positive_size, "bytes beyond the window, over all connections", 1 << 20)
 
-    def rest(self, link: Link, now: float) -> float:
-        out = link.talk.out
+    def paused_until(self, link: ServerLink, now: float) -> float:
+        # Not a pause: this hook runs before each write, where acknowledging on behalf of the client opens the window.
+        out = link.connection.out
         if out.stalled and self.hits < self.bytes:
             excess = min(out.outstanding, self.bytes - self.hits)
             self.hits += excess
@@ -114,31 +119,32 @@ class Overfill(Fault):
 
 
 @dataclass(eq=False)
-class Underfill(Fault):
-    """The node takes the flow-control window for smaller than it is, and waits although there is room."""
+class UnderfillFault(Fault):
+    """Takes the flow-control window for smaller than it is, and waits although there is room."""
 
-    bytes: int = option(positive, "how many bytes smaller, at least 1", 1 << 20)
-    _kept: WeakKeyDictionary[Link, int] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
+    bytes: int = option(positive_size, "bytes that the window lacks", 1 << 20)
+    # Bytes that were counted as outstanding on each link.
+    _withheld: WeakKeyDictionary[ServerLink, int] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
-    def rest(self, link: Link, now: float) -> float:
-        out = link.talk.out
-        if out.window and link not in self._kept:
+    def paused_until(self, link: ServerLink, now: float) -> float:
+        out = link.connection.out
+        if out.window and link not in self._withheld:
             self.hits += 1
-            self._kept[link] = self.bytes
+            self._withheld[link] = self.bytes
             out.outstanding += self.bytes
         return 0.0
 
-    def cleared(self, links: Sequence[Link]) -> None:
-        for link, kept in self._kept.items():
-            link.talk.out.acknowledge(kept)
+    def cleared(self, links: Sequence[ServerLink]) -> None:
+        for link, withheld in self._withheld.items():
+            link.connection.out.acknowledge(withheld)
 
 
 STREAMS: dict[str, type[Fault]] = {
-    "refuse": Refuse,
-    "rollback": Rollback,
-    "end": End,
-    "beyond_end": BeyondEnd,
-    "silent": Silent,
-    "overfill": Overfill,
-    "underfill": Underfill,
+    "refuse": RefuseFault,
+    "rollback": RollbackFault,
+    "end": EndFault,
+    "beyond_end": BeyondEndFault,
+    "silent": SilentFault,
+    "overfill": OverfillFault,
+    "underfill": UnderfillFault,
 }

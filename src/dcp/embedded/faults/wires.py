@@ -1,4 +1,4 @@
-"""Faults of the network, and of a node as a whole: they see bytes, or nothing at all."""
+"""Faults of the network and of whole nodes: they act on bytes, whatever frames those are."""
 
 from __future__ import annotations
 
@@ -7,69 +7,72 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dcp.embedded.faults.fault import FOR_EVER, Fault, Parts, number, option, positive
+from dcp.embedded.faults.fault import FOREVER, Fault, Parts, option, positive, positive_size
+from dcp.value_grammar import size as byte_count
 from dcp.wire.dcp import DCP
 from dcp.wire.layout import HEADER_STRUCT, Magic
 from dcp.wire.memcached import MAX_FRAME
 
 if TYPE_CHECKING:
-    from dcp.embedded.link import Link
+    from dcp.embedded.link import ServerLink
 
-# How many pieces a slow link sends in a second.
-_PIECES = 50
+# Writes per second of a slow link.
+_WRITES_PER_SECOND = 50
 
 
 @dataclass(eq=False)
-class Pause(Fault):
-    """A node stands still, and goes on afterwards as if nothing had been."""
+class PauseFault(Fault):
+    """Suspends a node; afterwards it continues as if nothing had happened."""
 
-    def rest(self, link: Link, now: float) -> float:
+    def paused_until(self, link: ServerLink, now: float) -> float:
         self.hits += 1
-        return FOR_EVER
+        return FOREVER
 
 
 @dataclass(eq=False)
-class Partition(Pause):
-    """A node cannot be reached, without a word; when it can be again, its connections are gone."""
+class PartitionFault(PauseFault):
+    """Drops all packets of a node; its connections are gone when the network is back."""
 
-    def cleared(self, links: Sequence[Link]) -> None:
+    def cleared(self, links: Sequence[ServerLink]) -> None:
         for link in links:
-            link.gone = link.gone or self.node in (None, link.talk.node.number)
+            link.gone = link.gone or self.node in (None, link.connection.node.number)
 
 
 @dataclass(eq=False)
-class Slow(Fault):
-    """A node sends slowly."""
+class SlowFault(Fault):
+    """Limits the rate at which a node sends."""
 
-    rate: int = option(positive, "bytes in a second, at least 1", 100_000)
-    _next: WeakKeyDictionary[Link, float] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
+    rate: int = option(positive_size, "bytes per second", 100_000)
+    # Time of the next write of each link.
+    _next: WeakKeyDictionary[ServerLink, float] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
-    def rest(self, link: Link, now: float) -> float:
+    def paused_until(self, link: ServerLink, now: float) -> float:
         return self._next.get(link, 0.0)
 
-    def room(self, link: Link, now: float) -> int | None:
+    def room(self, link: ServerLink, now: float) -> int | None:
         self.hits += 1
-        size = min(link.pending, max(1, self.rate // _PIECES))
-        self._next[link] = now + size / self.rate
-        return size
+        count = min(link.pending, max(1, self.rate // _WRITES_PER_SECOND))
+        self._next[link] = now + count / self.rate
+        return count
 
 
 @dataclass(eq=False)
-class Cut(Fault):
-    """A connection breaks when the node has sent, or received, so many bytes on it."""
+class CutFault(Fault):
+    """Breaks a connection after a number of bytes."""
 
-    sent: int | None = option(number, "after the node has sent so many bytes; without any of these, at once", None)
-    streamed: int | None = option(number, "after it has sent so many bytes since a stream was asked for", None)
-    received_bytes: int | None = option(number, "after the node has received so many bytes", None)
-    times: int | None = option(positive, "how many connections, at least 1", 1)
-    _begun: WeakKeyDictionary[Link, int] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
+    sent: int | None = option(byte_count, "bytes that the node has sent; 0 if no option is given", None)
+    streamed: int | None = option(byte_count, "bytes that it has sent since a stream was requested", None)
+    received_bytes: int | None = option(byte_count, "bytes that the node has received", None)
+    times: int | None = option(positive, "how many connections", 1)
+    # Bytes that each link had sent when its first stream was requested.
+    _begun: WeakKeyDictionary[ServerLink, int] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.sent is None and self.streamed is None and self.received_bytes is None:
             self.sent = 0
 
-    def room(self, link: Link, now: float) -> int | None:
-        last = self._last(link)
+    def room(self, link: ServerLink, now: float) -> int | None:
+        last = self._last_byte(link)
         if last is None:
             return None
         if link.sent >= last:
@@ -77,56 +80,58 @@ class Cut(Fault):
             link.gone = True
         return max(0, last - link.sent)
 
-    def _last(self, link: Link) -> int | None:
-        """How many bytes of the connection the client gets to see."""
+    def _last_byte(self, link: ServerLink) -> int | None:
+        """Return the number of bytes of the connection that the client receives; None for all."""
         if self.streamed is None or not (link in self._begun or _has_streams(link)):
             return self.sent
         end = self._begun.setdefault(link, link.sent) + self.streamed
         return end if self.sent is None else min(end, self.sent)
 
-    def received(self, link: Link, data: bytes) -> bytes:
+    def received(self, link: ServerLink, data: bytes) -> bytes:
         if self.received_bytes is None or link.received < self.received_bytes:
             return data
         self.hits += 1
         link.gone = True
+        # link.received counts this data already.
         return data[: max(0, len(data) - (link.received - self.received_bytes))]
 
 
 @dataclass(eq=False)
-class Split(Fault):
-    """Every write is a few bytes, whatever the frames are."""
+class SplitFault(Fault):
+    """Sends a few bytes at a time, whatever the frames are."""
 
-    size: int = option(positive, "bytes of a write, at least 1", 1)
+    size: int = option(positive_size, "bytes of a write", 1)
 
-    def room(self, link: Link, now: float) -> int | None:
+    def room(self, link: ServerLink, now: float) -> int | None:
         self.hits += link.pending > 0
         return self.size
 
 
 @dataclass(eq=False)
-class Garbage(Fault):
-    """Bytes that are no frame, in front of what a node sends on a connection with streams."""
+class GarbageFault(Fault):
+    """Sends bytes that are no frame before the frames of a connection with streams."""
 
-    size: int = option(positive, "how many bytes, at least 1", 32)
-    times: int | None = option(positive, "how often, at least once", 1)
+    size: int = option(positive_size, "number of bytes", 32)
+    times: int | None = option(positive, "how often", 1)
 
-    def sending(self, link: Link, parts: Parts) -> Parts:
+    def sending(self, link: ServerLink, parts: Parts) -> Parts:
         if not _has_streams(link):
             return parts
         self.hits += 1
         noise = bytearray(self.random.randbytes(self.size))
+        # Any first byte but a magic, so that no client can take the noise for a frame.
         noise[0] = next(byte for byte in iter(lambda: self.random.getrandbits(8), None) if byte not in set(Magic))
         return [bytes(noise), *parts]
 
 
 @dataclass(eq=False)
-class Oversize(Fault):
-    """A frame that says it is larger than any may be."""
+class OversizeFault(Fault):
+    """Sends the header of a frame that is larger than any may be."""
 
-    size: int = option(number, "bytes of its body", MAX_FRAME + 1)
-    times: int | None = option(positive, "how often, at least once", 1)
+    size: int = option(byte_count, "bytes of its body, as the header says", MAX_FRAME + 1)
+    times: int | None = option(positive, "how often", 1)
 
-    def sending(self, link: Link, parts: Parts) -> Parts:
+    def sending(self, link: ServerLink, parts: Parts) -> Parts:
         if not _has_streams(link):
             return parts
         self.hits += 1
@@ -134,17 +139,17 @@ class Oversize(Fault):
         return [HEADER_STRUCT.pack(Magic.REQUEST, opcode, 0, 0, 0, 0, min(self.size, 0xFFFF_FFFF), 0, 0), *parts]
 
 
-def _has_streams(link: Link) -> bool:
-    """Or had one: a short stream is over when its bytes are looked at."""
-    return bool(link.talk.sources or link.talk.out.items)
+def _has_streams(link: ServerLink) -> bool:
+    """Return whether a link has streams, or had one: a short stream may be over before its bytes are sent."""
+    return bool(link.connection.sources or link.connection.out.items)
 
 
 WIRES: dict[str, type[Fault]] = {
-    "pause": Pause,
-    "partition": Partition,
-    "slow": Slow,
-    "cut": Cut,
-    "split": Split,
-    "garbage": Garbage,
-    "oversize": Oversize,
+    "pause": PauseFault,
+    "partition": PartitionFault,
+    "slow": SlowFault,
+    "cut": CutFault,
+    "split": SplitFault,
+    "garbage": GarbageFault,
+    "oversize": OversizeFault,
 }

@@ -1,1 +1,1 @@
-"""What came before DCP: producers of TAP and of the two drafts of UPR."""
+"""Predecessors of DCP: TAP, and the two drafts of UPR."""

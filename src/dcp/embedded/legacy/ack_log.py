@@ -1,85 +1,87 @@
-"""The numbers of a TAP connection's messages, and the messages that are not acknowledged yet."""
+"""Message numbers of a TAP connection, and its messages that are not acknowledged yet."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from typing import NamedTuple
 
-from dcp.embedded.store import Item
+from dcp.embedded.store import StoredItem
 
 OPAQUE, VBUCKET_SET = "tap_opaque", "tap_vbucket_set"
 CHECKPOINT_START, CHECKPOINT_END = "tap_checkpoint_start", "tap_checkpoint_end"
 
-# Every message whose number is a multiple of this asks for an acknowledgement.
+# Each message whose number is a multiple of this requests an acknowledgement.
 INTERVAL = 1000
-# As many messages go unacknowledged at most.
+# Largest number of messages in flight.
 WINDOW = 10 * INTERVAL
 
 
-class Sent(NamedTuple):
-    """A message: a change of a document, or what else the `number` says: a code, a state, a checkpoint."""
+class TapMessage(NamedTuple):
+    """One message: the change of an item, or a control message with a number: its code, state or checkpoint."""
 
     name: str
     vbucket: int
     number: int = 0
-    item: Item | None = None
+    item: StoredItem | None = None
 
 
 class AckLog:
-    """Keeps what was sent until the client has acknowledged it, if it said that it will.
+    """Messages in flight, if the client supports acknowledgements.
 
-    A client that does not acknowledge gets the same number again and again.
+    Without acknowledgements nothing is kept, and all messages have the same number.
     """
 
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted
-        # How many opaque messages, and how many of checkpoints, are not acknowledged.
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        # Numbers of opaque messages, and of messages about checkpoints, in flight.
         self.opaques = 0
         self.checkpoints = 0
-        # How many changes of each vbucket are not.
+        # Number of changes in flight, by vbucket.
         self.changes: Counter[int] = Counter()
         self._next = 1
-        self._sent: OrderedDict[int, Sent] = OrderedDict()
+        self._in_flight: OrderedDict[int, TapMessage] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._sent)
+        return len(self._in_flight)
 
     @property
     def room(self) -> int:
-        """How many messages may be sent before one is acknowledged."""
-        return WINDOW - len(self._sent)
+        """Number of messages that may be sent before one is acknowledged."""
+        return WINDOW - len(self._in_flight)
 
-    def add(self, sent: Sent) -> int:
-        """The number of a message that is about to be sent."""
-        if sent.name in (OPAQUE, VBUCKET_SET):
-            # As servers count: these take two numbers.
+    def add(self, message: TapMessage) -> int:
+        """Return the number of a message that is about to be sent, and keep the message."""
+        if message.name in (OPAQUE, VBUCKET_SET):
+            # Servers take two numbers for each of these (seen in 3.x).
             self._step()
         number = self._next
-        if self.wanted:
-            self._sent[number] = sent
-            self._count(sent, 1)
+        if self.enabled:
+            self._in_flight[number] = message
+            self._count(message, 1)
             self._step()
         return number
 
-    def settle(self, number: int) -> Sent | None:
-        """This message and all before it were received; what it was, or None if no such message waits."""
-        found = self._sent.get(number)
-        while found is not None and number in self._sent:
-            self._count(self._sent.popitem(last=False)[1], -1)
+    def settle(self, number: int) -> TapMessage | None:
+        """Remove a message and all before it. Return the message, or None if no such message is in flight."""
+        found = self._in_flight.get(number)
+        while found is not None and number in self._in_flight:
+            self._count(self._in_flight.popitem(last=False)[1], -1)
         return found
 
     def oldest(self) -> dict[int, int]:
-        """The lowest seqno that is not acknowledged, for each vbucket that has one."""
+        """Return the lowest seqno in flight of each vbucket that has one."""
         lowest: dict[int, int] = {}
-        for sent in self._sent.values():
-            if sent.item is not None:
-                lowest[sent.vbucket] = min(sent.item.seqno, lowest.get(sent.vbucket, sent.item.seqno))
+        for message in self._in_flight.values():
+            if message.item is not None:
+                seqno = message.item.seqno
+                lowest[message.vbucket] = min(seqno, lowest.get(message.vbucket, seqno))
         return lowest
 
-    def _count(self, sent: Sent, step: int) -> None:
-        self.changes[sent.vbucket] += step * (sent.item is not None)
-        self.opaques += step * (sent.name == OPAQUE)
-        self.checkpoints += step * (sent.name in (CHECKPOINT_START, CHECKPOINT_END))
+    def _count(self, message: TapMessage, step: int) -> None:
+        self.changes[message.vbucket] += step * (message.item is not None)
+        self.opaques += step * (message.name == OPAQUE)
+        self.checkpoints += step * (message.name in (CHECKPOINT_START, CHECKPOINT_END))
 
     def _step(self) -> None:
+        # Numbers are the opaques of messages: 32 bits, and 0 is not used.
         self._next = self._next % 0xFFFF_FFFF + 1

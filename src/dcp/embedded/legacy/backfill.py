@@ -1,4 +1,4 @@
-"""What a TAP connection reads of vbuckets: what exists, and where it is in what changes."""
+"""Reading of vbuckets for TAP and UPR: existing items (backfill), and the position among later changes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dcp.embedded.bucket import Node
-from dcp.embedded.store import Item, Vbucket
-from dcp.embedded.view import View
+from dcp.embedded.bucket import ServerNode
+from dcp.embedded.item_view import visible_items
+from dcp.embedded.negotiated import Negotiated
+from dcp.embedded.store import StoredItem, VbucketStore
 
-# Plain values without attributes: nothing newer was there.
-_VIEW = View()
-# The clock of a CAS counts nanoseconds, but for its lowest bits.
+# The old dialects negotiate nothing: values are neither compressed nor do they have xattrs.
+_NOTHING = Negotiated()
+# A CAS is a time in nanoseconds whose lowest bits are a counter.
 _NANOSECONDS, _LOGICAL_BITS = 10**9, 16
 
 
 @dataclass
-class Run:
-    """Items of a vbucket that are being sent, in order, and which of them is next."""
+class ItemRun:
+    """Items of a vbucket that are being sent, in order, and the index of the next one."""
 
     vbucket: int
-    items: list[Item]
+    items: list[StoredItem]
     next: int = 0
 
     @property
@@ -29,15 +30,16 @@ class Run:
         return self.next == len(self.items)
 
 
-def items_of(vbucket: Vbucket, after: int, until: int) -> list[Item]:
-    """The documents above one seqno and up to another, as they are sent."""
+def items_of(vbucket: VbucketStore, after: int, until: int) -> list[StoredItem]:
+    """Return the documents with seqnos above `after` and up to `until`, as they are sent."""
     rows = vbucket.since(after)
-    found = [item for item in rows if isinstance(item, Item) and not item.collection_id and item.seqno <= until]
-    return [item for item in _VIEW.show([*found], vbucket.datatypes) if isinstance(item, Item)]
+    found = [item for item in rows if isinstance(item, StoredItem) and not item.collection_id and item.seqno <= until]
+    visible = visible_items([*found], vbucket.datatypes, _NOTHING)
+    return [item for item in visible if isinstance(item, StoredItem)]
 
 
-class Position(NamedTuple):
-    """How far a client is in a vbucket, and whether it has all that existed when it first came."""
+class TapPosition(NamedTuple):
+    """Seqno that a client has reached in a vbucket, and whether its backfill is complete."""
 
     seqno: int
     backfilled: bool
@@ -45,48 +47,50 @@ class Position(NamedTuple):
 
 @dataclass
 class Cursor:
-    """Where a connection is in the changes of a vbucket."""
+    """Position of a connection among the changes of a vbucket."""
 
     seqno: int
-    # The checkpoint that was announced, if any.
+    # Checkpoint that was announced; 0 for none.
     checkpoint: int = 0
-    run: Run = field(default_factory=lambda: Run(0, []))
+    run: ItemRun = field(default_factory=lambda: ItemRun(0, []))
 
-    def advance(self, vbucket: Vbucket, until: int) -> None:
+    def advance(self, vbucket: VbucketStore, until: int) -> None:
         """Read the changes up to a seqno."""
-        self.run = Run(vbucket.number, items_of(vbucket, self.seqno, until))
+        self.run = ItemRun(vbucket.number, items_of(vbucket, self.seqno, until))
         self.seqno = until
 
 
 class Backfill:
-    """What exists in some vbuckets, one after the other: only what has changed since a date, in Unix seconds."""
+    """Existing items of some vbuckets, one vbucket after the other. `date` (Unix seconds) leaves older items out."""
 
-    def __init__(self, node: Node, date: int) -> None:
+    def __init__(self, node: ServerNode, date: int) -> None:
         self._node = node
+        # Compared without the logical bits.
         self._oldest = date * _NANOSECONDS >> _LOGICAL_BITS
+        # Vbuckets that were not read yet, with the seqno after which to begin.
         self._waiting: deque[tuple[int, int]] = deque()
-        self._run = Run(0, [])
-        # The vbuckets whose backfill is not over.
+        self._run = ItemRun(0, [])
+        # Vbuckets whose backfill is not complete.
         self.vbuckets: list[int] = []
 
     def add(self, vbucket: int, after: int) -> None:
-        """One vbucket more, from above a seqno on."""
+        """Add a vbucket, from above a seqno on."""
         self.vbuckets.append(vbucket)
         self._waiting.append((vbucket, after))
 
     def drop(self, vbucket: int) -> None:
-        """This vbucket is not wanted any more."""
+        """Remove a vbucket, and what is left of its items."""
         self.vbuckets = [number for number in self.vbuckets if number != vbucket]
         self._waiting = deque(pair for pair in self._waiting if pair[0] != vbucket)
         if self._run.vbucket == vbucket:
-            self._run = Run(0, [])
+            self._run = ItemRun(0, [])
 
-    def run(self) -> Run | None:
-        """What is to be sent next, if anything is left."""
+    def run(self) -> ItemRun | None:
+        """Return the items to send next; None if nothing is left."""
         while self._run.done and self._waiting:
             number, after = self._waiting.popleft()
             vbucket = self._node.vbucket(number)
             if vbucket is not None:
                 items = items_of(vbucket, after, vbucket.high_seqno)
-                self._run = Run(number, [item for item in items if item.cas >> _LOGICAL_BITS >= self._oldest])
+                self._run = ItemRun(number, [item for item in items if item.cas >> _LOGICAL_BITS >= self._oldest])
         return None if self._run.done else self._run

@@ -1,4 +1,4 @@
-"""The TAP clients of each node: those that are connected, and how far those are that will come again."""
+"""TAP clients of each node: connected ones, and the positions of registered ones."""
 
 from __future__ import annotations
 
@@ -7,44 +7,48 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dcp.embedded.bucket import Node
-from dcp.embedded.legacy.backfill import Position
+from dcp.embedded.bucket import ServerNode
+from dcp.embedded.legacy.backfill import TapPosition
 
 if TYPE_CHECKING:
-    from dcp.embedded.legacy.tap_stream import TapStream
+    from dcp.embedded.legacy.tap_stream import ServerTapStream
 
-# A node remembers so many clients that are gone at most.
-MOST_REGISTERED = 1000
+# Registered clients that a node remembers. Names come from clients, so there has to be a limit.
+MAX_REGISTERED = 1000
 
 
 @dataclass
-class Clients:
-    """By their names."""
+class TapClients:
+    """Clients of one node by name."""
 
-    connected: dict[bytes, TapStream] = field(default_factory=dict)
-    registered: dict[bytes, Mapping[int, Position]] = field(default_factory=dict)
+    connected: dict[bytes, ServerTapStream] = field(default_factory=dict)
+    registered: dict[bytes, Mapping[int, TapPosition]] = field(default_factory=dict)
+    max_registered: int = MAX_REGISTERED
 
     def may_register(self, name: bytes) -> bool:
-        return name in self.registered or len(self.registered) < MOST_REGISTERED
+        """Return whether the node has room for the position of this client."""
+        return name in self.registered or len(self.registered) < self.max_registered
 
-    def enter(self, name: bytes, stream: TapStream, registers: bool) -> Mapping[int, Position]:
-        """A client connects, and whoever has its name must go; how far it was, if it is registered."""
+    def connect(self, name: bytes, stream: ServerTapStream, registers: bool) -> Mapping[int, TapPosition]:
+        """Add a client, close an older connection of its name, and return its positions if it is registered."""
         if (other := self.connected.get(name)) is not None:
-            self.leave(name, other)
-            other.talk.closing = True
+            self.disconnect(name, other)
+            other.connection.closing = True
         self.connected[name] = stream
         return self.registered.setdefault(name, {}) if registers else {}
 
-    def leave(self, name: bytes, stream: TapStream) -> None:
-        """A connection is gone."""
+    def disconnect(self, name: bytes, stream: ServerTapStream) -> None:
+        """Remove a client whose connection is gone, and keep its positions if it is registered."""
         if self.connected.get(name) is stream:
             del self.connected[name]
             if name in self.registered:
                 self.registered[name] = stream.positions()
 
 
-_CLIENTS: WeakKeyDictionary[Node, Clients] = WeakKeyDictionary()
+# Positions outlive connections, but not nodes.
+_CLIENTS: WeakKeyDictionary[ServerNode, TapClients] = WeakKeyDictionary()
 
 
-def clients_of(node: Node) -> Clients:
-    return _CLIENTS.setdefault(node, Clients())
+def clients_of(node: ServerNode) -> TapClients:
+    """Return the clients of a node."""
+    return _CLIENTS.setdefault(node, TapClients())

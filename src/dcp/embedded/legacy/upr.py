@@ -1,4 +1,4 @@
-"""Both drafts of UPR: the commands of a consumer, and a vbucket's stream. What differs is in `Draft`."""
+"""Both drafts of UPR: commands of a consumer, and streams. `Draft` has the differences between them."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dcp.columns.rows import RowEncoder
-from dcp.embedded.conversation import Conversation, Handler, Refusal, answer
-from dcp.embedded.legacy.backfill import Run, items_of
+from dcp.embedded.connection import Handler, ServerConnection, response
+from dcp.embedded.legacy.backfill import ItemRun, items_of
 from dcp.embedded.outbox import Outbox
+from dcp.embedded.refusals import Refusal
 from dcp.embedded.rollback import Resume, rollback_point
-from dcp.embedded.store import Item, Vbucket
+from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import StreamFlag
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status, VbucketState
-from dcp.wire.upr2 import StreamEnd
-from dcp.wire.upr2 import VbucketState as StateOfDraft2
+from dcp.wire.upr2 import UprStreamEnd, UprVbucketState
 
-_Answer = Callable[[Frame, Status, int], Frame]
+_Respond = Callable[[Frame, Status, int], Frame]
 _STREAMED = (VbucketState.ACTIVE, VbucketState.REPLICA)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What is a draft's own.
+    """Differences of a draft.
 
-    answers: how a stream request is answered, with the seqno to go back to. ends: the message that ends a
-    stream, and its fields. strict: whether it has words for a history that is unknown, and for a second stream.
+    `respond` builds the response to a stream request from a status and the seqno to roll back to. `ends` are the
+    messages that end a stream, with their fields. `strict` says whether the draft has statuses for an unknown history
+    and for a second stream of a vbucket.
     """
 
     dialect: str
     magic: Magic
-    answers: _Answer
-    ends: Mapping[StreamEnd, tuple[str, Mapping[str, int]]]
+    respond: _Respond
+    ends: Mapping[UprStreamEnd, tuple[str, Mapping[str, int]]]
     strict: bool
 
     def encoder(self) -> RowEncoder:
         return _ENCODERS[self.dialect]
 
 
-def _answer_1(request: Frame, status: Status, seqno: int) -> Frame:
+def _respond_1(request: Frame, status: Status, seqno: int) -> Frame:
     name, fields = {
         Status.SUCCESS: ("stream_ok", {}),
         Status.NOT_MY_VBUCKET: ("not_my_vbucket", {}),
@@ -50,8 +51,8 @@ def _answer_1(request: Frame, status: Status, seqno: int) -> Frame:
     return Frame(name, Magic.RESPONSE, request.opaque, vbucket=request.vbucket, fields=fields)
 
 
-def _answer_2(request: Frame, status: Status, seqno: int) -> Frame:
-    return answer(request, status, fields={"rollback_seqno": seqno} if status is Status.ROLLBACK else None)
+def _respond_2(request: Frame, status: Status, seqno: int) -> Frame:
+    return response(request, status, fields={"rollback_seqno": seqno} if status is Status.ROLLBACK else None)
 
 
 _DRAFTS = {
@@ -60,33 +61,33 @@ _DRAFTS = {
         Draft(
             "upr1",
             Magic.RESPONSE,
-            _answer_1,
+            _respond_1,
             {
-                StreamEnd.OK: ("stream_end_ok", {}),
-                StreamEnd.STATE_CHANGED: ("stream_end_state_changed", {}),
+                UprStreamEnd.OK: ("stream_end_ok", {}),
+                UprStreamEnd.STATE_CHANGED: ("stream_end_state_changed", {}),
             },
             strict=False,
         ),
         Draft(
             "upr2",
             Magic.REQUEST,
-            _answer_2,
-            {reason: ("stream_end", {"reason": int(reason)}) for reason in StreamEnd},
+            _respond_2,
+            {reason: ("stream_end", {"reason": int(reason)}) for reason in UprStreamEnd},
             strict=True,
         ),
     )
 }
-_ENCODERS = {dialect: RowEncoder(dialect, Item._fields) for dialect in _DRAFTS}
+_ENCODERS = {dialect: RowEncoder(dialect, StoredItem._fields) for dialect in _DRAFTS}
 
 
-class UprStream:
-    """Sends a vbucket's items above one seqno, until a snapshot has reached another one.
+class ServerUprStream:
+    """Sends the items of a vbucket above `start`, until a snapshot has reached `end`.
 
-    hands_over: the consumer's copy becomes the active one at the end, and ours is dead.
+    With `hands_over`, the consumer takes the vbucket over at the end, and this copy becomes dead.
     """
 
     def __init__(
-        self, draft: Draft, vbucket: Vbucket, opaque: int, start: int, end: int, *, hands_over: bool = False
+        self, draft: Draft, vbucket: VbucketStore, opaque: int, start: int, end: int, *, hands_over: bool = False
     ) -> None:
         self.draft = draft
         self.vbucket = vbucket
@@ -97,22 +98,22 @@ class UprStream:
         self._hands_over = hands_over
         self._state = vbucket.state
         self._started = self._in_snapshot = False
-        self._run = Run(vbucket.number, [])
+        self._run = ItemRun(vbucket.number, [])
 
     def write(self, out: Outbox) -> None:
-        """Write what there is to send, as far as there is room."""
+        """Write frames until there is nothing more to send or no more room."""
         while out.open and not self.ended and self._step(out):
             pass
 
     def _step(self, out: Outbox) -> bool:
-        """Send something; False if there is nothing to send yet."""
+        """Do one step; return False if there is nothing to send."""
         if not self._started:
             self._started = True
             self._send("stream_start", out)
             if self._hands_over:
-                self._send("set_vbucket_state", out, state=StateOfDraft2.PENDING)
+                self._send("set_vbucket_state", out, state=UprVbucketState.PENDING)
         elif self.vbucket.state is not self._state:
-            self._finish(StreamEnd.STATE_CHANGED, out)
+            self._finish(UprStreamEnd.STATE_CHANGED, out)
         elif not self._run.done:
             self._run.next = out.rows(
                 self.draft.encoder(), self._run.items, self._run.next, opaque=self.opaque, vbucket=self._run.vbucket
@@ -121,13 +122,13 @@ class UprStream:
             self._in_snapshot = False
             self._send("snapshot_end", out)
         elif self.cursor >= self.end_seqno:
-            self._finish(StreamEnd.OK, out)
+            self._finish(UprStreamEnd.OK, out)
         elif self.vbucket.high_seqno > self.cursor:
             self._open_snapshot(out)
         elif self._hands_over:
             self._state = self.vbucket.state = VbucketState.DEAD
-            self._send("set_vbucket_state", out, state=StateOfDraft2.ACTIVE)
-            self._finish(StreamEnd.OK, out)
+            self._send("set_vbucket_state", out, state=UprVbucketState.ACTIVE)
+            self._finish(UprStreamEnd.OK, out)
         else:
             return False
         return True
@@ -136,11 +137,11 @@ class UprStream:
         items = items_of(self.vbucket, self.cursor, self.vbucket.high_seqno)
         self.cursor = self.vbucket.high_seqno
         if items:
-            self._run = Run(self.vbucket.number, items)
+            self._run = ItemRun(self.vbucket.number, items)
             self._in_snapshot = True
             self._send("snapshot_start", out)
 
-    def _finish(self, reason: StreamEnd, out: Outbox) -> None:
+    def _finish(self, reason: UprStreamEnd, out: Outbox) -> None:
         self.ended = True
         name, fields = self.draft.ends[reason]
         self._send(name, out, **fields)
@@ -150,48 +151,49 @@ class UprStream:
         out.frame(encode(frame, self.draft.dialect))
 
 
-def stream_request(talk: Conversation, frame: Frame) -> Frame:
-    """The key, a group's name, means nothing to us."""
-    draft, numbers = _DRAFTS[talk.dialect], frame.fields
-    vbucket = talk.node.vbucket(frame.vbucket)
+def stream_request(connection: ServerConnection, frame: Frame) -> Frame:
+    """Grant or refuse a stream. The key, the name of a group, has no effect."""
+    draft, numbers = _DRAFTS[connection.dialect], frame.fields
+    vbucket = connection.node.vbucket(frame.vbucket)
     if vbucket is None or vbucket.state not in _STREAMED:
-        return draft.answers(frame, Status.NOT_MY_VBUCKET, 0)
+        return draft.respond(frame, Status.NOT_MY_VBUCKET, 0)
     start, end, vbuuid, high = (int(numbers[name]) for name in ("start_seqno", "end_seqno", "vbuuid", "high_seqno"))
     if draft.strict:
-        _check(talk, vbucket, start, end, vbuuid)
-    # The history begins where the consumer says, and it has all up to its start.
+        _check(connection, vbucket, start, end, vbuuid)
+    # The drafts have no snapshot in the request: the consumer has received everything up to its start.
     resume = Resume(start, vbuuid, min(high, start), start)
     point = rollback_point(resume, vbucket.log, vbucket.high_seqno, vbucket.purge_seqno)
     if point is not None:
-        return draft.answers(frame, Status.ROLLBACK, point)
+        return draft.respond(frame, Status.ROLLBACK, point)
     hands_over = draft.strict and bool(int(numbers["flags"]) & StreamFlag.TAKE_OVER)
-    for other in _streams_of(talk, frame.vbucket):
-        talk.sources.remove(other)
-    talk.sources.append(UprStream(draft, vbucket, frame.opaque, start, end, hands_over=hands_over))
-    return draft.answers(frame, Status.SUCCESS, 0)
+    # Draft 1 has no status for a second stream of a vbucket: the new one replaces the old one.
+    for other in _streams_of(connection, frame.vbucket):
+        connection.sources.remove(other)
+    connection.sources.append(ServerUprStream(draft, vbucket, frame.opaque, start, end, hands_over=hands_over))
+    return draft.respond(frame, Status.SUCCESS, 0)
 
 
-def _check(talk: Conversation, vbucket: Vbucket, start: int, end: int, vbuuid: int) -> None:
+def _check(connection: ServerConnection, vbucket: VbucketStore, start: int, end: int, vbuuid: int) -> None:
     if start > end:
         raise Refusal(Status.ERANGE)
-    if _streams_of(talk, vbucket.number):
+    if _streams_of(connection, vbucket.number):
         raise Refusal(Status.KEY_EEXISTS)
     if (start or vbuuid) and vbucket.log.end_of(vbuuid, vbucket.high_seqno) is None:
         raise Refusal(Status.KEY_ENOENT)
 
 
-def _streams_of(talk: Conversation, vbucket: int) -> list[UprStream]:
-    streams = [source for source in talk.sources if isinstance(source, UprStream)]
+def _streams_of(connection: ServerConnection, vbucket: int) -> list[ServerUprStream]:
+    streams = [source for source in connection.sources if isinstance(source, ServerUprStream)]
     return [stream for stream in streams if stream.vbucket.number == vbucket and not stream.ended]
 
 
-def failover_log(talk: Conversation, frame: Frame) -> Frame:
-    draft, vbucket = _DRAFTS[talk.dialect], talk.node.vbucket(frame.vbucket)
+def failover_log(connection: ServerConnection, frame: Frame) -> Frame:
+    draft, vbucket = _DRAFTS[connection.dialect], connection.node.vbucket(frame.vbucket)
     if vbucket is None:
-        return draft.answers(frame, Status.NOT_MY_VBUCKET, 0)
+        return draft.respond(frame, Status.NOT_MY_VBUCKET, 0)
     value = FAILOVER_LOG.encode(vbucket.log)
     if draft.strict:
-        return answer(frame, value=value)
+        return response(frame, value=value)
     return Frame("failover_log", Magic.RESPONSE, frame.opaque, vbucket=frame.vbucket, value=value)
 
 

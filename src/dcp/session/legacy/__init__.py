@@ -1,1 +1,1 @@
-"""Sessions of the dialects before DCP: TAP and the two UPR drafts."""
+"""Sessions in the dialects before DCP: both drafts of UPR, and TAP."""

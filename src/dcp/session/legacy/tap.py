@@ -1,6 +1,6 @@
-"""A conversation over TAP: one request for all vbuckets, then what exists, then what changes.
+"""Session over TAP: one request for all vbuckets, then what exists, then what changes.
 
-What streams promise there is in docs/session.md.
+docs/session.md lists what streams guarantee there.
 """
 
 from __future__ import annotations
@@ -9,30 +9,36 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dcp.columns.decoder import Decoder
-from dcp.errors import LocalProtocolError, ServerError
+from dcp.errors import ServerError, UsageError
 from dcp.json_reader import MAX_U64
-from dcp.progress import Progress
-from dcp.session.events import Accepted, Ended, Event, MapChanged, Refused
+from dcp.position import Progress
+from dcp.session.events import Event, MapChanged, StreamAccepted, StreamEnded, StreamRefused
 from dcp.session.handshake import ConnectionSettings
 from dcp.session.legacy.legacy_session import LegacySession
-from dcp.session.legacy.tap_acks import Acks, AskingRows
+from dcp.session.legacy.tap_acks import AckRequests, TapAcks
 from dcp.session.session import Delivery
 from dcp.session.states import REQUESTED, TAP, follow
-from dcp.session.stream import Mark, Stream
+from dcp.session.stream import ConsumerStream, LazyPosition
 from dcp.wire.dcp import ENDLESS, StreamEnd
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status, VbucketState
 from dcp.wire.tap import TAP_CONNECT, TapConnect, TapConnectFlag, TapFlag, TapOpaque
 
-# A date that never comes: no backfill, only changes.
+# A backfill date that is never reached: no backfill, only changes.
 ONLY_CHANGES = MAX_U64
 _FLAGS = TapConnectFlag.SUPPORT_ACK | TapConnectFlag.FIX_FLAG_BYTEORDER
-# Servers that say nothing else send a noop every 20 seconds; after three that are missing they are gone.
+# Seconds: an idle server sends a noop every 20 s, and counts as gone after three missing ones.
 _SILENCE = 60.0
-_ROOM = 1 << 18
-_SAID_FIRST = (TapOpaque.ENABLE_AUTO_NACK, TapOpaque.ENABLE_CHECKPOINT_SYNC, TapOpaque.INITIAL_VBUCKET_STREAM)
-_TOLD_OF_VBUCKETS = {
+_BUFFER_SIZE = 1 << 18
+# Messages that a node sends before it has announced the last of the requested vbuckets.
+_BEFORE_ANNOUNCEMENTS = (
+    TapOpaque.ENABLE_AUTO_NACK,
+    TapOpaque.ENABLE_CHECKPOINT_SYNC,
+    TapOpaque.INITIAL_VBUCKET_STREAM,
+)
+# Opaque messages that are about one vbucket, and their events in the table of states.
+_VBUCKET_EVENTS = {
     TapOpaque.INITIAL_VBUCKET_STREAM: "initial_vbucket_stream",
     TapOpaque.CLOSE_BACKFILL: "close_backfill",
     TapOpaque.OPEN_CHECKPOINT: "open_checkpoint",
@@ -40,32 +46,35 @@ _TOLD_OF_VBUCKETS = {
 
 
 @dataclass(eq=False)
-class TapStream(Stream):
-    """A vbucket of the connection. It always stands at its beginning: no row has a number to go on from.
+class TapConsumerStream(ConsumerStream):
+    """A vbucket of the connection. Its position stays at the beginning: rows have no seqno to resume from.
 
-    `checkpoint`: the last one that began.
+    checkpoint: id of the last checkpoint that began; None before the first.
     """
 
     checkpoint: int | None = None
 
     @property
-    def mark(self) -> Mark:
-        return Mark(self.progress, 0)
+    def lazy_position(self) -> LazyPosition:
+        """Position now, which is always the beginning."""
+        return LazyPosition(self.progress, 0)
 
-    def happens(self, event: str) -> None:
+    def transition(self, event: str) -> None:
+        """Enter the state that follows an event. Raises RemoteProtocolError if the event is not allowed."""
         self.state = follow(TAP, self.state, event, f"vbucket {self.vbucket}")
 
 
 class TapSession(LegacySession):
-    """One connection to one node: `open` vbuckets, and the next bytes that go out ask for all of them.
+    """One connection to one node. `open` all vbuckets first: the next outgoing bytes request them together.
 
-    flags: what is asked for besides; `date`: only what changed since, in Unix seconds, None for no word of it.
-    checkpoints: those that vbuckets had.
+    flags: flags of TAP_CONNECT besides those that the other arguments imply.
+    date: backfill only what changed since, in Unix seconds; None for no backfill section in the request.
+    checkpoints: (vbucket, checkpoint id) pairs to resume from; None for none.
     """
 
     def __init__(
         self,
-        wishes: ConnectionSettings,
+        settings: ConnectionSettings,
         decoder: Callable[[bool], Decoder],
         now: float,
         *,
@@ -73,165 +82,177 @@ class TapSession(LegacySession):
         date: int | None = 0,
         checkpoints: tuple[tuple[int, int], ...] | None = None,
     ) -> None:
-        self._asks = TapConnect(date, None, checkpoints)
+        self._request = TapConnect(date, None, checkpoints)
         self._flags = flags | TapConnectFlag.LIST_VBUCKETS
         self._flags |= TapConnectFlag.BACKFILL if date is not None else TapConnectFlag(0)
         self._flags |= TapConnectFlag.CHECKPOINT if checkpoints is not None else TapConnectFlag(0)
         self._connected = False
-        self._acks, self._asking = Acks(), AskingRows()
-        self._room = bytearray(_ROOM)
-        super().__init__(wishes, decoder, now)
+        self._acks, self._ack_requests = TapAcks(), AckRequests()
+        self._received = bytearray(_BUFFER_SIZE)
+        super().__init__(settings, decoder, now)
 
     # Bytes.
 
     @property
     def receiver(self) -> None:
-        """Rows that ask for an answer are looked for in all that comes."""
+        """None: all bytes have to pass `received`, which looks for rows that request an acknowledgement."""
 
     def buffer(self) -> memoryview:
-        return memoryview(self._room)
+        """Return the memory where the next bytes from the node belong."""
+        return memoryview(self._received)
 
     def received(self, count: int, now: float, max_rows: int, max_bytes: int) -> tuple[list[Event], bool]:
-        data = bytes(self._room[:count])
-        for number, name, opaque in self._asking.read(data):
-            self._acks.row(number, name, opaque)
+        """Take `count` bytes that were written to the last `buffer`, as Session.received does."""
+        data = bytes(self._received[:count])
+        for number, name, opaque in self._ack_requests.read(data):
+            self._acks.add_row(number, name, opaque)
         self._decoder.feed(data)
         self.heard(now)
         return self.advance(max_rows, max_bytes)
 
     def outgoing(self) -> bytes:
+        """Return the bytes to send: the request for all vbuckets once there are some, then acknowledgements."""
         if self.agreement is not None and self.streams and not self._connected:
             self._connect()
-        self._answer_rows(Status.SUCCESS)
+        self._send_acks(Status.SUCCESS)
         return super().outgoing()
 
     def take(self) -> Delivery:
+        """Return the current batch, as Session.take does."""
         delivery = super().take()
-        self._acks.handed_out(len(delivery.batch))
+        self._acks.delivered(len(delivery.batch))
         return delivery
 
     def processed(self, count: int) -> None:
+        """Record that the consumer is done with `count` flow bytes; acknowledgements before their end become due."""
         super().processed(count)
         if count:
             self._acks.processed()
 
     def decline(self, count: int, status: Status = Status.ETMPFAIL) -> None:
-        """As `processed`, but the consumer has no room now: rows that ask are to come again later."""
-        self._answer_rows(Status.SUCCESS)
+        """Refuse the oldest delivered batch: the node sends its rows that request an acknowledgement again later."""
+        self._send_acks(Status.SUCCESS)
         self.processed(count)
-        self._answer_rows(status)
+        self._send_acks(status)
 
-    def due(self) -> float | None:
+    def deadline(self) -> float | None:
+        """Return the time at which the node counts as gone unless bytes arrive; None if nothing is due from it."""
         if self.agreement is None:
-            return super().due()
-        silent = self._connected and TapConnectFlag.SUPPORT_ACK in self._flags and self.hungry
-        return self.last_heard + _SILENCE if silent else None
+            return super().deadline()
+        expected = self._connected and TapConnectFlag.SUPPORT_ACK in self._flags and self.wants_bytes
+        return self.last_heard + _SILENCE if expected else None
 
-    def _answer_rows(self, status: Status) -> None:
-        for frame in self._acks.due(status):
-            self._say(frame)
+    def _send_acks(self, row_status: Status) -> None:
+        for frame in self._acks.due(row_status):
+            self._send(frame)
 
     # Commands.
 
-    def _open(self, progress: Progress, end: int) -> TapStream:
-        """Ask for a vbucket from its beginning on; with any `end`, only for what exists."""
+    def _open(self, progress: Progress, end: int) -> TapConsumerStream:
+        """Add a vbucket to the request. Any `end` ends its stream after what exists.
+
+        Raises UsageError if the request was sent already, or the position is not the beginning.
+        """
         if self._connected:
-            raise LocalProtocolError("TAP: expected all vbuckets before the first bytes go out, found another one")
+            raise UsageError("TAP: expected all vbuckets before the first bytes go out, found another one")
         if progress.position.seqno:
-            raise LocalProtocolError(f"vbucket {progress.position.vbucket}: TAP can begin at the beginning only")
-        # Messages name the vbucket alone.
-        stream = TapStream(progress.position.vbucket, Progress(progress.position), end)
+            raise UsageError(f"vbucket {progress.position.vbucket}: TAP can begin at the beginning only")
+        # Messages carry no opaque of the request, so the vbucket stands in for it.
+        stream = TapConsumerStream(progress.position.vbucket, Progress(progress.position), end)
         self._add(stream)
         return stream
 
     def _connect(self) -> None:
         self._connected = True
-        asks = TapConnect(self._asks.backfill, tuple(s.vbucket for s in self.streams.values()), self._asks.checkpoints)
-        value = TAP_CONNECT.encode(asks)
+        vbuckets = tuple(stream.vbucket for stream in self.streams.values())
+        value = TAP_CONNECT.encode(TapConnect(self._request.backfill, vbuckets, self._request.checkpoints))
         fields = {"flags": int(self._flags)}
-        self._say(Frame("tap_connect", Magic.REQUEST, fields=fields, key=self._wishes.name.encode(), value=value))
+        self._send(Frame("tap_connect", Magic.REQUEST, fields=fields, key=self._settings.name.encode(), value=value))
 
-    # What comes.
+    # Control messages.
 
-    def _message(self, frame: Frame, before: int) -> Iterable[Event]:
+    def _message(self, frame: Frame, last_seqno: int) -> Iterable[Event]:
         if frame.kind.answers:
-            return self._refused(frame) if frame.name == "tap_connect" else self._answer(frame)
+            return self._connect_refused(frame) if frame.name == "tap_connect" else self._answer(frame)
         if frame.name == "noop":
-            return (*self._missing(), MapChanged(None))
+            # A node does not report that vbuckets moved, so every noop is an occasion to look at the map.
+            return (*self._refuse_unannounced(), MapChanged(None))
         if "tap_flags" not in frame.fields:
-            self.strays += 1
+            self.stray_messages += 1
             return ()
-        status = self._judge(frame)
+        status = self._status_of(frame)
         if status or int(frame.fields["tap_flags"]) & TapFlag.ACK:
-            self._acks.control(self._decoder.controls[self._seen][0], frame, status)
-        return () if status else tuple(self._told(frame))
+            row = self._decoder.new_controls[self._handled][0]
+            self._acks.add_control(row, frame, status)
+        return () if status else tuple(self._handle(frame))
 
-    def _judge(self, frame: Frame) -> Status:
-        """Vbuckets are taken over by those that asked for them. A message that went round in circles is refused."""
+    def _status_of(self, frame: Frame) -> Status:
+        """Return the status to answer with: takeovers that nobody asked for, and messages in a loop, are refused."""
         if not frame.fields["ttl"]:
             return Status.EINVAL
         takes_over = TapConnectFlag.TAKEOVER_VBUCKETS in self._flags
         return Status.NOT_SUPPORTED if frame.name == "tap_vbucket_set" and not takes_over else Status.SUCCESS
 
-    def _told(self, frame: Frame) -> Iterable[Event]:
+    def _handle(self, frame: Frame) -> Iterable[Event]:
         if frame.name == "tap_opaque":
             yield from self._opaque_message(frame)
         elif frame.name == "tap_flush":
-            raise ServerError("the bucket was flushed: nothing that came of it is there, begin again")
+            raise ServerError("the bucket was flushed: all documents that were streamed are gone, start over")
         elif frame.name == "tap_vbucket_set":
             if frame.fields["state"] == VbucketState.ACTIVE:
-                yield from self._happens(frame, "taken_over")
+                yield from self._vbucket_event(frame, "taken_over")
         else:
-            yield from self._happens(frame, frame.name)
+            yield from self._vbucket_event(frame, frame.name)
 
     def _opaque_message(self, frame: Frame) -> Iterable[Event]:
         code = frame.fields["code"]
-        if code not in _SAID_FIRST:
-            yield from self._missing()
+        if code not in _BEFORE_ANNOUNCEMENTS:
+            yield from self._refuse_unannounced()
         if code == TapOpaque.CLOSE_TAP_STREAM:
             for stream in list(self.streams.values()):
-                yield from self._ends(stream, "close_tap_stream")
-        elif code in _TOLD_OF_VBUCKETS:
-            yield from self._happens(frame, _TOLD_OF_VBUCKETS[TapOpaque(int(code))])
-        elif self._asks.backfill == ONLY_CHANGES:
+                yield from self._end_stream(stream, "close_tap_stream")
+        elif code in _VBUCKET_EVENTS:
+            yield from self._vbucket_event(frame, _VBUCKET_EVENTS[TapOpaque(int(code))])
+        elif self._request.backfill == ONLY_CHANGES:
+            # Without a backfill no vbucket is announced: the first message is taken for the answer.
             for stream in self.streams.values():
                 if stream.state == REQUESTED:
-                    stream.happens("only_changes")
-                    yield Accepted(stream)
+                    stream.transition("only_changes")
+                    yield StreamAccepted(stream)
 
-    def _happens(self, frame: Frame, event: str) -> Iterable[Event]:
+    def _vbucket_event(self, frame: Frame, event: str) -> Iterable[Event]:
         stream = self.streams.get(frame.vbucket)
-        if not isinstance(stream, TapStream):
-            self.strays += 1
+        if not isinstance(stream, TapConsumerStream):
+            self.stray_messages += 1
             return
-        self._touched.add(stream)
+        self._moved.add(stream)
         if event == "taken_over" or (event == "close_backfill" and stream.end != ENDLESS):
-            yield from self._ends(stream, "end_of_backfill" if event == "close_backfill" else event)
+            yield from self._end_stream(stream, "end_of_backfill" if event == "close_backfill" else event)
             return
         began = stream.state == REQUESTED
-        stream.happens(event)
+        stream.transition(event)
         if event == "tap_checkpoint_start":
             stream.checkpoint = int(frame.fields["checkpoint"])
         if began:
-            yield Accepted(stream)
+            yield StreamAccepted(stream)
 
-    def _ends(self, stream: Stream, event: str) -> Iterable[Event]:
-        stream.happens(event)
-        self._is_over(stream)
-        self._touched.add(stream)
-        yield Ended(stream, int(StreamEnd.OK))
+    def _end_stream(self, stream: ConsumerStream, event: str) -> Iterable[Event]:
+        stream.transition(event)
+        self._remove_stream(stream)
+        self._moved.add(stream)
+        yield StreamEnded(stream, int(StreamEnd.OK))
 
-    def _missing(self) -> Iterable[Event]:
-        """What is to come is announced before anything else comes: a vbucket that was not is not there."""
+    def _refuse_unannounced(self) -> Iterable[Event]:
+        """Refuse the vbuckets that the node did not announce: it does so before all else, so it does not have them."""
         for stream in list(self.streams.values()):
             if stream.state == REQUESTED:
                 yield self._refuse(stream, Status.NOT_MY_VBUCKET, b"")
 
-    def _refused(self, frame: Frame) -> Iterable[Event]:
+    def _connect_refused(self, frame: Frame) -> Iterable[Event]:
         for stream in list(self.streams.values()):
             yield self._refuse(stream, frame.status, frame.value)
 
-    def _refuse(self, stream: Stream, status: int, body: bytes) -> Event:
-        stream.happens("refused")
-        self._is_over(stream)
-        return Refused(stream, status, body)
+    def _refuse(self, stream: ConsumerStream, status: int, body: bytes) -> Event:
+        stream.transition("refused")
+        self._remove_stream(stream)
+        return StreamRefused(stream, status, body)

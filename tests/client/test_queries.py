@@ -1,0 +1,68 @@
+"""What a client asks the nodes besides streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import dcp
+from dcp.embedded import Cluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=2, vbuckets=8) as cluster:
+        cluster.load(50)
+        cluster.create_scope("shop")
+        cluster.create_collection("shop", "order")
+        cluster.upsert("one", b"1", collection="shop.order")
+        yield cluster
+
+
+def test_collections_have_their_paths(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url) as client:
+        assert client.collections() == {0: "_default._default", 9: "shop.order"}
+
+
+def test_high_seqnos_are_those_of_the_bucket_or_of_a_collection(cluster: Cluster) -> None:
+    (one,) = cluster.truth("shop.order").values()
+    with dcp.connect(cluster.url) as client:
+        assert list(client.high_seqnos()) == list(range(8))
+        assert client.high_seqnos()[one.vbucket] == client.high_seqnos(9)[one.vbucket] == one.seqno
+        assert client.high_seqnos(0)[one.vbucket] < one.seqno
+        with pytest.raises(dcp.ServerError, match="no collection has the id 77"):
+            client.high_seqnos(77)
+
+
+def test_histories_are_those_that_a_stream_is_told(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url) as client:
+        stream = client.stream(end="now")
+        for _ in stream:
+            pass
+        told = {position.vbucket: position.failover_log for position in stream.checkpoint}
+        assert client.failover_logs() == told
+        assert client.failover_logs([5, 2]) == {2: told[2], 5: told[5]}
+
+
+def test_a_node_is_asked_on_a_connection_of_its_own(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url) as client:
+        for node in client.map.nodes:
+            with (
+                client.open_command_connection(node) as caller,
+                client.open_command_connection(node, stream=True) as opened,
+            ):
+                assert caller.ask("version").status == 0
+                assert caller.agreement.controls == frozenset()
+                assert "enable_noop" in opened.agreement.controls
+
+
+def test_what_moved_since_the_client_connected_is_there(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url) as client:
+        before = client.high_seqnos()
+        cluster.rebalance_in()
+        assert client.high_seqnos() == before
+        positions = client.positions("now")
+        assert {here.vbucket: here.seqno for here in positions} == before
+        assert all(here.vbuuid for here in positions if here.seqno)
+        assert client.positions(positions, vbuckets=[3]) == positions

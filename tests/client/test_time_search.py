@@ -1,0 +1,185 @@
+"""Streams that begin or end at a time."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dcp
+from dcp.client.options import Use, options_of
+from dcp.client.time_search import ProbedChange, TimePosition, VbucketSearch, lowest_cas
+from dcp.embedded import Cluster
+from tests.client.consumer import Consumer, truth
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@given(
+    st.lists(st.integers(1, 900), unique=True).map(sorted),
+    st.integers(0, 1000),
+    st.integers(0, 200),
+    st.integers(0, 1000),
+)
+def test_a_search_finds_the_first_change_of_a_moment(seqnos: list[int], purged: int, more: int, moment: int) -> None:
+    """A vbucket as a producer shows it: live seqnos, CAS that grow with them, and no start below the purge seqno."""
+    high = max(seqnos, default=0) + more
+    purged = min(purged, high)
+    search = VbucketSearch(moment, high)
+    rounds = 0
+    while search.result is None:
+        rounds += 1
+        start, end = search.span
+        assert 0 <= start <= end <= high
+        rows = [ProbedChange(seqno, seqno) for seqno in seqnos if start < seqno <= end + rounds % 3]
+        search.learn(None if 0 < start < purged else rows)
+    first = next((seqno for seqno in seqnos if seqno >= moment), high + 1)
+    place, how = search.result
+    assert rounds < 40
+    if how == "purged":
+        assert bisect_left(seqnos, first) == 0 or [seqno for seqno in seqnos if seqno < first][-1] < purged + 64 * 8
+        assert not [seqno for seqno in seqnos if place < seqno < first]
+    else:
+        assert [seqno for seqno in seqnos if seqno > place] == [seqno for seqno in seqnos if seqno >= first]
+        assert place == 0 or place >= purged
+
+
+def test_probes_are_few() -> None:
+    search = VbucketSearch(777_777, 1_000_000)
+    rounds = 0
+    while search.result is None:
+        start, end = search.span
+        search.learn([ProbedChange(seqno, seqno) for seqno in range(start + 1, end + 1)])
+        rounds += 1
+    assert search.result == TimePosition(777_776, "probed")
+    assert rounds <= 16
+
+
+def test_a_tick_is_the_first_whose_timestamp_is_not_before() -> None:
+    moment = datetime(2026, 11, 1, tzinfo=timezone.utc)
+    lowest = lowest_cas(moment)
+    for text in ("2026-11-01T01:00+01:00", "2026-11-01T00:00Z"):
+        assert lowest_cas(options_of(Use.STREAM)["start"].read(text)) == lowest
+    for cas, inside in ((lowest, True), (lowest - 1, False)):
+        stamp = EPOCH + timedelta(microseconds=(cas & ~0xFFFF) // 1000)
+        assert (stamp >= moment) is inside
+
+
+@pytest.mark.parametrize("value", ["2026-11-01T00:00", datetime(2026, 11, 1), "1969-12-31T00:00Z", "soon", 5])
+def test_what_is_no_time_with_a_zone_is_refused(value: object) -> None:
+    with pytest.raises(dcp.LocalProtocolError, match=r"start: expected .* a time with a UTC offset"):
+        options_of(Use.STREAM)["start"].read(value)
+
+
+def moments(cluster: Cluster) -> list[datetime]:
+    """When the documents were written."""
+    return sorted(EPOCH + timedelta(microseconds=(row.cas & ~0xFFFF) // 1000) for row in cluster.truth().values())
+
+
+def seen(stream: dcp.ChangeStream) -> dict[bytes, datetime]:
+    rows = [row for batch in stream for row in batch.to_arrow().to_pylist()]
+    return {row["key"]: row["timestamp"] for row in rows}
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_the_rows_between_two_times_come_exactly(memory: bool, caplog: pytest.LogCaptureFixture) -> None:
+    columns = ["key", "timestamp"]
+    with Cluster(nodes=2, vbuckets=4, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        for n in range(1500):
+            cluster.upsert(f"key{n}", b"{}")
+        if not memory:
+            cluster.snapshot()
+        when = moments(cluster)
+        everything = seen(client.stream(end="now", columns=columns))
+        for start, end in ((when[100], when[-1]), (when[700], when[720]), (when[0], when[1400])):
+            with caplog.at_level(logging.INFO, "dcp.client"):
+                stream = client.stream(start, end.isoformat(), columns=columns)
+            assert seen(stream) == {key: at for key, at in everything.items() if start <= at < end}
+            assert stream.found.keys() == {"start", "end"}
+            assert {place.how for place in stream.found["start"].values()} <= {"probed", "beginning", "end"}
+            assert "found 4 vbuckets" in caplog.text
+        assert seen(client.stream(when[-1] + timedelta(hours=1), "now", columns=columns)) == {}
+
+
+def test_a_checkpoint_of_a_stream_from_a_time_goes_on_exactly() -> None:
+    with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
+        for n in range(400):
+            cluster.upsert(f"key{n}", b"{}")
+        start = moments(cluster)[250]
+        columns = ["key", "timestamp"]
+        stream = client.stream(start, "now", columns=columns, batch_rows=20)
+        batch = stream.next(30)
+        assert batch is not None
+        keys = batch.to_arrow().column("key").to_pylist()
+        keys += seen(client.stream(stream.checkpoint, "now", columns=columns))
+        wanted = seen(client.stream(end="now", columns=columns))
+        assert sorted(keys) == sorted(key for key, at in wanted.items() if at >= start)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_checkpoint_of_a_stream_to_a_time_goes_on_with_what_is_behind_it(memory: bool) -> None:
+    columns = ["key", "timestamp"]
+    with Cluster(nodes=2, vbuckets=4, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        for n in range(600):
+            cluster.upsert(f"key{n % 400}", b"{}")
+        if not memory:
+            cluster.snapshot()
+        wanted = seen(client.stream(end="now", columns=columns))
+        when = moments(cluster)
+        saved: dcp.Checkpoint | str = "beginning"
+        came: dict[bytes, datetime] = {}
+        for end in (when[100], when[300], when[50], when[-1] + timedelta(seconds=1)):
+            stream = client.stream(saved, end.isoformat() if end <= when[-1] else "now", columns=columns)
+            part = seen(stream)
+            assert not part.keys() & came.keys()
+            came |= part
+            saved = stream.checkpoint
+        assert came == wanted
+
+
+def test_a_time_before_purged_deletions_begins_at_the_beginning() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        for n in range(600):
+            cluster.upsert(f"key{n}", b"{}")
+        start = moments(cluster)[200]
+        for n in range(500, 550):
+            cluster.delete(f"key{n}")
+        cluster.snapshot()
+        cluster.upsert("last", b"{}")
+        cluster.purge()
+        with client.stream(start, "now") as stream:
+            consumer = Consumer()
+            for batch in stream:
+                consumer.take(batch)
+        assert stream.found["start"][0].how == "purged"
+        assert consumer.rollbacks == []
+        assert len(consumer.state()) == len([at for at in moments(cluster) if at >= start])
+
+
+def test_times_that_cannot_be_are_refused() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        with pytest.raises(dcp.LocalProtocolError, match="end: expected a time in the past"):
+            client.stream(end=datetime.now(timezone.utc) + timedelta(days=1))
+        with pytest.raises(dcp.LocalProtocolError, match="views: expected False"):
+            client.stream("2026-01-01T00:00Z", views=True)
+
+
+def test_numpy_and_arrow_see_what_is_left() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        for n in range(30):
+            cluster.upsert(f"key{n}", b"{}")
+        when = moments(cluster)
+        start = when[20]
+        (batch,) = client.stream(start, "now", columns=["event", "key", "seqno", "expiry"], batch_rows=1000)
+        record, columns = batch.to_arrow(), batch.to_numpy()
+        assert batch.schema.names == ("event", "key", "seqno", "expiry")
+        assert columns["seqno"].tolist() == record.column("seqno").to_pylist()  # type: ignore[union-attr]
+        assert [batch.events[n] for n in columns["event"].tolist()] == record.column("event").to_pylist()  # type: ignore[union-attr]
+        key = columns["key"]
+        assert key.data[key.offsets[0] : key.offsets[1]].tobytes() == record.column("key")[0].as_py()  # type: ignore[union-attr]
+        assert len(batch) == batch.num_rows == record.num_rows == sum(at >= start for at in when)
+        assert truth(cluster).keys() > set(record.column("key").to_pylist())

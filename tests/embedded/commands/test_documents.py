@@ -1,0 +1,102 @@
+"""Which document is meant, and in which form its value comes and goes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcp.wire.document import Datatype, join_collection
+from dcp.wire.memcached import Feature, Status
+from tests.embedded.raw_client import KEY, USUAL_FEATURES, CommandClient, make_bucket, store, stored_item
+
+
+def test_a_key_has_the_collection_in_front_only_where_that_was_agreed(client: CommandClient) -> None:
+    client.bucket.change_manifest(*client.bucket.manifest.create_collection("_default", "other"))
+    for key, collection in ((b"\0key", 0), (b"\x08key", 8)):
+        store(client, key=key, value=b"%d" % collection)
+        assert stored_item(client, collection=collection).value == b"%d" % collection
+    client.hello(Feature.XERROR)
+    assert client.request("get", key=b"key").value == b"0"
+
+
+@pytest.mark.parametrize(
+    "key", [b"\0", b"\x80\x00key", b"\x80", b"\0" + bytes(251), b"\x08" + bytes(247), b"\xff\xff\xff\xff\xff\x01k"]
+)
+def test_a_key_that_is_none_is_refused(client: CommandClient, key: bytes) -> None:
+    client.bucket.change_manifest(*client.bucket.manifest.create_collection("_default", "other"))
+    assert store(client, key=key).status == Status.EINVAL
+
+
+def test_an_unknown_collection_is_refused_with_the_manifest_that_says_so(client: CommandClient) -> None:
+    answer = client.request("get", key=join_collection(77, b"k"))
+    assert (answer.status, answer.body()) == (Status.UNKNOWN_COLLECTION, {"manifest_uid": "0"})
+
+
+@pytest.mark.parametrize(
+    ("value", "json"),
+    [(b'{"a":1}', True), (b"[", False), (b"12", True), (b"NaN", False), (b"", False), (b"\xff", False)],
+)
+def test_servers_see_for_themselves_what_is_json(client: CommandClient, value: bytes, json: bool) -> None:
+    for said in (0, Datatype.JSON):
+        store(client, value=value, datatype=said)
+        assert client.request("get", key=KEY).datatype == (Datatype.JSON if json else 0)
+    client.hello(*[feature for feature in USUAL_FEATURES if feature is not Feature.JSON])
+    assert client.request("get", key=KEY).datatype == 0
+
+
+def test_deep_json_is_no_trap(client: CommandClient) -> None:
+    assert store(client, value=b"[" * 200_000).status == Status.SUCCESS
+
+
+def test_compressed_values_are_kept_so_and_inflated_for_others(client: CommandClient) -> None:
+    cramjam = pytest.importorskip("cramjam", reason="values are compressed with cramjam")
+    text = b'{"a":"' + 500 * b"x" + b'"}'
+    packed = bytes(cramjam.snappy.compress_raw(text))
+    store(client, value=packed, datatype=Datatype.SNAPPY)
+    assert stored_item(client).datatype == Datatype.SNAPPY | Datatype.JSON
+    got = client.request("get", key=KEY)
+    assert (got.value, got.datatype) == (packed, Datatype.SNAPPY | Datatype.JSON)
+    client.hello(*[feature for feature in USUAL_FEATURES if feature is not Feature.SNAPPY])
+    got = client.request("get", key=KEY)
+    assert (got.value, got.datatype) == (text, Datatype.JSON)
+    client.request("append", key=KEY, value=b" ")
+    assert client.request("get", key=KEY).value == text + b" "
+
+
+def test_what_would_be_too_large_is_not_inflated(client: CommandClient) -> None:
+    cramjam = pytest.importorskip("cramjam", reason="values are compressed with cramjam")
+    packed = bytes(cramjam.snappy.compress_raw(bytes((30 << 20) + 1)))
+    assert store(client, value=packed, datatype=Datatype.SNAPPY).status == Status.EINVAL
+
+
+# A length that is none, one that is not kept, one of 4 GiB, and of nothing.
+@pytest.mark.parametrize("value", [b"\xff" * 9, b"\x05\x00a", b"\xff\xff\xff\xff\x0f\x00a", b""])
+def test_what_cannot_be_inflated_is_refused(client: CommandClient, value: bytes) -> None:
+    assert store(client, value=value, datatype=Datatype.SNAPPY).status == Status.EINVAL
+
+
+@given(st.binary(max_size=50))
+def test_no_value_that_claims_to_be_compressed_does_harm(value: bytes) -> None:
+    client = CommandClient()
+    client.hello()
+    assert store(client, value=value, datatype=Datatype.SNAPPY).status in (Status.SUCCESS, Status.EINVAL)
+
+
+@pytest.mark.parametrize("datatype", [Datatype.XATTR, Datatype.XATTR | Datatype.SNAPPY, 8])
+def test_a_datatype_that_no_client_may_send_is_refused(client: CommandClient, datatype: int) -> None:
+    assert store(client, value=b"x", datatype=datatype).status == Status.EINVAL
+
+
+def test_a_datatype_has_to_be_agreed_on(client: CommandClient) -> None:
+    client.hello(Feature.XERROR)
+    assert store(client, key=b"k", value=b"\x01\x00a", datatype=Datatype.SNAPPY).status == Status.EINVAL
+
+
+def test_a_copy_that_the_map_has_elsewhere_takes_nothing() -> None:
+    of = make_bucket(nodes=2, vbuckets=4, replicas=1)
+    client = CommandClient(of)
+    client.hello()
+    assert store(client).status == Status.SUCCESS
+    of.owners[0] = [1, 0]
+    assert store(client).status == Status.NOT_MY_VBUCKET

@@ -1,0 +1,187 @@
+"""Trouble with nodes and data, as consumers on real sockets see it."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from dcp.embedded import Cluster
+from dcp.errors import LocalProtocolError
+from dcp.wire.body import FAILOVER_LOG
+from dcp.wire.dcp import MarkerFlag, StreamEnd
+from dcp.wire.memcached import Status
+from tests.embedded.consumer import Consumer, items, named
+
+
+def filled(count: int = 30, *, nodes: int = 2, vbuckets: int = 2, replicas: int = 1, record: bool = False) -> Cluster:
+    cluster = Cluster(nodes=nodes, vbuckets=vbuckets, replicas=replicas, record_versions=record, seed=1)
+    for n in range(count):
+        cluster.upsert(f"key-{n}", b"%d" % n)
+    return cluster
+
+
+def vbuuid(consumer: Consumer, vbucket: int) -> int:
+    log = FAILOVER_LOG.decode(consumer.ask("get_failover_log", vbucket).value, {})
+    return int(next(iter(log))[0])
+
+
+def test_a_failover_rolls_back_who_has_seen_what_was_lost() -> None:
+    with filled() as cluster, Consumer(cluster) as consumer:
+        high = cluster._bucket.active(0).high_seqno
+        uuid = vbuuid(consumer, 0)
+        consumer.stream(0)
+        consumer.until("", seqno=high)
+        cluster.failover(0, lose=3)
+        assert consumer.rest() == []
+        assert len(cluster.addresses) == 1
+        assert len(cluster.truth()) == 27
+        with Consumer(cluster) as another:
+            assert another.stream(0, high, vbuuid=uuid).fields == {"rollback_seqno": high - 3}
+            assert another.stream(0, high - 3, vbuuid=uuid).status == Status.SUCCESS
+
+
+def test_two_failovers_make_a_chain() -> None:
+    with filled(nodes=3, replicas=2, vbuckets=1) as cluster, Consumer(cluster) as consumer:
+        uuid = vbuuid(consumer, 0)
+        cluster.failover(0, lose=2)
+        cluster.upsert("other", b"")
+        cluster.failover(1, lose=5)
+        with Consumer(cluster) as last:
+            assert last.stream(0, 30, vbuuid=uuid).fields == {"rollback_seqno": 24}
+            assert len(FAILOVER_LOG.decode(last.ask("get_failover_log").value, {})) == 2
+
+
+def test_nobody_else_gets_the_address_of_a_crashed_node() -> None:
+    with Cluster(nodes=2, vbuckets=4) as cluster:
+        host, _, port = cluster.addresses[1].rpartition(":")
+        cluster.crash(1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), 5)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((host, int(port)))
+        cluster.recover(1)
+        socket.create_connection((host, int(port)), 5).close()
+
+
+def test_a_crashed_node_comes_back_at_its_address_with_a_new_history() -> None:
+    with filled() as cluster, Consumer(cluster, 1) as consumer:
+        address = cluster.addresses[1]
+        uuid = vbuuid(consumer, 1)
+        high = cluster._bucket.active(1).high_seqno
+        cluster.crash(1)
+        assert consumer.rest() == []
+        host, _, port = address.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)))
+        with pytest.raises(LocalProtocolError, match="no node that is up"):
+            [cluster.upsert(f"key-{n}", b"") for n in range(10)]
+        cluster.recover(1, lose=1)
+        assert cluster.addresses[1] == address
+        with Consumer(cluster, 1) as again:
+            assert vbuuid(again, 1) != uuid
+            assert again.stream(1, high, vbuuid=uuid).fields == {"rollback_seqno": high - 1}
+
+
+def test_a_stream_ends_when_its_vbucket_moves() -> None:
+    with filled() as cluster, Consumer(cluster) as old, Consumer(cluster, 1) as new:
+        high = cluster._bucket.active(0).high_seqno
+        uuid = vbuuid(old, 0)
+        old.stream(0)
+        old.until("", seqno=high)
+        cluster.move(0, 1)
+        cluster.move(0, 0)
+        assert old.until("stream_end")[-1].fields["reason"] == StreamEnd.STATE_CHANGED
+        cluster.move(0, 1)
+        assert new.stream(0, high, vbuuid=uuid).status == Status.SUCCESS
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_nodes_come_and_go(replicas: int) -> None:
+    with filled(replicas=replicas, vbuckets=12) as cluster:
+        before = cluster.truth()
+        assert cluster.rebalance_in() == 2
+        with Consumer(cluster, 2) as consumer:
+            served = [n for n in range(12) if consumer.stream(n).status == Status.SUCCESS]
+            assert len(served) == 4 * (1 + replicas)
+            cluster.rebalance_out(2)
+            ended = {consumer.until("stream_end")[-1].vbucket for _ in served}
+            assert ended == set(served)
+        cluster.rebalance_out(0)
+        assert cluster.truth() == before
+        assert len(cluster.addresses) == 1
+
+
+def test_a_replica_is_promoted_as_it_is() -> None:
+    with filled(0) as cluster:
+        cluster.set_lag(1)
+        for n in range(30):
+            cluster.upsert(f"key-{n}", b"")
+        cluster.promote(0, 1)
+        assert len(cluster.truth()) == 29
+
+
+def test_what_was_written_before_a_snapshot_comes_from_disk() -> None:
+    with filled(vbuckets=1) as cluster, Consumer(cluster) as consumer:
+        for expected in (MarkerFlag.MEMORY, MarkerFlag.DISK):
+            assert consumer.stream(0, end=30).status == Status.SUCCESS
+            (marker,) = named(consumer.until("stream_end"), "snapshot_marker")
+            assert int(marker.fields["flags"]) & expected
+            cluster.snapshot()
+
+
+def test_a_purge_rolls_back_who_may_have_missed_deletions() -> None:
+    with filled(vbuckets=1) as cluster, Consumer(cluster) as consumer:
+        uuid = vbuuid(consumer, 0)
+        cluster.delete("key-3")
+        cluster.upsert("last", b"")
+        assert cluster.purge(before=1) == 0
+        assert consumer.stream(0, 5, end=5, vbuuid=uuid).status == Status.SUCCESS
+        assert cluster.purge() == 1
+        consumer.until("stream_end")
+        assert consumer.stream(0, 5, vbuuid=uuid).fields == {"rollback_seqno": 0}
+
+
+def test_the_pager_sends_expirations() -> None:
+    with Cluster(vbuckets=1) as cluster, Consumer(cluster) as consumer:
+        cluster.upsert("old", b"", expiry=1)
+        cluster.upsert("new", b"", expiry=1 << 31)
+        consumer.stream(0)
+        consumer.until("", seqno=2)
+        assert cluster.run_pager() == 1
+        assert items(consumer.until("deletion", "expiration"))[-1] == 3
+        assert set(cluster.truth()) == {b"new"}
+
+
+def test_history_has_what_was_lost() -> None:
+    with filled(1, record=True, vbuckets=1) as cluster:
+        cluster.upsert("key-0", b"lost")
+        cluster.failover(0, lose=1)
+        cluster.upsert("key-0", b"new")
+        cluster.load(2)
+        versions = cluster.recorded_versions()[b"key-0"]
+        assert [(v.value, v.seqno) for v in versions] == [(b"0", 1), (b"lost", 2), (b"new", 2)]
+        assert versions[0].vbuuid == versions[1].vbuuid != versions[2].vbuuid
+        assert cluster.truth()[b"key-0"].value == b"new"
+        assert len(cluster.recorded_versions()) == 3
+
+
+def test_history_has_to_be_asked_for() -> None:
+    with Cluster() as cluster, pytest.raises(LocalProtocolError, match=r"Cluster\(record_versions=True\)"):
+        cluster.recorded_versions()
+
+
+def test_what_nodes_do_is_counted() -> None:
+    with filled(30) as cluster:
+        highs = [cluster._bucket.active(n).high_seqno for n in range(2)]
+        with Consumer(cluster) as consumer:
+            consumer.stream(0)
+            consumer.until("", seqno=highs[0])
+            busy, idle = cluster.stats().values()
+            assert (busy.connections, busy.streams, busy.items) == (1, 1, highs[0])
+            assert busy.bytes_sent >= consumer.received > 0
+            assert busy.bytes_received > 0
+            assert idle == (0, 0, 0, 0, 0)
+        while cluster.stats()[0].connections:
+            cluster.upsert("other", b"")
+        assert cluster.stats()[0][1:3] == (0, highs[0])

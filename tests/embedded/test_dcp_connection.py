@@ -1,0 +1,441 @@
+"""What a consumer may ask for on its connection, and what it gets: controls, noops, windows, views."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dcp
+from dcp import Frame, decode, encode
+from dcp.embedded.dcp_connection import IDLE_TIMEOUT
+from dcp.embedded.document import deflate
+from dcp.embedded.store import StoredItem
+from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
+from dcp.wire.document import Datatype, join_xattrs
+from dcp.wire.layout import Magic
+from dcp.wire.memcached import Feature, Status, VbucketState
+from tests.embedded.raw_client import ALL_FEATURES, DcpClient, filled_bucket, make_bucket, summaries
+
+# Opening.
+
+
+def opened(version: str, flags: int, features: frozenset[Feature] = ALL_FEATURES) -> int:
+    """The status that an open request gets."""
+    made = make_bucket(version)
+    consumer = DcpClient(made, features=features)
+    consumer.connection.state.opened = False
+    return consumer.request("open", fields={"flags": flags}, key=b"again").status
+
+
+@pytest.mark.parametrize(
+    ("version", "flags", "status"),
+    [
+        ("8.0", 0x01, Status.SUCCESS),
+        ("8.0", 0x00, Status.NOT_SUPPORTED),
+        ("8.0", 0x8001, Status.EINVAL),
+        ("8.0", 0x49, Status.EINVAL),
+        ("8.0", 0x101, Status.EINVAL),
+        ("8.0", 0x105, Status.SUCCESS),
+        ("6.0", 0x105, Status.EINVAL),
+        ("8.5", 0x201, Status.SUCCESS),
+        ("8.0", 0x201, Status.EINVAL),
+    ],
+)
+def test_flags_are_for_those_who_know_them(version: str, flags: int, status: int) -> None:
+    assert opened(version, flags) == status
+
+
+def test_skipping_deletes_needs_collections() -> None:
+    assert opened("8.5", 0x201, features=frozenset()) == Status.EINVAL
+
+
+def test_a_connection_closes_an_older_one_of_its_name() -> None:
+    made = make_bucket()
+    first, other, second = DcpClient(made, name=b"a"), DcpClient(made, name=b"b"), DcpClient(made, name=b"a")
+    assert (first.connection.closing, other.connection.closing, second.connection.closing) == (True, False, False)
+    first.connection.closed()
+    third = DcpClient(made, name=b"a")
+    assert (second.connection.closing, third.connection.closing) == (True, False)
+
+
+@pytest.mark.parametrize("version", ["3.1", "6.0"])
+def test_old_servers_hang_up_on_a_second_open(version: str) -> None:
+    consumer = DcpClient(make_bucket(version), features=())
+    consumer.send(Frame("open", Magic.REQUEST, 1, fields={"flags": 1}, key=b"again"))
+    assert (consumer.receive(), consumer.connection.closing) == ([], True)
+
+
+# Controls.
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "value", "status"),
+    [
+        ("8.0", "set_priority", "high", Status.SUCCESS),
+        ("8.0", "set_priority", "medium", Status.SUCCESS),
+        ("8.0", "set_priority", "low", Status.SUCCESS),
+        ("8.0", "set_priority", "urgent", Status.EINVAL),
+        ("8.0", "stream_buffer_size", "1", Status.NOT_SUPPORTED),
+        ("8.0", "connection_buffer_size", "4294967295", Status.SUCCESS),
+        ("8.0", "connection_buffer_size", "4294967296", Status.EINVAL),
+        ("8.0", "connection_buffer_size", "-1", Status.EINVAL),
+        ("7.6", "set_noop_interval", "0.1", Status.SUCCESS),
+        ("7.6", "set_noop_interval", "0.09", Status.EINVAL),
+        ("7.6", "set_noop_interval", "nan", Status.EINVAL),
+        ("7.2", "set_noop_interval", "0.5", Status.EINVAL),
+        ("7.2", "set_noop_interval", "0", Status.SUCCESS),
+        ("7.0", "flatbuffers_system_events", "true", Status.EINVAL),
+        ("7.2", "flatbuffers_system_events", "true", Status.SUCCESS),
+        ("7.2", "flatbuffers_system_events", "false", Status.EINVAL),
+        ("8.0", "change_streams", "true", Status.NOT_SUPPORTED),
+        ("8.0", "max_marker_version", "2.2", Status.SUCCESS),
+        ("8.0", "max_marker_version", "2.1", Status.EINVAL),
+        ("7.6", "max_marker_version", "2.2", Status.EINVAL),
+        ("8.5", "cache_transfer", "true", Status.NOT_SUPPORTED),
+        ("8.0", "no_such_control", "1", Status.EINVAL),
+    ],
+)
+def test_controls_are_taken_as_each_release_takes_them(version: str, name: str, value: str, status: int) -> None:
+    assert DcpClient(make_bucket(version)).control(name, value) == status
+
+
+def test_stream_ids_and_sync_writes_exclude_each_other() -> None:
+    first, second = DcpClient(make_bucket()), DcpClient(make_bucket())
+    assert first.control("enable_stream_id", "true") == second.control("enable_sync_writes", "true") == 0
+    assert first.control("enable_sync_writes", "true") == Status.NOT_SUPPORTED
+    assert second.control("enable_stream_id", "true") == Status.NOT_SUPPORTED
+
+
+# Streams.
+
+
+@pytest.mark.parametrize(("version", "status"), [("6.6", Status.COLLECTIONS_MANIFEST_IS_AHEAD), ("7.0", 0)])
+def test_a_manifest_ahead_of_the_node_counted_for_a_while(version: str, status: int) -> None:
+    made, _ = filled_bucket(1, version)
+    consumer = DcpClient(made)
+    consumer.send_stream_request(chosen={"uid": "5"})
+    assert consumer.receive()[0].status == status
+
+
+def test_a_takeover_is_refused() -> None:
+    made, _ = filled_bucket()
+    assert DcpClient(made).refused_stream(flags=StreamFlag.TAKE_OVER).status == Status.NOT_SUPPORTED
+
+
+def test_who_asks_for_a_collection_that_is_not_there_learns_the_manifest() -> None:
+    made = make_bucket()
+    made.change_manifest(*made.manifest.create_scope("s"))
+    consumer = DcpClient(made)
+    for chosen, status in (
+        ({"collections": ["99"]}, Status.UNKNOWN_COLLECTION),
+        ({"scope": "99"}, Status.UNKNOWN_SCOPE),
+    ):
+        answer = consumer.refused_stream(chosen=chosen)
+        assert (answer.status, answer.datatype, answer.body()) == (status, Datatype.JSON, {"manifest_uid": "1"})
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_closed_stream_ends_with_words_only_for_who_wants_them(told: bool) -> None:
+    made, vbucket = filled_bucket()
+    control = "send_stream_end_on_client_close_stream"
+    consumer = DcpClient(made, controls={control: "true"} if told else {})
+    consumer.stream()
+    consumer.send(Frame("close_stream", Magic.REQUEST, 3))
+    answer, *rest = consumer.receive()
+    assert (answer.status, summaries(rest)) == (Status.SUCCESS, [("end", StreamEnd.CLOSED)] if told else [])
+    vbucket.put(StoredItem("mutation", 6, b"later"))
+    assert consumer.receive() == []
+    assert consumer.close_stream().status == Status.KEY_ENOENT
+
+
+def test_a_stream_may_be_asked_for_again_right_after_it_was_closed() -> None:
+    made, _ = filled_bucket(1)
+    consumer = DcpClient(made, controls={"send_stream_end_on_client_close_stream": "true"})
+    consumer.stream()
+    assert consumer.refused_stream().status == Status.KEY_EEXISTS
+    consumer.send(Frame("close_stream", Magic.REQUEST, 3))
+    consumer.send_stream_request(opaque=8)
+    assert [frame.status for frame in consumer.receive() if frame.kind.answers] == [Status.SUCCESS] * 2
+
+
+def test_many_streams_have_their_turns() -> None:
+    made = make_bucket(vbuckets=3)
+    for vbucket in made.actives():
+        for n in range(1, 400):
+            vbucket.put(StoredItem("mutation", n, b"k%d" % n, bytes(1000)))
+    consumer = DcpClient(made, controls={"connection_buffer_size": "100000"})
+    for number in range(3):
+        consumer.send_stream_request(vbucket=number, opaque=number)
+    heard: list[Frame] = []
+    while frames := consumer.receive():
+        heard += frames
+        consumer.acknowledge(100_000)
+    changes = [frame.vbucket for frame in heard if frame.name == "mutation"]
+    assert sorted(changes) == sorted([0, 1, 2] * 399)
+    assert changes.index(2) < len(changes) - changes[::-1].index(0)
+
+
+# Noops and silence.
+
+
+def noop_opaque(consumer: DcpClient) -> int:
+    [frame] = [frame for frame in consumer.receive() if frame.name == "dcp_noop"]
+    return frame.opaque
+
+
+def answer_noop(consumer: DcpClient, opaque: int) -> None:
+    consumer.send(Frame("dcp_noop", Magic.RESPONSE, opaque))
+
+
+def wait(consumer: DcpClient) -> None:
+    """Until the next thing is due."""
+    due = consumer.connection.due()
+    assert due is not None
+    consumer.now = due
+    consumer.connection.tick(due)
+
+
+def test_noops_come_in_their_interval_as_long_as_they_are_answered() -> None:
+    consumer = DcpClient(make_bucket(), controls={"set_noop_interval": "2.5"}, now=100.0)
+    times = []
+    for _ in range(4):
+        wait(consumer)
+        times.append(consumer.now)
+        answer_noop(consumer, noop_opaque(consumer))
+    assert [later - earlier for earlier, later in pairwise([100.0, *times])] == [2.5] * 4
+    consumer.connection.tick(consumer.now + 2.4)
+    assert consumer.receive() == []
+
+
+def test_a_wrong_answer_to_a_noop_closes() -> None:
+    consumer = DcpClient(make_bucket())
+    wait(consumer)
+    answer_noop(consumer, noop_opaque(consumer) + 1)
+    assert consumer.connection.closing
+
+
+def test_noops_pass_a_full_window() -> None:
+    made, _ = filled_bucket()
+    consumer = DcpClient(made, controls={"connection_buffer_size": "1"})
+    consumer.stream()
+    wait(consumer)
+    assert noop_opaque(consumer)
+
+
+def test_who_is_silent_for_too_long_is_disconnected_and_anything_said_counts() -> None:
+    consumer = DcpClient(make_bucket())
+    wait(consumer)
+    first = noop_opaque(consumer)
+    consumer.now = IDLE_TIMEOUT - 1
+    answer_noop(consumer, first)
+    consumer.connection.tick(consumer.now)
+    assert not consumer.connection.closing
+    assert noop_opaque(consumer) != first
+    assert consumer.connection.due() == 2 * IDLE_TIMEOUT - 1
+    wait(consumer)
+    assert consumer.connection.closing
+
+
+def test_without_noops_silence_is_no_fault() -> None:
+    assert DcpClient(make_bucket(), controls={"enable_noop": "false"}).connection.due() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "key"),
+    [
+        ("dcp_noop", {}, b""),
+        ("stream_end", {"reason": 0}, b""),
+        ("snapshot_marker", {"snapshot_start": 1, "snapshot_end": 2, "flags": 1}, b""),
+        ("deletion", {"seqno": 1, "rev_seqno": 1}, b"key"),
+        ("add_stream", {"flags": 0}, b""),
+    ],
+)
+def test_what_only_a_producer_may_say_disconnects(name: str, fields: dict[str, int], key: bytes) -> None:
+    consumer = DcpClient(make_bucket())
+    consumer.send(Frame(name, Magic.REQUEST, 1, fields=fields, key=key))
+    assert (consumer.receive(), consumer.connection.closing) == ([], True)
+
+
+def test_a_flush_is_not_supported() -> None:
+    consumer = DcpClient(make_bucket())
+    assert consumer.request("stream_flush").status == Status.NOT_SUPPORTED
+    assert not consumer.connection.closing
+
+
+# Flow control.
+
+
+@given(window=st.integers(1, 3000), sizes=st.lists(st.integers(0, 900), min_size=1, max_size=20), data=st.data())
+def test_no_window_is_exceeded_by_more_than_a_message(window: int, sizes: list[int], data: st.DataObject) -> None:
+    made, vbucket = filled_bucket(0)
+    for n, size in enumerate(sizes, 1):
+        vbucket.put(StoredItem("mutation", n, b"k%d" % n, bytes(size)))
+    consumer = DcpClient(made, controls={"connection_buffer_size": str(window)})
+    outstanding, heard = 0, []
+    frames = consumer.stream(0, len(sizes))
+    while True:
+        lengths = [len(encode(frame)) for frame in frames]
+        heard += frames
+        outstanding += sum(lengths)
+        assert not lengths or outstanding - lengths[-1] < window
+        if heard[-1].name == "stream_end":
+            break
+        assert outstanding >= window
+        count = data.draw(st.integers(1, outstanding + 10))
+        consumer.acknowledge(count)
+        # What is acknowledged beyond what was sent counts for nothing.
+        outstanding = max(0, outstanding - count)
+        frames = consumer.receive()
+    assert [frame.fields["seqno"] for frame in heard if frame.name == "mutation"] == list(range(1, len(sizes) + 1))
+
+
+def test_a_document_larger_than_window_and_buffer_is_sent_whole() -> None:
+    made, vbucket = filled_bucket(0)
+    vbucket.put(StoredItem("mutation", 1, b"large", bytes(1 << 20)))
+    vbucket.put(StoredItem("mutation", 2, b"small"))
+    consumer = DcpClient(made, controls={"connection_buffer_size": "100"})
+    assert [len(frame.value) for frame in consumer.stream()] == [0, 1 << 20]
+    consumer.acknowledge(1 << 21)
+    assert summaries(consumer.receive()) == [("mutation", 2)]
+
+
+def test_switching_the_window_off_forgets_what_is_outstanding() -> None:
+    made, vbucket = filled_bucket(3)
+    consumer = DcpClient(made, controls={"connection_buffer_size": "1"})
+    assert summaries(consumer.stream()) == [("marker", 0, 3, 5)]
+    assert consumer.connection.out.stalled
+    consumer.send(Frame("control", Magic.REQUEST, 1, key=b"connection_buffer_size", value=b"0"))
+    assert summaries(consumer.receive()[1:]) == [("mutation", n) for n in (1, 2, 3)]
+    consumer.control("connection_buffer_size", "1")
+    vbucket.put(StoredItem("mutation", 4, b"k"))
+    assert summaries(consumer.receive()) == [("marker", 4, 4, 1)]
+
+
+# Bytes.
+
+_FROM_THE_BEGINNING = {"start_seqno": 0, "end_seqno": 3, "vbuuid": 0, "snapshot_start": 0, "snapshot_end": 0}
+REQUESTS = [
+    Frame("stream_request", Magic.REQUEST, 7, vbucket=0, fields=_FROM_THE_BEGINNING | {"flags": 0}),
+    Frame("control", Magic.REQUEST, 1, key=b"set_priority", value=b"high"),
+    Frame("get_failover_log", Magic.REQUEST, 2, vbucket=0),
+    Frame("get_failover_log", Magic.REQUEST, 3, vbucket=9),
+    Frame("close_stream", Magic.REQUEST, 4, vbucket=9),
+]
+
+
+@given(st.lists(st.integers(0, 200), max_size=12).map(sorted))
+def test_however_the_bytes_arrive_the_answers_are_the_same(cuts: list[int]) -> None:
+    data = b"".join(encode(frame) for frame in REQUESTS) + b"\x80\x50" + bytes(22)
+    whole, pieces = DcpClient(filled_bucket()[0]), DcpClient(filled_bucket()[0])
+    whole.connection.receive(data, 0)
+    for begin, end in pairwise([0, *(min(cut, len(data)) for cut in cuts), len(data)]):
+        pieces.connection.receive(data[begin:end], 0)
+        pieces.receive()
+    whole.receive()
+    for answers in (True, False):
+        said = [[frame for frame in decode(one.received) if frame.kind.answers is answers] for one in (whole, pieces)]
+        assert said[0] == said[1]
+        assert said[0]
+
+
+@pytest.mark.parametrize("version", ["3.1", "6.0", "6.6", "7.0", "8.0"])
+def test_a_frame_that_is_none_closes(version: str) -> None:
+    consumer = DcpClient(make_bucket(version), features=())
+    consumer.connection.receive(b"\x80\x53" + bytes(6) + b"\xff\xff\xff\xff" + bytes(12), 0)
+    assert (consumer.receive(), consumer.connection.closing) == ([], True)
+
+
+# What is sent is what is stored, as the connection may see it.
+
+Document = tuple[bytes, str, bytes, dict[bytes, bytes], bool]
+XATTRS = st.dictionaries(st.sampled_from([b"_sys", b"user"]), st.sampled_from([b"1", b'{"a":"b"}']), max_size=2)
+DOCUMENTS = st.tuples(
+    st.sampled_from([b"a", b"b", b"c"]),
+    st.sampled_from(["mutation", "deletion", "expiration"]),
+    st.sampled_from([b"", b"{}", b"text", b'"' + b"x" * 200 + b'"']),
+    XATTRS,
+    st.booleans(),
+)
+FLAGS = st.sampled_from([0x01, 0x05, 0x25, 0x21, 0x125, 0x09, 0x0D])
+
+
+def stored(seqno: int, document: Document) -> StoredItem:
+    key, event, body, xattrs, compressed = document
+    body = body if event == "mutation" else b""
+    datatype = Datatype(1 if body[:1] in (b"{", b'"') and body else 0)
+    value = join_xattrs(xattrs.items(), body) if xattrs else body
+    datatype |= Datatype.XATTR if xattrs else Datatype(0)
+    if compressed and value:
+        value, datatype = deflate(value), datatype | Datatype.SNAPPY
+    gone = event != "mutation"
+    return StoredItem(event, seqno, key, value, seqno, 1000 + seqno, 3, 0, 77 if gone else 0, int(datatype))
+
+
+def seen(seqno: int, document: Document, flags: int, expirations: bool) -> Any:
+    """A row as it should be: event, seqno, key, value, xattrs, delete time, whether JSON."""
+    key, event, body, xattrs, _ = document
+    asked = OpenFlag(flags)
+    gone = event != "mutation"
+    if event == "expiration" and not (expirations and OpenFlag.INCLUDE_DELETE_TIMES in asked):
+        event = "deletion"
+    body = b"" if gone or OpenFlag.NO_VALUE in asked else body
+    kept = xattrs if OpenFlag.INCLUDE_XATTRS in asked else {}
+    if gone and OpenFlag.INCLUDE_DELETED_USER_XATTRS not in asked:
+        kept = {name: text for name, text in kept.items() if name.startswith(b"_")}
+    section = join_xattrs(kept.items()) if kept else None
+    time = 77 if gone and OpenFlag.INCLUDE_DELETE_TIMES in asked else None
+    return event, seqno, key, body, section, time, body[:1] in (b"{", b'"') and bool(body), 1000 + seqno, seqno
+
+
+@given(
+    st.lists(DOCUMENTS, max_size=8), FLAGS, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.booleans()
+)
+def test_decoded_what_was_sent_is_what_was_stored(
+    documents: list[Any], flags: int, snappy: bool, force: bool, expirations: bool, sids: bool, disk: bool
+) -> None:
+    made, vbucket = filled_bucket(0)
+    for seqno, document in enumerate(documents, 1):
+        vbucket.put(stored(seqno, document))
+    if disk:
+        vbucket.evict_checkpoint()
+    controls = {"enable_stream_id": "true"} if sids else {}
+    controls |= {"enable_expiry_opcode": "true"} if expirations else {}
+    controls |= {"force_value_compression": "true"} if force and snappy else {}
+    features = {Feature.COLLECTIONS} | ({Feature.SNAPPY} if snappy else set())
+    consumer = DcpClient(made, flags=OpenFlag(flags), features=features, controls=controls)
+    before = len(consumer.received)
+    consumer.stream(chosen={"sid": 4} if sids else None)
+    columns = ("event", "seqno", "key", "value", "xattrs", "delete_time", "datatype", "cas", "rev_seqno")
+    decoder = dcp.Decoder(columns=[*columns, "stream_id", "collection_id", "snapshot_end"], collections=True)
+    decoder.feed(consumer.received[before:])
+    rows = decoder.take().to_arrow().to_pylist()
+    latest = {document[0]: (seqno, document) for seqno, document in enumerate(documents, 1)}
+    expected = [seen(seqno, document, flags, expirations) for seqno, document in sorted(latest.values())]
+    for row in rows:
+        assert snappy or not row["datatype"] & Datatype.SNAPPY
+        row["datatype"] = bool(row["datatype"] & Datatype.JSON)
+        assert (row["stream_id"], row["collection_id"], row["snapshot_end"]) == (4 if sids else None, 0, len(documents))
+    assert [tuple(row[name] for name in columns) for row in rows] == expected
+
+
+@pytest.mark.parametrize(("repeated", "worthwhile"), [(24, False), (80, True)])
+def test_values_are_compressed_where_that_saves_15_percent(repeated: int, worthwhile: bool) -> None:
+    made, vbucket = filled_bucket(0)
+    value = bytes(range(170)) + bytes(range(repeated))
+    assert (len(deflate(value)) <= 0.85 * len(value)) is worthwhile
+    assert len(deflate(value)) < len(value)
+    vbucket.put(StoredItem("mutation", 1, b"k", value))
+    [_, frame] = DcpClient(made, controls={"force_value_compression": "true"}).stream()
+    assert (frame.datatype, frame.value) == ((2, deflate(value)) if worthwhile else (0, value))
+
+
+def test_a_vbucket_that_is_only_a_replica_is_for_those_who_take_one() -> None:
+    made, vbucket = filled_bucket(2)
+    vbucket.state = VbucketState.REPLICA
+    consumer = DcpClient(made)
+    assert consumer.refused_stream(flags=StreamFlag.ACTIVE_VB_ONLY).status == Status.NOT_MY_VBUCKET
+    assert len(consumer.stream()) == 3

@@ -1,0 +1,34 @@
+"""What refusals say besides their status, as recorded servers of each release said it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcp.embedded.refusals import error_value
+from dcp.embedded.release import Release
+from dcp.wire.memcached import Status
+
+JSON = b'{"error":{"context":"why"}}', 1
+NOTHING = b"", 0
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "said"),
+    [
+        ("3.1", Status.EINVAL, (b"Invalid arguments", 0)),
+        ("3.1", Status.ERANGE, (b"Outside range", 0)),
+        ("3.1", Status.NOT_SUPPORTED, (b"Not supported", 0)),
+        ("3.1", Status.AUTH_ERROR, (b"Auth failure", 0)),
+        ("3.1", Status.UNKNOWN_COMMAND, NOTHING),
+        ("6.0", Status.EINVAL, NOTHING),
+        ("6.0", Status.EACCESS, JSON),
+        ("6.6", Status.EINVAL, JSON),
+        ("7.0", Status.EACCESS, JSON),
+    ],
+)
+def test_each_release_explains_in_its_way(version: str, status: Status, said: tuple[bytes, int]) -> None:
+    assert error_value(status, "why", Release.of(version)) == said
+
+
+def test_where_there_is_nothing_to_explain_nothing_is_said() -> None:
+    assert error_value(Status.ERANGE, "", Release.of("7.0")) == NOTHING

@@ -1,0 +1,168 @@
+"""The checks at a stream request: each in its place, and what real servers answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dcp.embedded.manifest import BucketManifest
+from dcp.embedded.negotiated import Negotiated
+from dcp.embedded.release import Release
+from dcp.embedded.store import StoredItem, VbucketStore
+from dcp.embedded.stream_request import GrantedStream, RefusedStream, StreamRequest, decide
+from dcp.errors import LocalProtocolError
+from dcp.position import FailoverLog
+from dcp.wire.dcp import ENDLESS, StreamFlag
+from dcp.wire.dcp_body import StreamFilter
+from dcp.wire.memcached import Status, VbucketState
+
+UUID = 0xDD7A
+PLAIN = Negotiated()
+COLLECTIONS = Negotiated(collections=True, noop=True)
+
+
+def vbucket(high: int = 12, collection_id: int = 0) -> VbucketStore:
+    made = VbucketStore(6, VbucketState.ACTIVE, FailoverLog.of([(UUID, 0)]))
+    for seqno in range(1, high + 1):
+        made.put(StoredItem("mutation", seqno, b"rb::%02d" % seqno, collection_id=collection_id))
+    return made
+
+
+def request(
+    start: int = 0, end: int = ENDLESS, vbuuid: int = 0, window: tuple[int, int] | None = None, **more: Any
+) -> StreamRequest:
+    first, last = window or (start, start)
+    return StreamRequest(more.pop("flags", StreamFlag(0)), start, end, vbuuid, first, last, **more)
+
+
+# The requests of the recorded scenario stream_req_errors, which five servers answered alike.
+RECORDED = [
+    (request(12, vbuuid=0xDEADBEEF), RefusedStream(Status.ROLLBACK, 0)),
+    (request(5, vbuuid=0xDEADBEEF, window=(4, 6)), RefusedStream(Status.ROLLBACK, 0)),
+    (request(112, vbuuid=UUID), RefusedStream(Status.ROLLBACK, 12)),
+    (request(5, end=3, vbuuid=UUID), RefusedStream(Status.ERANGE)),
+    (request(5, vbuuid=UUID, window=(7, 9)), RefusedStream(Status.ERANGE)),
+    (request(9, vbuuid=UUID, window=(2, 5)), RefusedStream(Status.ERANGE)),
+    (request(5, vbuuid=UUID, window=(9, 5)), RefusedStream(Status.ERANGE)),
+    (request(0, vbuuid=0xDEADBEEF), GrantedStream(0, ENDLESS, 0, 0, frozenset({0}), None)),
+]
+
+
+@pytest.mark.parametrize(("asked", "answer"), RECORDED)
+def test_what_servers_refuse_is_refused_alike(asked: StreamRequest, answer: GrantedStream | RefusedStream) -> None:
+    assert decide(asked, PLAIN, vbucket(), BucketManifest()) == answer
+
+
+def test_checks_come_in_the_order_of_servers() -> None:
+    """Everything is wrong at once; putting one thing right after the other shows the next."""
+    manifest, _ = BucketManifest().create_scope("s")
+    asked = request(5, end=3, vbuuid=1, flags=StreamFlag(0x8000), filter=StreamFilter(collections=(99,), sid=0))
+    connection = Negotiated(collections=True)
+    answers = [decide(asked, connection, None, manifest)]
+    asked = replace(asked, flags=StreamFlag(0))
+    answers.append(decide(asked, connection, None, manifest))
+    answers.append(decide(asked, connection, vbucket(), manifest))
+    connection = replace(connection, noop=True)
+    answers.append(decide(asked, connection, vbucket(), manifest))
+    asked = replace(asked, end=ENDLESS)
+    answers.append(decide(asked, connection, vbucket(), manifest))
+    asked = replace(asked, filter=StreamFilter(collections=(0,), sid=0))
+    answers.append(decide(asked, connection, vbucket(), manifest))
+    asked = replace(asked, filter=StreamFilter(collections=(0,)))
+    answers.append(decide(asked, connection, vbucket(), manifest, streaming=True))
+    answers.append(decide(asked, connection, vbucket(), manifest))
+    assert [answer.status for answer in answers if isinstance(answer, RefusedStream)] == [
+        Status.EINVAL,
+        Status.NOT_MY_VBUCKET,
+        Status.NOT_SUPPORTED,
+        Status.ERANGE,
+        Status.UNKNOWN_COLLECTION,
+        Status.DCP_STREAM_ID_INVALID,
+        Status.KEY_EEXISTS,
+        Status.ROLLBACK,
+    ]
+
+
+@pytest.mark.parametrize("state", [VbucketState.REPLICA, VbucketState.PENDING, VbucketState.DEAD])
+def test_the_state_of_a_vbucket_decides_who_may_stream_it(state: VbucketState) -> None:
+    made = vbucket()
+    made.state = state
+    answers = [
+        decide(request(flags=flags), PLAIN, made, BucketManifest())
+        for flags in (StreamFlag(0), StreamFlag.ACTIVE_VB_ONLY)
+    ]
+    refused = [isinstance(answer, RefusedStream) and answer.status is Status.NOT_MY_VBUCKET for answer in answers]
+    assert refused == [state is not VbucketState.REPLICA, True]
+
+
+def test_from_latest_starts_where_the_vbucket_is_and_still_checks_a_uuid() -> None:
+    asked = request(flags=StreamFlag.FROM_LATEST)
+    assert decide(asked, PLAIN, vbucket(), BucketManifest()) == GrantedStream(12, ENDLESS, 12, 12, frozenset({0}), None)
+    assert decide(replace(asked, vbuuid=9), PLAIN, vbucket(), BucketManifest()) == RefusedStream(Status.ROLLBACK, 0)
+
+
+def test_to_latest_ends_at_the_highest_seqno_of_what_is_asked_for() -> None:
+    made = vbucket(12)
+    made.put(StoredItem("mutation", 13, b"other", collection_id=8))
+    manifest, _ = BucketManifest().create_collection("_default", "c")
+    asked = request(flags=StreamFlag.TO_LATEST, filter=StreamFilter(collections=(0,)), has_value=True)
+    answer = decide(asked, COLLECTIONS, made, manifest)
+    assert isinstance(answer, GrantedStream)
+    assert (answer.end, answer.collections) == (12, frozenset({0}))
+    whole = decide(request(flags=StreamFlag.TO_LATEST), COLLECTIONS, made, manifest)
+    assert isinstance(whole, GrantedStream)
+    assert (whole.end, whole.collections) == (13, None)
+
+
+def test_disk_only_ends_at_what_is_persisted() -> None:
+    made = vbucket()
+    made.persisted_seqno = 7
+    answer = decide(request(flags=StreamFlag.DISK_ONLY), PLAIN, made, BucketManifest())
+    assert isinstance(answer, GrantedStream)
+    assert answer.end == 7
+    assert decide(request(8, vbuuid=UUID, flags=StreamFlag.DISK_ONLY), PLAIN, made, BucketManifest()) == RefusedStream(
+        Status.ERANGE
+    )
+
+
+def test_a_snapshot_that_was_only_announced_and_then_lost_is_forgotten() -> None:
+    answer = decide(request(12, vbuuid=UUID, window=(12, 40)), PLAIN, vbucket(), BucketManifest())
+    assert answer == GrantedStream(12, ENDLESS, 12, 12, frozenset({0}), None)
+
+
+def test_a_scope_is_its_collections() -> None:
+    manifest, _ = BucketManifest().create_scope("s")
+    manifest, [change] = manifest.create_collection("s", "c")
+    asked = request(filter=StreamFilter(scope=change.scope_id), has_value=True)
+    answer = decide(asked, COLLECTIONS, vbucket(), manifest)
+    assert isinstance(answer, GrantedStream)
+    assert change.collection_id is not None
+    assert answer.collections == frozenset({change.collection_id})
+    asked = request(filter=StreamFilter(scope=99), has_value=True)
+    assert decide(asked, COLLECTIONS, vbucket(), manifest) == RefusedStream(Status.UNKNOWN_SCOPE)
+
+
+def test_a_value_is_for_connections_with_collections_only() -> None:
+    assert decide(request(has_value=True), PLAIN, vbucket(), BucketManifest()) == RefusedStream(Status.EINVAL)
+    assert decide(request(filter=None, has_value=True), COLLECTIONS, vbucket(), BucketManifest()) == RefusedStream(
+        Status.EINVAL
+    )
+
+
+def test_a_dropped_default_collection_leaves_nothing_for_old_connections() -> None:
+    manifest, _ = BucketManifest().drop_collection("_default", "_default")
+    assert decide(request(), PLAIN, vbucket(), manifest) == RefusedStream(Status.EINVAL)
+
+
+@pytest.mark.parametrize(("version", "flag"), [("7.1", StreamFlag.FROM_LATEST), ("5.0", StreamFlag.STRICT_VB_UUID)])
+def test_a_flag_that_came_later_is_refused(version: str, flag: StreamFlag) -> None:
+    answer = decide(request(flags=flag), Negotiated(Release.of(version)), vbucket(), BucketManifest())
+    assert answer == RefusedStream(Status.EINVAL)
+
+
+@pytest.mark.parametrize("version", ["2.5", "9.0", "seven", "7", ""])
+def test_a_release_that_never_was_is_refused(version: str) -> None:
+    with pytest.raises(LocalProtocolError, match="server_version: expected"):
+        Release.of(version)
