@@ -1,1 +1,1 @@
-"""What compares two revisions of the source: `python bench/compare.py BASE HEAD`."""
+"""Comparison of two revisions of the source: `python bench/compare.py BASE HEAD`."""

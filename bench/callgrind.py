@@ -1,4 +1,4 @@
-"""Instructions that callgrind counted inside the extension, and in the C library on its behalf."""
+"""Instruction counts of callgrind: those of the extension, and of the C library when the extension calls it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 _NAME = re.compile(r"(c?(?:ob|fn|fl|fi|fe))=\((\d+)\)(?: (.*))?$")
 _COST = re.compile(r"(?:[+-]?\d+|\*) (\d+)$")
 _EXTENSION = re.compile(r"/_codec\b[^/]*$")
-# What Python code costs that the extension calls is not the extension's.
+# Calls into Python itself are not counted: their cost does not depend on the extension.
 _LIBRARY = re.compile(r"/(libc|libm|ld-linux)[^/]*$")
 
 
 def instructions(path: Path) -> int:
-    """Those of a run: `path` is what callgrind wrote."""
+    """Return the number of instructions in a file of callgrind."""
     counted = 0
     for caller, called, cost in _costs(path.read_text("utf-8").splitlines()):
         if _EXTENSION.search(caller) and (called is None or _LIBRARY.search(called)):
@@ -23,13 +23,13 @@ def instructions(path: Path) -> int:
 
 
 def _costs(lines: list[str]) -> Iterator[tuple[str, str | None, int]]:
-    """The object that runs, the object that it calls there if it does, and the cost: with a call, all of the call's."""
+    """Yield the calling object, the called one or None, and the cost, for a call with all that it calls."""
     names: dict[str, str] = {}
     caller, called, is_call = "", "", False
     for line in lines:
         if name := _NAME.match(line):
             if name[1] in ("ob", "cob"):
-                # A name is written out once, behind its number.
+                # callgrind writes a name once, after its number, and later only the number.
                 names[name[2]] = name[3] or names[name[2]]
             if name[1] == "ob":
                 caller = called = names[name[2]]

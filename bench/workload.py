@@ -1,4 +1,4 @@
-"""Decodes a file, for `compare.py`: needs nothing but the standard library and the `dcp` that is to be judged."""
+"""Decode a file, for `compare.py`. It needs only the standard library and the `dcp` to be measured."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ CHUNK = 1 << 20
 
 
 def decode(decoder: dcp.Decoder, chunks: list[bytes]) -> int:
+    """Decode chunks. Return the number of rows."""
     rows = 0
     for chunk in chunks:
         decoder.feed(chunk)
@@ -21,7 +22,7 @@ def decode(decoder: dcp.Decoder, chunks: list[bytes]) -> int:
 
 
 def main(path: str, options: str, repetitions: str) -> None:
-    """Prints the nanoseconds a row of the fastest repetition."""
+    """Print ns per row of the fastest repetition."""
     data = Path(path).read_bytes()
     chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
     decoder = dcp.Decoder(**json.loads(options))

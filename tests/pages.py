@@ -1,8 +1,10 @@
-"""The pages that people read, and what stands in them."""
+"""The project's pages, and the examples in them."""
 
 from __future__ import annotations
 
+import io
 import re
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,17 +19,24 @@ PAGES = [
 
 
 class Example(NamedTuple):
-    """A program that a page shows, and what it prints."""
+    """A program on a page, and the output that the page shows."""
 
     code: str
     prints: str
 
 
 def examples(page: Path) -> dict[str, Example]:
-    """By the heading that each stands under."""
+    """Return the examples of a page by their headings."""
     found = {}
     for section in re.split(r"^##+ ", page.read_text("utf-8"), flags=re.MULTILINE):
         shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", section, re.DOTALL)
         if shown:
             found[section.partition("\n")[0]] = Example(*shown.groups())
     return found
+
+
+def output(code: str) -> str:
+    """Run a program in this process. Return what it prints."""
+    with redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+    return printed.getvalue()

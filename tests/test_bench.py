@@ -1,4 +1,4 @@
-"""The benchmarks run, on sizes that take no time, and what they compare does the same work. Nothing here is timed."""
+"""Benchmarks on small sizes: they run, and what they compare does the same work. No test depends on time."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ from dcp.bench import (  # noqa: E402
 )
 from dcp.bench.frames import KIB, Case  # noqa: E402
 from dcp.bench.producer import producing  # noqa: E402
-from tests.cli.running import PATIENCE, run, start  # noqa: E402
+from tests.cli.commands import TIMEOUT, run, start  # noqa: E402
 from tests.pages import README  # noqa: E402
 
 TINY = 16 * KIB
-# Each once, in an order that every process has.
+# Each case once, in an order that is the same in every process of a parallel run.
 CASES = list(
     dict.fromkeys(replace(case, total=64 * KIB, in_cache=True) for case in (*bench_decode.CASES, *bench_encode.CASES))
 )
 
 
 def rows_of(case: Case, data: bytes) -> list[dict[str, object]]:
+    """Decode the bytes of a case."""
     decoder = dcp.Decoder(**frames.options(case))
     decoder.feed(data)
     rows: list[dict[str, object]] = decoder.take().to_arrow().to_pylist()
@@ -51,11 +52,11 @@ def rows_of(case: Case, data: bytes) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_wire_is_what_its_case_says(case: Case) -> None:
-    wire = frames.wire(case)
+def test_a_wire_has_the_properties_of_its_case(case: Case) -> None:
+    wire = frames.make_wire(case)
     rows = rows_of(case, wire.data)
     assert len(rows) == wire.rows
-    assert wire.data == b"".join(wire.chunks) == frames.wire(case).data
+    assert wire.data == b"".join(wire.chunks) == frames.make_wire(case).data
     assert len(wire.data) <= case.total or wire.rows == 1
     assert {len(key) for row in rows if isinstance(key := row["key"], bytes)} == {case.key}
     assert {row["vbucket"] for row in rows} == set(range(min(case.vbuckets, len(rows))))
@@ -73,15 +74,15 @@ def test_a_wire_is_what_its_case_says(case: Case) -> None:
         ("stream_ids", lambda row: row["stream_id"] == 7, 1),
     ],
 )
-def test_a_mix_has_in_it_what_it_is_called_after(mix: str, column: object, share: float) -> None:
+def test_a_mix_has_the_feature_of_its_name(mix: str, column: object, share: float) -> None:
     case = Case(mix=mix, total=256 * KIB)
-    rows = rows_of(case, frames.wire(case).data)
+    rows = rows_of(case, frames.make_wire(case).data)
     assert callable(column)
     assert sum(map(bool, map(column, rows))) / len(rows) == pytest.approx(share, abs=0.03)
 
 
-def test_a_decoder_takes_a_wire_again_and_again() -> None:
-    wire = frames.wire(Case(vbuckets=1024, total=256 * KIB))
+def test_a_decoder_can_read_a_wire_repeatedly() -> None:
+    wire = frames.make_wire(Case(vbuckets=1024, total=256 * KIB))
     decoder = dcp.Decoder()
     assert [bench_decode.feed(decoder, wire) for _ in range(3)] == [wire.rows] * 3
     assert bench_decode.receive(dcp.Decoder(), wire) == wire.rows
@@ -89,7 +90,7 @@ def test_a_decoder_takes_a_wire_again_and_again() -> None:
 
 @pytest.mark.parametrize("mix", ["plain", "deletions"])
 def test_the_loop_in_python_makes_the_same_columns(mix: str) -> None:
-    wire = frames.wire(Case(mix=mix, vbuckets=3, total=TINY))
+    wire = frames.make_wire(Case(mix=mix, vbuckets=3, total=TINY))
     expected = conventional.decode(wire.data)
     decoder = dcp.Decoder(columns=expected.schema.names)
     decoder.feed(wire.data)
@@ -98,7 +99,7 @@ def test_the_loop_in_python_makes_the_same_columns(mix: str) -> None:
 
 @pytest.mark.parametrize("mix", ["plain", "deletions"])
 def test_the_loop_in_python_makes_the_same_frames(mix: str) -> None:
-    batches = bench_encode.batches_of(frames.wire(Case(mix=mix, total=TINY)))
+    batches = bench_encode.batches_of(frames.make_wire(Case(mix=mix, total=TINY)))
     expected = [conventional.encode(batch.to_arrow(), bench_encode.OPAQUE) for batch in batches]
     assert [dcp.Encoder().encode(batch, opaque=bench_encode.OPAQUE) for batch in batches] == expected
 
@@ -109,7 +110,7 @@ def test_a_run_leaves_a_table_and_json(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "bench.json").read_text("utf-8"))
     tables = (bench_decode.CASES, "1", bench_encode.CASES, bench_producer.CASES, bench_socket.CASES)
     assert len(found["measurements"]) == sum(map(len, tables))
-    # Spark is measured where it is asked for.
+    # Spark is not measured by default.
     assert len(found["budgets"]) == sum(budget.bench != "spark" for budget in budgets.BUDGETS)
     assert found["machine"]["cores"]
     assert found["versions"]["cython"]
@@ -128,32 +129,32 @@ def test_one_benchmark_as_json_prints_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("library", "only", "extra"), [("numpy", "decode", "cli,arrow,embedded"), ("pyspark", "spark", "spark")]
 )
-def test_a_missing_library_is_missed_in_one_sentence(tmp_path: Path, library: str, only: str, extra: str) -> None:
+def test_a_missing_library_is_reported_on_one_line(tmp_path: Path, library: str, only: str, extra: str) -> None:
     main = f"import sys; sys.modules[{library!r}] = None; from dcp.cli import main; main()"
     with start("bench", "--only", only, "--out", tmp_path / "new", main=main) as bench:
-        printed, said = bench.communicate(timeout=PATIENCE)
+        printed, errors = bench.communicate(timeout=TIMEOUT)
     assert (bench.returncode, printed) == (1, "")
-    assert said == f"Error: this command needs {library}: pip install 'dcp-arrow[{extra}]'\n"
+    assert errors == f"Error: this command needs {library}: pip install 'dcp-arrow[{extra}]'\n"
     assert not (tmp_path / "new").exists()
 
 
-def test_an_interrupted_run_is_a_line_and_leaves_nothing(tmp_path: Path) -> None:
-    # All of them: one alone may be over before the signal comes.
+def test_an_interrupted_run_prints_a_line_and_leaves_no_files(tmp_path: Path) -> None:
+    # All benchmarks: a single one may end before the signal arrives.
     with start("bench", "--quick", "--out", tmp_path / "new") as bench:
         assert bench.stdout is not None
         assert bench.stdout.readline().startswith("decode: ")
         bench.send_signal(signal.SIGTERM)
-        _, said = bench.communicate(timeout=PATIENCE)
-    assert (bench.returncode, said) == (130, "\ninterrupted\n")
+        _, errors = bench.communicate(timeout=TIMEOUT)
+    assert (bench.returncode, errors) == (130, "\ninterrupted\n")
     assert not (tmp_path / "new").exists()
 
 
 def test_memory_is_reported_for_every_tenth_of_the_changes() -> None:
-    pytest.importorskip("resource", reason="Windows has none")
+    pytest.importorskip("resource", reason="the module does not exist on Windows")
     with producing(2000, 100) as url:
-        found = list(memory.passing(url, 2000))
-    assert [came for came, _ in found][-1] == 2000
-    assert all(most > 0 for _, most in found)
+        found = list(memory.peak_memory(url, 2000))
+    assert [count for count, _ in found][-1] == 2000
+    assert all(peak > 0 for _, peak in found)
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
@@ -165,12 +166,13 @@ def test_a_plot_is_drawn(tmp_path: Path) -> None:
 
 
 def measured(**times: int) -> timing.Measurement:
+    """Return a measurement in which each contender took these times, in ns."""
     names = {"decode": bench_decode.COPY, "views": bench_decode.VIEWS, "memcpy": bench_decode.MEMCPY}
     samples = {names[name]: timing.Sample([time, 2 * time], 10, 1000) for name, time in times.items()}
     return timing.Measurement("decode", Case(value=4096, total=TINY), samples)
 
 
-def test_a_budget_says_whether_it_is_met() -> None:
+def test_a_budget_is_met_or_missed() -> None:
     (budget,) = (b for b in budgets.BUDGETS if b.case == Case(value=4096) and b.bench == "decode")
     for views, met in ((50, True), (100, True), (101, False)):
         verdict = budget.verdict([measured(views=views, memcpy=100, decode=1)])
@@ -180,7 +182,7 @@ def test_a_budget_says_whether_it_is_met() -> None:
     assert budget.verdict([]) is None
 
 
-def test_the_least_time_counts_and_the_noise_is_told() -> None:
+def test_a_sample_has_its_best_time_and_its_noise() -> None:
     sample = timing.Sample([400, 300, 200], 10, 1000)
     assert (sample.best, sample.throughput, sample.noise) == (20, 5, 0.5)
     pair = measured(views=50, memcpy=100)
@@ -188,8 +190,8 @@ def test_the_least_time_counts_and_the_noise_is_told() -> None:
     assert pair.speed(bench_decode.VIEWS, bench_decode.STRUCT) is None
 
 
-def test_speed_is_that_of_neighbours_and_not_of_the_luckiest_moments() -> None:
-    """The machine was fast when the third turn of one and the first of the other came."""
+def test_speed_compares_pairs_and_not_the_fastest_repetitions() -> None:
+    """The machine was fast in the third turn of one contender and in the first of the other."""
     samples = {"one": timing.Sample([200, 220, 50], 10, 1000), "other": timing.Sample([50, 110, 100], 10, 1000)}
     pair = timing.Measurement("decode", Case(value=4096, total=TINY), samples)
     assert pair.speed("one", "other") == 0.5
@@ -197,7 +199,7 @@ def test_speed_is_that_of_neighbours_and_not_of_the_luckiest_moments() -> None:
     assert pair.range("one", "nobody") is None
 
 
-def test_the_readme_tells_the_figures_of_a_run_and_where_they_are_from() -> None:
+def test_the_figures_of_a_run_are_written_into_the_readme() -> None:
     fast = measured(decode=100, views=50, memcpy=100)
     fast = replace(fast, case=replace(fast.case, in_cache=False))
     page = f"before\n{readme.START}\nold\n{readme.END}\nafter"
@@ -244,10 +246,10 @@ fn=(2)
 """
 
 
-def test_what_callgrind_counted_for_the_extension_is_read(tmp_path: Path) -> None:
+def test_instructions_of_the_extension_are_summed(tmp_path: Path) -> None:
     path = tmp_path / "callgrind.out"
     path.write_text(CALLGRIND, "utf-8")
-    # The lines of its own code, and what the C library did for it; its own functions are counted where they stand.
+    # Own code, and calls into the C library. Calls between its own functions are counted there, not at the call.
     assert callgrind.instructions(path) == 100 + 20 + 1000
 
 

@@ -1,4 +1,4 @@
-"""Real packets: a public capture of a client's stream with xattrs, and of replication, on a loopback."""
+"""A public capture of real servers: a client's stream with xattrs, and replication, on a loopback interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CAPTURE = tcp_streams(HERE / "captures" / "couchbase-xattr.pcapng")
 RUNS = [pytest.param(run, id=f"{a}-{b}") for (a, b), runs in CAPTURE.items() for run in runs]
 CLIENT, REPLICATION = 12000, 11999
 
-# By magic and opcode, both from the bytes, how often each is there and what it is called.
+# By magic and opcode: the number of frames, and their name.
 SEEN = {
     (0x80, 0x01): (1, "set"),
     (0x80, 0x1F): (3, "hello"),
@@ -56,14 +56,17 @@ def test_the_capture_holds_these_frames() -> None:
 
 
 def _sent(port: int) -> list[dcp.Frame]:
+    """Return the frames that a port sent."""
     return [frame for (source, _), runs in CAPTURE.items() for run in runs if source == port for frame in decode(run)]
 
 
 def _received(port: int) -> list[dcp.Frame]:
+    """Return the frames that a port received."""
     return [frame for (_, to), runs in CAPTURE.items() for run in runs if to == port for frame in decode(run)]
 
 
 def _mutations(port: int) -> list[dcp.Frame]:
+    """Return the mutations that a port sent."""
     return [frame for frame in _sent(port) if frame.name == "mutation"]
 
 

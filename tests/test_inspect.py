@@ -1,4 +1,4 @@
-"""`dcp inspect`: any input gives a table or a line that says what to do, and never a credential."""
+"""`dcp inspect`: any input gives a table or one line of explanation, and never a credential."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 import dcp
-from dcp.cli.group import dcp as command
+from dcp.cli.commands import dcp as command
 
 NOOP = dcp.encode(dcp.Frame("dcp_noop", 0x80, opaque=0x989681))
 BAD_OPEN = bytes.fromhex("80500003040000000000000710000001000000000000000000000001626164")
 
 
 def inspect(tmp_path: Path, data: bytes, *options: str) -> Result:
+    """Run the command on a file with these bytes."""
     path = tmp_path / "input"
     path.write_bytes(data)
     return CliRunner().invoke(command, ["inspect", *options, str(path)])
@@ -30,17 +31,17 @@ def test_raw_bytes_and_hex_are_read(tmp_path: Path, data: bytes) -> None:
     assert "0x00989681" in result.output
 
 
-def test_a_frame_that_breaks_a_rule_is_shown_with_it_and_the_next_is_read(tmp_path: Path) -> None:
+def test_a_frame_is_printed_with_the_rule_that_it_breaks_and_the_next_is_read(tmp_path: Path) -> None:
     output = inspect(tmp_path, BAD_OPEN + NOOP).output
     assert "open: extras length: expected 8, found 4" in output
     assert "dcp_noop" in output
 
 
-def test_bytes_that_are_no_frame_say_where(tmp_path: Path) -> None:
+def test_bytes_that_are_no_frame_are_located(tmp_path: Path) -> None:
     assert "frame at byte 24: magic: expected 0x80 to 0x83" in inspect(tmp_path, NOOP + b"\x00").output
 
 
-def test_an_input_that_ends_inside_a_frame_says_so(tmp_path: Path) -> None:
+def test_an_input_that_ends_inside_a_frame_is_reported(tmp_path: Path) -> None:
     assert "frame at byte 24: the input ends inside it" in inspect(tmp_path, NOOP + NOOP[:7]).output
 
 
@@ -57,7 +58,7 @@ def test_the_dialect_decides_what_an_opcode_means(tmp_path: Path) -> None:
         (b"\n\r\r\n" + bytes(40), "capture: "),
     ],
 )
-def test_a_file_that_cannot_be_read_is_a_line_and_not_a_traceback(tmp_path: Path, data: bytes, problem: str) -> None:
+def test_a_file_that_cannot_be_read_is_one_line_of_explanation(tmp_path: Path, data: bytes, problem: str) -> None:
     result = inspect(tmp_path, data)
     assert result.exit_code == 1
     assert problem in result.output

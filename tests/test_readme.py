@@ -1,27 +1,18 @@
-"""What the README shows is what a reader gets."""
+"""Examples and tables of the README and of the other pages are true."""
 
 from __future__ import annotations
 
 import doctest
-import io
-from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from dcp.wire.coverage import rewrite
-from tests.pages import PAGES, README, ROOT, examples
+from tests.pages import PAGES, README, ROOT, examples, output
 
 pytest_plugins = ["pytester"]
 
 EXAMPLES = examples(README)
-
-
-def output(code: str) -> str:
-    """What a program prints that is run here."""
-    with redirect_stdout(io.StringIO()) as printed:
-        exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
-    return printed.getvalue()
 
 
 def test_the_readme_has_five_examples() -> None:
@@ -35,13 +26,13 @@ def test_the_readme_has_five_examples() -> None:
 
 
 @pytest.mark.parametrize(("name", "needs"), [("Python", ["pyarrow"]), ("Polars and DuckDB", ["polars", "duckdb"])])
-def test_an_example_prints_what_stands_below_it(name: str, needs: list[str]) -> None:
+def test_an_example_prints_the_output_below_it(name: str, needs: list[str]) -> None:
     for library in needs:
-        pytest.importorskip(library, reason="the example shows how it reads batches")
+        pytest.importorskip(library, reason="the example needs it")
     assert output(EXAMPLES[name].code) == EXAMPLES[name].prints
 
 
-def test_the_test_that_the_readme_shows_passes(pytester: pytest.Pytester) -> None:
+def test_the_example_of_a_test_passes(pytester: pytest.Pytester) -> None:
     pytest.importorskip("pyarrow", reason="the example uses Arrow's own library")
     pytester.makepyfile(EXAMPLES["A test of your own"].code)
     result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:cacheprovider")
@@ -49,7 +40,7 @@ def test_the_test_that_the_readme_shows_passes(pytester: pytest.Pytester) -> Non
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if ">>> " in page.read_text("utf-8")], ids=lambda p: p.name)
-def test_a_page_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch, page: Path) -> None:
+def test_a_session_on_a_page_is_reproduced(monkeypatch: pytest.MonkeyPatch, page: Path) -> None:
     pytest.importorskip("pyarrow", reason="the examples use Arrow's own library")
     monkeypatch.chdir(ROOT)
     failed, tried = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
@@ -62,11 +53,11 @@ def test_the_coverage_tables_are_those_of_the_code() -> None:
     assert rewrite(text) == text, "run: python -m dcp.wire.coverage README.md"
 
 
-def test_a_capture_is_shown_as_the_guide_says() -> None:
+def test_the_guide_shows_a_capture_as_it_is_printed() -> None:
     pytest.importorskip("click", reason="the command line is an extra")
     from click.testing import CliRunner
 
-    from dcp.cli.group import dcp as command
+    from dcp.cli.commands import dcp as command
 
     shown = (
         (ROOT / "docs/command-line.md")

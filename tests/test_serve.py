@@ -17,12 +17,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dcp import connect
-from dcp.cli.group import dcp
+from dcp.cli.commands import dcp
 from dcp.embedded.faults import FAULTS
 from dcp.wire import DIALECTS
 
 # Longer than anything takes that goes right.
-PATIENCE = 60
+TIMEOUT = 60
 
 
 @contextmanager
@@ -56,11 +56,11 @@ def test_a_cluster_is_served_until_a_signal_comes(end: signal.Signals) -> None:
         assert f"{said['username']}:" in said["url"]
         assert said["password"]
         host, _, port = said["addresses"][1].rpartition(":")
-        with socket.create_connection((host, int(port)), PATIENCE):
+        with socket.create_connection((host, int(port)), TIMEOUT):
             while not json.loads(next(lines(process)))["nodes"]["1"]["connections"]:
                 pass
         process.send_signal(end)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
         assert process.stderr is not None
         assert process.stderr.read() == "gap: 0 hits\n"
 
@@ -72,7 +72,7 @@ def test_people_get_lines() -> None:
         assert said[3] == "password   open sesame\n"
         host, _, port = said[1].split()[1].rpartition(":")
         next(lines(process))
-        with socket.create_connection((host, int(port)), PATIENCE):
+        with socket.create_connection((host, int(port)), TIMEOUT):
             assert next(lines(process)).startswith("node 0: 1 connections, 0 streams, 0 items, 0 bytes sent")
 
 
@@ -84,7 +84,7 @@ def test_a_terminal_gets_a_table() -> None:
         while b"sent/s" not in seen:
             seen += os.read(mine, 4096)
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
     os.close(mine)
 
 
@@ -92,7 +92,7 @@ def test_the_world_is_warned() -> None:
     with serving("--host", "0.0.0.0", "--json") as process:
         next(lines(process))
         process.terminate()
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
         assert process.stderr is not None
         assert process.stderr.read().startswith("warning: 0.0.0.0 is no loopback address")
 
@@ -129,7 +129,7 @@ def test_a_client_reads_over_tls_what_was_loaded() -> None:
         with connect(said["tls_url"], ca_cert_path=authority) as client:
             assert sum(client.high_seqnos().values()) == 50
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
         assert not authority.exists()
 
 
@@ -138,7 +138,7 @@ def test_any_dialect_is_served_until_it_is_told_to_stop(dialect: str) -> None:
     with serving("--dialect", dialect, "--json") as process:
         assert json.loads(next(lines(process)))["addresses"]
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
 

@@ -1,4 +1,4 @@
-"""`dcp checkpoint`: what positions say, how they differ, and whether a cluster knows them."""
+"""`dcp checkpoint`: show, diff, convert and verify."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import dcp
 from dcp.cli.checkpoint import KINDS
 from dcp.embedded import Cluster
 from dcp.foreign_checkpoints import FORMATS
-from tests.cli.running import run
+from tests.cli.commands import run
 
 LOG = dcp.FailoverLog.of([(0xBEE, 5), (0xABC, 0)])
 POSITIONS = (
@@ -23,20 +23,21 @@ SAVED = dcp.Checkpoint(POSITIONS, 4, "travel", "u1")
 
 
 def save(path: Path, checkpoint: dcp.Checkpoint) -> Path:
+    """Write a checkpoint to a file. Return its path."""
     path.write_text(checkpoint.to_json())
     return path
 
 
-def test_show_has_every_number(tmp_path: Path) -> None:
+def test_show_prints_every_number(tmp_path: Path) -> None:
     saved = save(tmp_path / "saved", SAVED)
     output = run("checkpoint", "show", saved).output
     assert output.startswith(f"2 vbuckets of bucket travel (u1), {9 + 2**63:,} seqnos in all")
     assert f"{2**63}  {2**63 - 1} to {2**63 + 7}  abc" in output
-    told = json.loads(run("checkpoint", "show", saved, "--json").output)
-    assert dcp.Checkpoint.from_json(json.dumps(told)) == SAVED
+    shown = json.loads(run("checkpoint", "show", saved, "--json").output)
+    assert dcp.Checkpoint.from_json(json.dumps(shown)) == SAVED
 
 
-def test_diff_says_what_moved_and_by_its_exit_code_whether(tmp_path: Path) -> None:
+def test_diff_prints_differences_and_reports_them_by_its_exit_code(tmp_path: Path) -> None:
     before = save(tmp_path / "before", SAVED)
     moved = replace(
         POSITIONS[0], vbuuid=0xDEAD, seqno=7, snapshot_start=7, snapshot_end=7, failover_log=dcp.FailoverLog(())
@@ -51,7 +52,7 @@ def test_diff_says_what_moved_and_by_its_exit_code_whether(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_what_is_converted_can_be_converted_back(tmp_path: Path, kind: str) -> None:
+def test_a_converted_checkpoint_can_be_converted_back(tmp_path: Path, kind: str) -> None:
     small = replace(SAVED, positions=(replace(POSITIONS[0], vbucket=0),))
     ours, theirs, back = save(tmp_path / "ours", small), tmp_path / "theirs", tmp_path / "back"
     assert run("checkpoint", "convert", ours, theirs, "--to", kind).exit_code == 0
@@ -60,7 +61,7 @@ def test_what_is_converted_can_be_converted_back(tmp_path: Path, kind: str) -> N
     assert dcp.Checkpoint.from_json(back.read_text()) == dcp.Checkpoint.from_foreign(kind, theirs.read_text())
 
 
-def test_verify_says_which_vbuckets_would_go_back_and_where_to(tmp_path: Path) -> None:
+def test_verify_predicts_the_rollbacks_of_the_cluster(tmp_path: Path) -> None:
     with Cluster(nodes=2, vbuckets=4, password="s3cret") as cluster, dcp.connect(cluster.url) as client:
         cluster.load(100)
         stream = client.stream(end="now")
@@ -74,21 +75,21 @@ def test_verify_says_which_vbuckets_would_go_back_and_where_to(tmp_path: Path) -
         positions[2] = replace(positions[2], seqno=above, snapshot_start=above, snapshot_end=above)
         bad = save(tmp_path / "bad", replace(good, positions=tuple(positions)))
         result = run("checkpoint", "verify", bad, cluster.url)
-        told = json.loads(run("checkpoint", "verify", bad, cluster.url, "--json").output)
-        # The cluster itself says the same.
+        results = json.loads(run("checkpoint", "verify", bad, cluster.url, "--json").output)
+        # Compare with what the cluster does.
         rollbacks = {}
         for batch in client.stream(dcp.Checkpoint.from_json(bad.read_text()), "now"):
             for row in batch.to_arrow().to_pylist():
                 if row["event"] == "rollback":
                     rollbacks[row["vbucket"]] = row["seqno"]
     assert result.exit_code == 3
-    assert "2 of 4 vbuckets can go on" in result.output
+    assert "2 of 4 vbuckets can resume" in result.output
     assert "its history bad is unknown" in result.output
-    back = {row["vbucket"]: int(row["back_to"]) for row in told if row["back_to"] is not None}
+    back = {row["vbucket"]: int(row["back_to"]) for row in results if row["back_to"] is not None}
     assert back == {1: 0, 2: above - 5}
     assert rollbacks.keys() == back.keys()
     assert rollbacks[1] == back[1]
-    # A consumer goes back to the end of a snapshot that it knows, or further.
+    # The client rolls back to the end of a snapshot that it knows, at or below the predicted seqno.
     assert rollbacks[2] <= back[2]
 
 
@@ -102,7 +103,7 @@ def test_verify_says_which_vbuckets_would_go_back_and_where_to(tmp_path: Path) -
         (None, (), "file: expected a checkpoint, found no such file"),
     ],
 )
-def test_a_file_that_is_none_says_why(tmp_path: Path, text: str | None, options: tuple[str, ...], problem: str) -> None:
+def test_a_wrong_file_is_reported(tmp_path: Path, text: str | None, options: tuple[str, ...], problem: str) -> None:
     if text is not None:
         (tmp_path / "file").write_text(text)
     result = run("checkpoint", "show", tmp_path / "file", *options)
@@ -110,6 +111,6 @@ def test_a_file_that_is_none_says_why(tmp_path: Path, text: str | None, options:
     assert problem in result.output
 
 
-def test_every_format_can_be_named() -> None:
+def test_the_help_lists_every_format() -> None:
     output = run("checkpoint", "show", "--help").output
     assert [kind for kind in KINDS if kind not in output] == []

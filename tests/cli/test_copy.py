@@ -1,4 +1,4 @@
-"""`dcp copy`: every change is in the files once, whatever happened in between."""
+"""`dcp copy`: every change is in the files once, also after crashes, rollbacks and interrupts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pytest
 from pyarrow import parquet
 
 import dcp
-from dcp.cli.parts import Output
-from dcp.cli.positions import load, of_copy
+from dcp.cli.checkpoint_args import copy_checkpoints, load
+from dcp.cli.copy_output import CopyOutput
 from dcp.embedded import Cluster
-from tests.cli.running import hotel, run, start
+from tests.cli.commands import fill_two_collections, run, start
 from tests.waiting import until
 
 
@@ -31,7 +31,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    """What the files of a copy have, in their order."""
+    """Return the rows of a copy, in the order of its files."""
     found: list[dict[str, Any]] = []
     for path in sorted(out.rglob("part-*"), key=lambda path: path.name):
         if path.suffix == ".ndjson":
@@ -43,42 +43,44 @@ def rows(out: Path) -> list[dict[str, Any]]:
     return found
 
 
-def places(out: Path) -> list[tuple[int, int]]:
+def copied(out: Path) -> list[tuple[int, int]]:
+    """Return vbucket and seqno of every row of a copy."""
     return sorted((row["vbucket"], int(row["seqno"])) for row in rows(out))
 
 
 def everything(cluster: Cluster) -> list[tuple[int, int]]:
+    """Return vbucket and seqno of every document of the cluster."""
     return sorted((found.vbucket, found.seqno) for found in cluster.truth().values())
 
 
-def test_a_copy_does_not_go_on_with_less_than_it_was(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_copy_of_a_bucket_is_not_resumed_with_one_collection(cluster: Cluster, tmp_path: Path) -> None:
     cluster.load(10)
     out = tmp_path / "out.parquet"
     assert run("copy", cluster.url, out).exit_code == 0
     result = run("copy", cluster.url, out, "--collection", "_default")
     assert result.exit_code == 1
-    assert "has a copy of the whole bucket, which one of collections 0x0 does not go on with" in result.output
+    assert "expected a copy of collections 0x0, found one of the whole bucket; copy the same" in result.output
     assert run("copy", cluster.url, out).exit_code == 0
 
 
-def test_a_file_that_cannot_grow_is_named(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_failed_write_names_the_file(cluster: Cluster, tmp_path: Path) -> None:
     cluster.load(500, value_size=1000)
     small = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
     copying = start("copy", cluster.url, str(tmp_path / "out.ndjson"), main=small + "from dcp.cli import main; main()")
-    _, said = copying.communicate(timeout=30)
+    _, errors = copying.communicate(timeout=30)
     assert copying.returncode == 1
-    assert "part-00000001.ndjson" in said
-    assert "File too large" in said
+    assert "part-00000001.ndjson" in errors
+    assert "File too large" in errors
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".ndjson", ""])
-def test_every_change_is_there_once(cluster: Cluster, tmp_path: Path, suffix: str) -> None:
+def test_every_change_is_copied_once(cluster: Cluster, tmp_path: Path, suffix: str) -> None:
     cluster.load(500)
     cluster.upsert("with", b'{"a":1}', xattrs={"_sync": '{"rev":1}'})
     out = tmp_path / f"out{suffix}"
     result = run("copy", cluster.url, out)
     assert result.exit_code == 0
-    assert places(out) == everything(cluster)
+    assert copied(out) == everything(cluster)
     (row,) = (row for row in rows(out) if row["key"] in ("with", b"with"))
     assert dict(row["xattrs"]) == {"_sync": '{"rev":1}'}
     assert row["value"] in (b'{"a":1}', {"a": 1})
@@ -86,7 +88,7 @@ def test_every_change_is_there_once(cluster: Cluster, tmp_path: Path, suffix: st
     assert "s3cret" not in result.output
 
 
-def test_the_next_run_brings_what_is_new(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_next_run_copies_new_changes(cluster: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     cluster.load(100)
     assert run("copy", cluster.url, out).exit_code == 0
@@ -98,11 +100,11 @@ def test_the_next_run_brings_what_is_new(cluster: Cluster, tmp_path: Path) -> No
     assert {path: path.stat().st_mtime_ns for path in first} == first
     assert [row["key"] for row in rows(out)[100:]] != []
     assert load(out) == load(found["checkpoint"])
-    assert len(of_copy(out)) == 1
+    assert len(copy_checkpoints(out)) == 1
 
 
 def test_each_of_several_collections_has_a_directory(cluster: Cluster, tmp_path: Path) -> None:
-    hotel(cluster)
+    fill_two_collections(cluster)
     assert run("copy", cluster.url, tmp_path / "out.parquet").exit_code == 0
     table = parquet.read_table(tmp_path / "out.parquet")
     assert set(zip(*(table.column(name).to_pylist() for name in ("collection", "collection_id")), strict=True)) == {
@@ -117,7 +119,7 @@ def test_each_of_several_collections_has_a_directory(cluster: Cluster, tmp_path:
     ]
 
 
-def test_a_file_has_no_more_rows_than_asked_for(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_file_has_no_more_rows_than_its_limit(cluster: Cluster, tmp_path: Path) -> None:
     cluster.load(100)
     assert run("copy", cluster.url, tmp_path / "out", "--max-rows-per-file", "7").exit_code == 0
     sizes = [parquet.ParquetFile(path).metadata.num_rows for path in (tmp_path / "out").glob("part-*")]
@@ -126,7 +128,7 @@ def test_a_file_has_no_more_rows_than_asked_for(cluster: Cluster, tmp_path: Path
 
 
 @pytest.mark.parametrize("collections", [False, True])
-def test_what_a_crash_left_without_a_checkpoint_is_brought_again_and_not_twice(
+def test_files_that_a_crash_left_uncommitted_are_copied_again_and_not_twice(
     cluster: Cluster, tmp_path: Path, collections: bool
 ) -> None:
     out, before = tmp_path / "out", tmp_path / "before"
@@ -138,31 +140,31 @@ def test_what_a_crash_left_without_a_checkpoint_is_brought_again_and_not_twice(
     shutil.copytree(out, before)
     cluster.load(20, prefix="later-")
     assert run("copy", cluster.url, out, "--max-rows-per-file", "7").exit_code == 0
-    whole = places(out)
-    # As if the power had gone before the last checkpoint: new files, the old checkpoint, a file in work.
-    of_copy(out)[-1].unlink()
-    shutil.copy(of_copy(before)[-1], out)
+    whole = copied(out)
+    # The state after a power failure just before the checkpoint: new files, the old checkpoint, an open file.
+    copy_checkpoints(out)[-1].unlink()
+    shutil.copy(copy_checkpoints(before)[-1], out)
     (next(out.rglob("part-*")).parent / ".part-00000002.parquet.new").write_bytes(b"PAR1")
     assert run("copy", cluster.url, out).exit_code == 0
-    assert places(out) == whole
+    assert copied(out) == whole
     assert [path for path in out.rglob(".*") if path.is_file()] == []
 
 
-def test_two_checkpoints_are_the_last_one(cluster: Cluster, tmp_path: Path) -> None:
-    """As if the power had gone before the older one was removed."""
+def test_of_two_checkpoints_the_last_one_counts(cluster: Cluster, tmp_path: Path) -> None:
+    """The state after a power failure just before the older checkpoint was removed."""
     out, before = tmp_path / "out", tmp_path / "before"
     cluster.load(50)
     assert run("copy", cluster.url, out).exit_code == 0
     shutil.copytree(out, before)
     cluster.load(20, prefix="later-")
     assert run("copy", cluster.url, out).exit_code == 0
-    shutil.copy(of_copy(before)[-1], out)
+    shutil.copy(copy_checkpoints(before)[-1], out)
     assert run("copy", cluster.url, out).exit_code == 0
-    assert places(out) == everything(cluster)
-    assert len(of_copy(out)) == 1
+    assert copied(out) == everything(cluster)
+    assert len(copy_checkpoints(out)) == 1
 
 
-def test_a_rollback_is_a_row_before_what_comes_again(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_rollback_is_a_row_before_the_replay(cluster: Cluster, tmp_path: Path) -> None:
     cluster.load(40)
     lost = dcp.Checkpoint((dcp.StreamPosition(3, 4711, 2, 2, 2),), bucket="default")
     (tmp_path / "lost.json").write_text(lost.to_json())
@@ -177,22 +179,22 @@ def test_a_rollback_is_a_row_before_what_comes_again(cluster: Cluster, tmp_path:
     assert "1 rollback" in result.output
 
 
-def test_it_follows_until_it_is_asked_to_stop(cluster: Cluster, tmp_path: Path) -> None:
+def test_it_follows_until_a_signal(cluster: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
     cluster.load(50)
 
-    def trouble() -> None:
+    def write_and_interrupt() -> None:
         until(lambda: list(out.glob("part-*")))
         cluster.upsert("late", b"1")
         until(lambda: list(out.glob("part-00000002*")))
         os.kill(os.getpid(), signal.SIGINT)
 
-    other = threading.Thread(target=trouble)
+    other = threading.Thread(target=write_and_interrupt)
     other.start()
     result = run("copy", cluster.url, out, "--follow", "--commit-every", "0.1")
     other.join()
     assert result.exit_code == 0
-    assert places(out) == everything(cluster)
+    assert copied(out) == everything(cluster)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_it_follows_until_it_is_asked_to_stop(cluster: Cluster, tmp_path: Path) 
         ),
     ],
 )
-def test_a_mistake_moves_nothing(
+def test_a_refused_copy_changes_no_files(
     cluster: Cluster, tmp_path: Path, out: str, options: tuple[str, ...], problem: str
 ) -> None:
     cluster.load(5)
@@ -224,9 +226,9 @@ def test_a_mistake_moves_nothing(
 
 
 def test_two_copies_do_not_write_to_one_directory(cluster: Cluster, tmp_path: Path) -> None:
-    with closing(Output(tmp_path / "out", "parquet")):
+    with closing(CopyOutput(tmp_path / "out", "parquet")):
         result = run("copy", cluster.url, tmp_path / "out")
-    # Windows has no such lock.
+    # There is no lock on Windows.
     assert ("out: another copy is writing to it" in result.output) == (result.exit_code == 1) == (os.name != "nt")
     assert run("copy", cluster.url, tmp_path / "out").exit_code == 0
 
@@ -241,7 +243,7 @@ def test_another_bucket_is_refused(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def state(out: Path) -> dict[bytes, tuple[int, bytes]]:
-    """The documents that a reader has who does what rollbacks say."""
+    """Return the documents of a reader that applies rollbacks."""
     logs: dict[int, list[dict[str, Any]]] = {}
     for row in rows(out):
         log = logs.setdefault(row["vbucket"], [])
@@ -253,7 +255,7 @@ def state(out: Path) -> dict[bytes, tuple[int, bytes]]:
     return {key: (row["seqno"], row["value"]) for key, row in latest.items() if row["event"] == "mutation"}
 
 
-def test_after_a_failover_that_loses_changes_the_files_lead_to_what_is_left(tmp_path: Path) -> None:
+def test_after_a_failover_that_loses_changes_the_files_have_the_state_of_the_cluster(tmp_path: Path) -> None:
     with Cluster(nodes=2, vbuckets=8, replicas=1, password="s3cret") as cluster:
         cluster.load(200)
         assert run("copy", cluster.url, tmp_path / "out").exit_code == 0
@@ -266,7 +268,7 @@ def test_after_a_failover_that_loses_changes_the_files_lead_to_what_is_left(tmp_
     assert verified.exit_code == 0
 
 
-def test_a_copy_that_is_killed_at_any_moment_goes_on(tmp_path: Path) -> None:
+def test_a_killed_copy_resumes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with Cluster(nodes=2, vbuckets=8, password="s3cret") as cluster:
         cluster.load(3000)
@@ -275,4 +277,4 @@ def test_a_copy_that_is_killed_at_any_moment_goes_on(tmp_path: Path) -> None:
                 until(lambda part=part: list(out.glob(f"part-{part:08d}*")))  # type: ignore[misc]
                 copy.kill()
         assert run("copy", cluster.url, out).exit_code == 0
-        assert places(out) == everything(cluster)
+        assert copied(out) == everything(cluster)

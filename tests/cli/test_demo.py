@@ -1,4 +1,4 @@
-"""The demo without Spark, as a newcomer runs it, and its parts."""
+"""The demo without Spark, and its parts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from dcp.cli.demo.course import Mark, Sample
-from dcp.cli.demo.lake import COLUMNS, Lake
-from dcp.cli.demo.picture import draw
-from tests.cli.running import run, start
+from dcp.cli.demo.chart import draw
+from dcp.cli.demo.monitor import ProgressSample, TimelineEvent
+from dcp.cli.demo.parquet_batches import COLUMNS, ParquetBatches
+from tests.cli.commands import run, start
 from tests.waiting import until
 
 TYPES = {"event": pa.string(), "vbucket": pa.int32(), "key": pa.string(), "value": pa.string()}
@@ -29,15 +29,15 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_the_copy_survives_the_failover(tmp_path: Path) -> None:
     ran = run("demo", "--documents", 1000, "--small", "--no-spark", "--keep", "--json", "--out", tmp_path / "demo")
     assert ran.exit_code == 0, ran.output
-    said = json.loads(ran.stdout)
-    assert said["differing"] == 0
-    assert said["documents"] > 1000
-    assert said["vbuckets_rolled_back"] > 0
-    assert said["undone"] > 0
-    files = sorted(Path(said["parquet"]).rglob("*.parquet"))
-    assert sum(parquet.read_metadata(file).num_rows for file in files) == said["rows"]
-    assert sum(file.stat().st_size for file in files) == said["bytes_parquet"]
-    texts = [text.text for text in ElementTree.parse(said["picture"]).iter(f"{SVG}text")]
+    found = json.loads(ran.stdout)
+    assert found["differing"] == 0
+    assert found["documents"] > 1000
+    assert found["vbuckets_rolled_back"] > 0
+    assert found["undone"] > 0
+    files = sorted(Path(found["parquet"]).rglob("*.parquet"))
+    assert sum(parquet.read_metadata(file).num_rows for file in files) == found["rows"]
+    assert sum(file.stat().st_size for file in files) == found["bytes_parquet"]
+    texts = [text.text for text in ElementTree.parse(found["picture"]).iter(f"{SVG}text")]
     assert "failover" in texts
 
 
@@ -46,13 +46,13 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     demo = start("demo", "--small", "--no-spark", "--out", out)
     until(lambda: (out / "changes" / "batch=00000001").exists())
     demo.send_signal(signal.SIGINT)
-    _, said = demo.communicate(timeout=30)
+    _, errors = demo.communicate(timeout=30)
     assert demo.returncode == 130
-    assert said == "\ninterrupted\n"
+    assert errors == "\ninterrupted\n"
     assert not out.exists()
 
 
-def test_a_directory_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_directory_is_not_touched(tmp_path: Path) -> None:
     ran = run("demo", "--out", tmp_path)
     assert ran.exit_code == 2
     assert f"expected a new directory, found {tmp_path}" in ran.output
@@ -65,16 +65,16 @@ def test_too_few_documents_are_refused() -> None:
     assert "5 is not in the range x>=1000" in ran.output
 
 
-def test_a_missing_spark_is_missed_in_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_spark_is_reported_on_one_line(tmp_path: Path) -> None:
     main = "import sys; sys.modules['pyspark'] = None; from dcp.cli import main; main()"
     demo = start("demo", "--small", "--out", tmp_path / "demo", main=main)
-    _, said = demo.communicate(timeout=60)
+    _, errors = demo.communicate(timeout=60)
     assert demo.returncode == 1
-    assert "needs pyspark: pip install 'dcp-arrow[spark]', or leave Spark out: dcp demo --no-spark" in said
+    assert "needs pyspark: pip install 'dcp-arrow[spark]', or leave Spark out: dcp demo --no-spark" in errors
     assert not (tmp_path / "demo").exists()
 
 
-# The documents that Parquet comes to.
+# The documents that result from the files.
 
 ROWS = st.lists(
     st.tuples(
@@ -89,20 +89,20 @@ ROWS = st.lists(
 
 
 def rows_of(drawn: list[tuple[str, int, str, int, int]]) -> list[dict[str, Any]]:
-    """Changes as a stream has them: seqnos rise in each vbucket, and a rollback goes back to one that was."""
+    """Return rows as a stream delivers them: seqnos ascend in each vbucket, and a rollback goes back to a lower one."""
     highs = [0, 0, 0]
     rows = []
     for number, (event, vbucket, key, collection, back) in enumerate(drawn):
         highs[vbucket] = max(0, highs[vbucket] - back) if event == "rollback" else highs[vbucket] + 1
-        # A key is of one vbucket.
-        what = {"key": f"{vbucket}{key}", "value": str(number) if event == "mutation" else ""}
-        where = {"vbucket": vbucket, "seqno": highs[vbucket], "collection_id": collection}
-        rows.append({"event": event, "cas": number, "expiry": 0} | where | what)
+        # A key belongs to one vbucket.
+        document = {"key": f"{vbucket}{key}", "value": str(number) if event == "mutation" else ""}
+        position = {"vbucket": vbucket, "seqno": highs[vbucket], "collection_id": collection}
+        rows.append({"event": event, "cas": number, "expiry": 0} | position | document)
     return rows
 
 
 def replayed(rows: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
-    """Row by row: a rollback forgets, and what is left is done again."""
+    """Return the documents that result from rows, applied one by one."""
     kept: list[dict[str, Any]] = []
     for row in rows:
         if row["event"] == "rollback":
@@ -120,25 +120,27 @@ def replayed(rows: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
 
 @settings(max_examples=60, deadline=None)
 @given(ROWS, st.lists(st.integers(0, 30), max_size=4))
-def test_a_state_is_what_a_replay_leaves(drawn: list[tuple[str, int, str, int, int]], cuts: list[int]) -> None:
+def test_the_state_is_the_result_of_applying_all_rows(
+    drawn: list[tuple[str, int, str, int, int]], cuts: list[int]
+) -> None:
     rows = rows_of(drawn)
-    places = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
+    bounds = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
     with tempfile.TemporaryDirectory() as directory:
-        lake = Lake(Path(directory))
-        for number, (begin, end) in enumerate(itertools.pairwise(places)):
-            # What a task reads goes into a file of its own.
+        batches = ParquetBatches(Path(directory))
+        for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            # Each task writes a file of its own.
             for task in range(2):
-                mine = [row for row in rows[begin:end] if row["vbucket"] % 2 == task]
-                lake.place(number).mkdir(exist_ok=True)
-                parquet.write_table(pa.Table.from_pylist(mine, SCHEMA), lake.place(number) / f"part-{task}.parquet")
-            lake.finished(number)
+                own = [row for row in rows[begin:end] if row["vbucket"] % 2 == task]
+                batches.path(number).mkdir(exist_ok=True)
+                parquet.write_table(pa.Table.from_pylist(own, SCHEMA), batches.path(number) / f"part-{task}.parquet")
+            batches.mark_complete(number)
         if rows:
-            state = lake.state()
+            state = batches.state()
             assert state.documents == replayed(rows)
             assert state.rows == len(rows)
 
 
-# The picture.
+# The chart.
 
 SAMPLES = st.lists(
     st.tuples(st.floats(0, 100), st.integers(0, 10**9), st.integers(0, 10**12), st.integers(0, 10**9)),
@@ -149,19 +151,19 @@ SAMPLES = st.lists(
 
 @given(SAMPLES, st.lists(st.tuples(st.floats(0, 100), st.text("<&ab"), st.booleans()), max_size=4))
 @example([(0.0, 0, 0, 0)] * 3 + [(5e-324, 1, 0, 0)], [])
-def test_any_course_can_be_drawn(
+def test_any_measurements_can_be_drawn(
     drawn: list[tuple[float, int, int, int]], marked: list[tuple[float, str, bool]]
 ) -> None:
     columns = [sorted(column) for column in zip(*drawn, strict=True)]
-    samples = [Sample(*row) for row in zip(*columns, strict=True)]
+    samples = [ProgressSample(*row) for row in zip(*columns, strict=True)]
     end = samples[-1].seconds
-    marks = [Mark(min(seconds, end), text, bad) for seconds, text, bad in marked]
-    root = ElementTree.fromstring(draw("a <title>", samples, marks))
+    events = [TimelineEvent(min(seconds, end), text, bad) for seconds, text, bad in marked]
+    root = ElementTree.fromstring(draw("a <title>", samples, events))
     curves = [line.attrib["points"] for line in root.iter(f"{SVG}polyline")]
-    places = [place.split(",") for points in curves for place in points.split()]
+    points = [point.split(",") for curve in curves for point in curve.split()]
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     assert len(curves) == 2
-    assert all(0 <= float(x) <= width and 0 <= float(y) <= height for x, y in places)
+    assert all(0 <= float(x) <= width and 0 <= float(y) <= height for x, y in points)
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
     assert texts.count("a <title>") == 1
-    assert {mark.text for mark in marks} <= set(texts)
+    assert {event.text for event in events} <= set(texts)

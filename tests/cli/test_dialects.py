@@ -1,4 +1,4 @@
-"""Commands on clusters that speak what came before DCP: the dialect stands in the url."""
+"""Commands over TAP and UPR, the dialects before DCP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from dcp.embedded import Cluster
-from tests.cli.running import run
+from tests.cli.commands import run
 
 
 @pytest.mark.parametrize("dialect", ["tap", "upr1", "upr2"])

@@ -1,4 +1,4 @@
-"""`dcp doctor`: the first step that fails is named, with what to do."""
+"""`dcp doctor`: the first step that fails, with a remedy."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import socket
 
 import pytest
 
-from dcp.cli.diagnosis import Failed, judge_clock
+from dcp.cli.doctor_checks import CheckFailed, judge_clock
 from dcp.embedded import Cluster
 from dcp.embedded.users import Privilege, User
-from tests.cli.running import run
+from tests.cli.commands import run
 
 STEPS = ["url", "dns", "tcp", "tls", "user, bucket", "cluster map", "addresses", "nodes", "privileges", "features"]
 STEPS += ["control", "clock"]
 
 
 def failing(url: str) -> tuple[str, str, str]:
-    """The step that fails, what it says, and what to do."""
+    """Return the step that fails, its message and its remedy."""
     result = run("doctor", url, "--json")
     assert result.exit_code == 1
     steps = json.loads(result.output)
@@ -33,14 +33,14 @@ def test_a_healthy_cluster_passes_every_step() -> None:
         assert [(step["name"], step["ok"]) for step in steps] == [(name, True) for name in STEPS]
         says = {step["name"]: step["says"] for step in steps}
         assert says["cluster map"] == "8 vbuckets on 2 nodes, 1 replica, revision 1.1"
-        assert says["clock"].startswith("the newest change is of 20")
+        assert says["clock"].startswith("the newest change is from 20")
         result = run("doctor", cluster.url)
         assert result.exit_code == 0
         assert result.output.count("✓") == len(STEPS)
         assert "s3cret" not in result.output
 
 
-def test_tls_is_tried_by_itself() -> None:
+def test_tls_is_a_step_of_its_own() -> None:
     with Cluster(vbuckets=4, password="s3cret", tls=True) as cluster:
         joint = "&" if "?" in cluster.tls_url else "?"
         trusting = run("doctor", f"{cluster.tls_url}{joint}tls_verify=false")
@@ -52,7 +52,7 @@ def test_tls_is_tried_by_itself() -> None:
     assert "ca_cert_path" in remedy
 
 
-def test_every_kind_of_trouble_has_its_step() -> None:
+def test_every_kind_of_failure_has_its_step() -> None:
     nobody = User("nobody", "s3cret", frozenset({Privilege.READ}))
     with Cluster(nodes=2, vbuckets=4, password="s3cret", users=[nobody]) as cluster:
         host = cluster.addresses[0]
@@ -67,17 +67,17 @@ def test_every_kind_of_trouble_has_its_step() -> None:
         assert (step, remedy) == ("privileges", "give nobody the role data_dcp_reader on default")
 
 
-def test_a_door_that_nobody_opens_is_named() -> None:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        port = door.getsockname()[1]
+def test_a_port_without_a_listener_is_named() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
         step, says, _ = failing(f"couchbase://u:s3cret@127.0.0.1:{port}/default")
-    assert (step, says) == ("tcp", f"127.0.0.1:{port}: nobody answers")
+    assert (step, says) == ("tcp", f"127.0.0.1:{port}: no answer")
 
 
-def test_a_clock_far_ahead_is_no_good_sign() -> None:
-    assert judge_clock(1_700_000_000 * 10**9, 1_700_000_000.0) == "the newest change is of 2023-11-14 22:13:20+00:00"
-    with pytest.raises(Failed, match="3,600 s in the future"):
+def test_a_cas_far_in_the_future_is_an_error() -> None:
+    assert judge_clock(1_700_000_000 * 10**9, 1_700_000_000.0) == "the newest change is from 2023-11-14 22:13:20+00:00"
+    with pytest.raises(CheckFailed, match="3,600 s in the future"):
         judge_clock(1_700_003_600 * 10**9, 1_700_000_000.0)
-    with pytest.raises(Failed, match=f"CAS {2**64 - 1}|in the future"):
+    with pytest.raises(CheckFailed, match=f"CAS {2**64 - 1}|in the future"):
         judge_clock(2**64 - 1, 1_700_000_000.0)

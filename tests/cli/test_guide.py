@@ -1,4 +1,4 @@
-"""The guide and the help: what they say can be typed."""
+"""The guide and the help texts: their commands are valid."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 import click
 import pytest
 
-from dcp.cli.group import dcp
-from tests.cli.running import run
+from dcp.cli.commands import dcp
+from tests.cli.commands import run
 
 GUIDE = Path(__file__).parents[2] / "docs" / "command-line.md"
 
 
 def commands(group: click.Group, *path: str) -> dict[tuple[str, ...], click.Command]:
+    """Return all commands by their names, subcommands included."""
     found: dict[tuple[str, ...], click.Command] = {}
     context = click.Context(group)
     for name in group.list_commands(context):
@@ -31,26 +32,26 @@ COMMANDS = commands(dcp)
 TYPED = re.findall(r"^(?:\$ | *)(dcp [^|\n`]*)", GUIDE.read_text("utf-8"), re.MULTILINE)
 
 
-def understood(line: str) -> None:
-    """Take the options of a command apart, and do nothing."""
+def parse(line: str) -> None:
+    """Parse a command line without running it. Raises click.UsageError if it is wrong."""
     words = shlex.split(line)[1:]
     path = max((path for path in COMMANDS if tuple(words[: len(path)]) == path), key=len)
     COMMANDS[path].make_context(path[-1], words[len(path) :]).close()
 
 
 @pytest.mark.parametrize("line", TYPED)
-def test_what_the_guide_types_is_understood(line: str) -> None:
+def test_a_command_of_the_guide_is_valid(line: str) -> None:
     assert "secret" in line or "sesame" in line or "@" not in line
-    understood(line.replace("before.json", str(GUIDE)))
+    parse(line.replace("before.json", str(GUIDE)))
 
 
 @pytest.mark.parametrize("path", list(COMMANDS), ids=" ".join)
-def test_every_help_has_an_example_that_is_understood(path: tuple[str, ...]) -> None:
+def test_every_help_has_valid_examples(path: tuple[str, ...]) -> None:
     output = run(*path, "--help").output
     examples = re.findall(r"^ +(dcp [^|\n]*)", output.partition("Example:")[2], re.MULTILINE)
     assert examples
     for line in examples:
-        understood(re.sub(r"\S+\.pcapng", str(GUIDE), line))
+        parse(re.sub(r"\S+\.pcapng", str(GUIDE), line))
 
 
 def test_the_guide_has_every_command() -> None:

@@ -1,4 +1,4 @@
-"""What users get wrong, and what they are told: in one sentence, with an exit code, and never a traceback."""
+"""Wrong usage: one line of explanation, an exit code, and never a traceback."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dcp.cli.group import dcp
+from dcp.cli.commands import dcp
 from dcp.embedded import Cluster
 from dcp.errors import TransportError
-from tests.cli.running import run
+from tests.cli.commands import run
 
 PASSWORD = "s3cret"
-# Files that are there.
+# Files in the working directory.
 FILES = {
     "notes.txt": b"hello, this is no capture\n",
     "empty": b"",
@@ -27,7 +27,7 @@ FILES = {
     "half.hex": b"8057",
     "directory/file": b"",
 }
-# What was typed, the exit code, and what is said; URL stands for that of a cluster.
+# Arguments, exit code, and a part of the message. URL is replaced with that of a cluster.
 MISTAKES = [
     ("cout URL", 2, "Did you mean 'count'?"),
     ("tail", 2, "Missing argument 'URL'"),
@@ -48,6 +48,10 @@ MISTAKES = [
     ("tail URL --hex --no-values", 2, "expected one of them, found both"),
     ("tail URL --max 0", 2, "0 is not in the range"),
     ("copy URL new --follow --to now", 2, "--follow and --to: expected one of them, found both"),
+    ("copy URL new --commit-every soon", 2, "expected a duration such as 500ms, 2.5s, 15m or 1h, found 'soon'"),
+    ("copy URL new --commit-every 10ms", 2, "expected at least 0.1, found '10ms'"),
+    ("serve --value-size large", 2, "expected a size in bytes such as 67108864, 64k, 20mb or 1g, found 'large'"),
+    ("bench --bytes 0", 2, "expected at least 1, found '0'"),
     ("copy URL directory", 1, "expected a new directory, or one that a copy wrote"),
     ("copy URL out.csv", 1, "expected a suffix of .parquet"),
     ("copy URL notes.txt --format parquet", 2, "Directory 'notes.txt' is a file"),
@@ -61,7 +65,7 @@ MISTAKES = [
     ("inspect notes.txt", 1, "notes.txt: no frames of dcp in 26 bytes: frame at byte 0: magic: expected"),
     ("inspect empty", 1, "empty: no frames of dcp in 0 bytes"),
     ("inspect half.hex", 1, "the input ends inside it"),
-    ("inspect torn.pcap", 1, "capture: damaged, or it ends too early"),
+    ("inspect torn.pcap", 1, "capture: damaged or truncated"),
     ("bench --only disk", 2, "'disk' is not one of 'decode'"),
     ("replay notes.txt", 1, "magic: expected"),
     ("replay other.json", 1, "expected an object with a member server_hex"),
@@ -87,22 +91,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("typed", "code", "said"), MISTAKES, ids=[typed for typed, _, _ in MISTAKES])
-def test_a_mistake_is_explained(url: str, typed: str, code: int, said: str) -> None:
-    ran = run(*typed.replace("URL", url, 1 if " URL" in typed else 0).split())
+@pytest.mark.parametrize(("arguments", "code", "message"), MISTAKES, ids=[arguments for arguments, _, _ in MISTAKES])
+def test_a_mistake_is_explained(url: str, arguments: str, code: int, message: str) -> None:
+    ran = run(*arguments.replace("URL", url, 1 if " URL" in arguments else 0).split())
     assert ran.exit_code == code
-    assert said in " ".join(ran.output.split())
+    assert message in " ".join(ran.output.split())
     assert PASSWORD not in ran.output
 
 
-def test_a_copy_that_was_refused_keeps_nobody_else_out(url: str, here: Path) -> None:
+def test_a_refused_copy_releases_its_lock(url: str, here: Path) -> None:
     assert run("copy", url, here / "out").exit_code == 0
     assert "not ndjson" in run("copy", url, here / "out", "--format", "ndjson").output
     assert run("copy", url, here / "out").exit_code == 0
 
 
 @pytest.mark.parametrize("output", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "cp1252"}])
-def test_an_output_without_the_letters_gets_what_it_can_show(output: dict[str, str]) -> None:
+def test_characters_that_the_encoding_lacks_are_escaped(output: dict[str, str]) -> None:
     command = [sys.executable, "-c", "from dcp.cli import main; main()", "doctor", "nonsense"]
     done = subprocess.run(command, capture_output=True, env=os.environ | output)
     assert done.returncode == 1
@@ -110,20 +114,20 @@ def test_an_output_without_the_letters_gets_what_it_can_show(output: dict[str, s
     assert b"Traceback" not in done.stderr
 
 
-def test_a_command_begins_without_what_others_need() -> None:
-    """Whoever waits for them presses Ctrl-C."""
+def test_a_command_does_not_import_what_only_others_need() -> None:
+    """Imports take most of the time until a command starts."""
     main = "import sys, contextlib\nfrom dcp.cli import main\nwith contextlib.suppress(SystemExit): main()\n"
-    said = "print([name for name in ('dpkt', 'dcp.embedded', 'dcp.cli.demo', 'pyarrow') if name in sys.modules])"
-    command = [sys.executable, "-c", main + said, "tail", "--help"]
+    loaded = "print([name for name in ('dpkt', 'dcp.embedded', 'dcp.cli.demo', 'pyarrow') if name in sys.modules])"
+    command = [sys.executable, "-c", main + loaded, "tail", "--help"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1] == "[]"
 
 
-def test_ctrl_c_before_a_command_is_there_is_no_bug() -> None:
+def test_ctrl_c_during_the_import_ends_quietly() -> None:
     interrupted = """
 import sys
 class Interrupted:
     def find_spec(name, path, target=None):
-        if name == "dcp.cli.group":
+        if name == "dcp.cli.commands":
             raise KeyboardInterrupt
 from dcp.cli import main
 sys.meta_path.insert(0, Interrupted)
@@ -134,8 +138,8 @@ main()
 
 
 @pytest.mark.parametrize("raised", [RuntimeError, OSError, TransportError])
-def test_ctrl_c_is_none_of_the_errors_that_it_causes(raised: type[Exception]) -> None:
-    """py4j raises what failed while it cleaned up."""
+def test_ctrl_c_is_reported_and_not_the_errors_that_it_causes(raised: type[Exception]) -> None:
+    """py4j raises the error of its cleanup."""
     commands = type(dcp)("commands")
 
     @commands.command()
@@ -150,7 +154,7 @@ def test_ctrl_c_is_none_of_the_errors_that_it_causes(raised: type[Exception]) ->
 
 
 @pytest.mark.parametrize("command", [("tail", "--from", "beginning", "--to", "now"), ("count",), ("doctor",)])
-def test_no_output_at_all_is_no_bug(command: tuple[str, ...]) -> None:
+def test_a_closed_standard_output_is_no_error(command: tuple[str, ...]) -> None:
     closed = "import sys; sys.stdout = None; from dcp.cli import main; main()"
     with Cluster(vbuckets=4) as cluster:
         cluster.load(3)

@@ -1,4 +1,4 @@
-"""`dcp tail`: what changes, in the form that was asked for."""
+"""`dcp tail`: changes as text and as JSON, filtered and between two times."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from tests.cli.running import PATIENCE, hotel, run, start
+from tests.cli.commands import TIMEOUT, fill_two_collections, run, start
 
-WHOLE = ("--from", "beginning", "--to", "now")
+EVERYTHING = ("--from", "beginning", "--to", "now")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(nodes=2, vbuckets=8, password="s3cret") as cluster:
-        hotel(cluster)
+        fill_two_collections(cluster)
         cluster.delete("key-0000000007")
         cluster.upsert("big", b'{"n": 12345678901234567890.10,\n "ok": [true]}')
         cluster.upsert(b"\x1b[2J\xff", b"\x00\xfe")
@@ -34,7 +34,8 @@ def cluster() -> Iterator[Cluster]:
 
 
 def rows(cluster: Cluster, *options: str) -> list[dict[str, object]]:
-    result = run("tail", cluster.url, *WHOLE, "--json", *options)
+    """Return the changes that the command prints as JSON."""
+    result = run("tail", cluster.url, *EVERYTHING, "--json", *options)
     assert result.exit_code == 0
     return [json.loads(line) for line in result.output.splitlines()]
 
@@ -51,19 +52,19 @@ def test_every_change_is_an_object_with_64_bit_numbers_as_text(cluster: Cluster)
         assert row["value"] == json.loads(truth[key].value)
 
 
-def test_a_document_stays_as_it_is_to_the_last_digit_on_one_line(cluster: Cluster) -> None:
-    output = run("tail", cluster.url, *WHOLE, "--json", "--key", "big").output
+def test_a_document_is_printed_as_stored_on_one_line(cluster: Cluster) -> None:
+    output = run("tail", cluster.url, *EVERYTHING, "--json", "--key", "big").output
     assert '"value": {"n": 12345678901234567890.10,  "ok": [true]}}' in output
     assert output.count("\n") == 1
 
 
-def test_bytes_that_are_no_text_are_hexadecimal(cluster: Cluster) -> None:
+def test_bytes_that_are_not_utf8_are_hexadecimal(cluster: Cluster) -> None:
     (row,) = rows(cluster, "--key", "*2J?")
     assert (row["key_hex"], row["value_hex"]) == ("1b5b324aff", "00fe")
 
 
-def test_nothing_commands_the_terminal(cluster: Cluster) -> None:
-    output = run("tail", cluster.url, *WHOLE).output
+def test_control_characters_are_escaped(cluster: Cluster) -> None:
+    output = run("tail", cluster.url, *EVERYTHING).output
     assert "\x1b" not in output
     assert "0x1b5b324aff" in output
     assert "cls\\x1b[2J  \\x1b]0;title\\x07" in output
@@ -80,7 +81,7 @@ def test_nothing_commands_the_terminal(cluster: Cluster) -> None:
         (("--event", "expiration"), set()),
     ],
 )
-def test_only_what_was_asked_for_comes(cluster: Cluster, options: tuple[str, ...], keys: set[str]) -> None:
+def test_filters(cluster: Cluster, options: tuple[str, ...], keys: set[str]) -> None:
     assert {row["key"] for row in rows(cluster, *options)} == keys
 
 
@@ -90,13 +91,13 @@ def test_values_may_be_hexadecimal_or_none(cluster: Cluster) -> None:
     assert "value" not in rows(cluster, *chosen, "--no-values")[0]
 
 
-def test_it_ends_after_so_many(cluster: Cluster) -> None:
+def test_it_stops_after_a_number_of_changes(cluster: Cluster) -> None:
     result = run("tail", cluster.url, "--from", "beginning", "--max", "3")
     assert result.exit_code == 0
     assert len(result.output.splitlines()) == 1 + 3
 
 
-def test_it_goes_on_from_a_checkpoint_and_shows_a_rollback(cluster: Cluster, tmp_path: Path) -> None:
+def test_it_resumes_from_a_checkpoint_and_prints_a_rollback(cluster: Cluster, tmp_path: Path) -> None:
     lost = dcp.Checkpoint((dcp.StreamPosition(0, 4711, 2, 2, 2),), bucket="default")
     saved = tmp_path / "saved.json"
     saved.write_text(lost.to_json())
@@ -109,7 +110,7 @@ def test_it_goes_on_from_a_checkpoint_and_shows_a_rollback(cluster: Cluster, tmp
     assert [(row["event"], row["vbucket"], row["seqno"]) for row in found] == [("rollback", 0, "0")]
 
 
-def test_changes_come_as_they_happen_and_ctrl_c_ends_it() -> None:
+def test_changes_are_printed_as_they_arrive_until_ctrl_c() -> None:
     with Cluster(vbuckets=4, password="s3cret") as cluster:
         cluster.upsert("first", b"1")
         with start("tail", cluster.url, "--from", "beginning", "--json") as tail:
@@ -118,7 +119,7 @@ def test_changes_come_as_they_happen_and_ctrl_c_ends_it() -> None:
             cluster.upsert("second", b"2")
             assert json.loads(tail.stdout.readline())["key"] == "second"
             tail.send_signal(signal.SIGINT)
-            output, errors = tail.communicate(timeout=PATIENCE)
+            output, errors = tail.communicate(timeout=TIMEOUT)
         assert (tail.returncode, output, errors.strip()) == (130, "", "interrupted")
 
 
@@ -139,7 +140,7 @@ def test_changes_come_as_they_happen_and_ctrl_c_ends_it() -> None:
         (("", ""), ("--hex", "--no-values"), 2, "--hex and --no-values: expected one of them, found both"),
     ],
 )
-def test_a_mistake_is_a_line_that_says_what_is_accepted(
+def test_an_error_is_a_line_with_what_is_expected(
     cluster: Cluster, change: tuple[str, str], options: tuple[str, ...], code: int, problem: str
 ) -> None:
     result = run("tail", cluster.url.replace(*change), *options)
@@ -157,48 +158,48 @@ def test_a_checkpoint_can_be_the_end(cluster: Cluster, tmp_path: Path) -> None:
     cluster.upsert("later", b"{}")
     ran = run("tail", cluster.url, "--from", "beginning", "--to", before, "--json")
     assert ran.exit_code == 0
-    # The snapshot that the end lies in is sent whole, and has what was written since.
+    # The snapshot that the end lies in is sent to its own end, which may include the later change.
     assert seen <= len(ran.output.splitlines()) <= seen + 1
 
 
 @pytest.mark.parametrize("option", ["--from", "--to"])
-def test_a_position_that_is_none_is_refused(cluster: Cluster, option: str) -> None:
+def test_a_wrong_position_is_refused(cluster: Cluster, option: str) -> None:
     ran = run("tail", cluster.url, option, "yesterday")
     assert ran.exit_code == 1
     assert "yesterday: expected" in ran.output
     assert "or a checkpoint, found no such file" in ran.output
 
 
-def moments(cluster: Cluster) -> list[str]:
-    """When the documents were written, as `--from` and `--to` take it."""
+def write_times(cluster: Cluster) -> list[str]:
+    """Return when the documents were written, as values of `--from` and `--to`."""
     epoch = datetime(1970, 1, 1, tzinfo=timezone.utc)
     ticks = sorted((row.cas & ~0xFFFF) // 1000 for row in cluster.truth().values())
     return [(epoch + timedelta(microseconds=tick)).isoformat() for tick in ticks]
 
 
-def test_what_was_written_between_two_times_is_shown(tmp_path: Path) -> None:
+def test_changes_between_two_times_are_printed(tmp_path: Path) -> None:
     with Cluster(vbuckets=2) as cluster:
         for n in range(30):
             cluster.upsert(f"key{n:02}", b"{}")
-        when = moments(cluster)
-        found = [json.loads(line) for line in run("tail", cluster.url, *WHOLE, "--json").output.splitlines()]
-        first, last = (datetime.fromisoformat(when[n]) for n in (10, 20))
+        times = write_times(cluster)
+        found = [json.loads(line) for line in run("tail", cluster.url, *EVERYTHING, "--json").output.splitlines()]
+        first, last = (datetime.fromisoformat(times[n]) for n in (10, 20))
         wanted = sorted(row["key"] for row in found if first <= datetime.fromisoformat(row["timestamp"]) < last)
-        shown = run("tail", cluster.url, "--from", when[10], "--to", when[20], "--json").output.splitlines()
+        shown = run("tail", cluster.url, "--from", times[10], "--to", times[20], "--json").output.splitlines()
         assert sorted(json.loads(line)["key"] for line in shown) == wanted
-        copied = json.loads(run("copy", cluster.url, tmp_path / "out.ndjson", "--from", when[20], "--json").output)
+        copied = json.loads(run("copy", cluster.url, tmp_path / "out.ndjson", "--from", times[20], "--json").output)
         assert copied["rows"] == sum(datetime.fromisoformat(row["timestamp"]) >= last for row in found) > 0
         day = [
             json.loads(run("copy", cluster.url, tmp_path / "day", *to, "--json").output)["rows"]
-            for to in (("--to", when[20]), ())
+            for to in (("--to", times[20]), ())
         ]
         assert day == [30 - copied["rows"], copied["rows"]]
 
 
-def test_deletions_that_are_forgotten_are_told(tmp_path: Path) -> None:
+def test_purged_deletions_are_reported(tmp_path: Path) -> None:
     with Cluster(vbuckets=1) as cluster:
         cluster.load(300)
-        start = moments(cluster)[100]
+        start = write_times(cluster)[100]
         for n in range(200, 300):
             cluster.delete(f"key-{n:010d}")
         cluster.upsert("last", b"1")
@@ -212,18 +213,18 @@ def test_deletions_that_are_forgotten_are_told(tmp_path: Path) -> None:
 def test_a_change_takes_two_lines_of_a_terminal_at_most(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    mine, theirs = pytest.importorskip("pty").openpty()
-    command = [sys.executable, "-c", "from dcp.cli import main; main()", "tail", cluster.url, *WHOLE]
+    ours, theirs = pytest.importorskip("pty").openpty()
+    command = [sys.executable, "-c", "from dcp.cli import main; main()", "tail", cluster.url, *EVERYTHING]
     with subprocess.Popen([*command, "--collection", "_default"], stdout=theirs) as process:
         os.close(theirs)
-        said = b""
-        # At its end a terminal is an error on Linux, and empty elsewhere.
+        output = b""
+        # Reading after the end of a pseudo terminal fails on Linux, and returns nothing elsewhere.
         with contextlib.suppress(OSError):
-            while piece := os.read(mine, 1 << 16):
-                said += piece
-    os.close(mine)
+            while piece := os.read(ours, 1 << 16):
+                output += piece
+    os.close(ours)
     assert process.returncode == 0
-    lines = [line for line in re.sub(r"\x1b\[\d*m", "", said.decode()).splitlines() if "mutation" in line]
+    lines = [line for line in re.sub(r"\x1b\[\d*m", "", output.decode()).splitlines() if "mutation" in line]
     assert max(map(len, lines)) == 160
     assert all(line.endswith("…") for line in lines if len(line) == 160)
     assert any("key-0000000003" in line for line in lines)

@@ -1,6 +1,6 @@
-"""A driver of its own: `python -m tests.spark.driver MASTER LAKE [once]`, with the url in the environment.
+"""A Spark driver as a process: `python -m tests.spark.driver MASTER LAKE [once]`, with the URL in the environment.
 
-Reads the bucket into LAKE/batch, and then follows it as the guide does, for ever or up to now.
+It reads the bucket into LAKE/batch, and then follows it as docs/spark-sinks.md does: without an end, or up to now.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import dcp.spark
 from tests.spark.recipes import recipes
 
 URL = "DCP_TEST_URL"
-# What is printed then.
+# Printed after the batch read.
 READ = "the bucket is read"
 SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.ui.enabled": "false",
-    # There is little to shuffle, and each part of it is a task.
+    # Each shuffle partition is a task, and there is little to shuffle.
     "spark.sql.shuffle.partitions": "4",
-    # A task that is slower than others gets a second attempt next to the first, on the other worker.
+    # A task that is slower than others gets a second attempt on the other worker, while the first one runs.
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.minTaskRuntime": "500ms",
@@ -33,23 +33,25 @@ SETTINGS = {
 }
 
 
-def main(master: str, lake: str, *how: str) -> None:
+def main(master: str, lake: str, *mode: str) -> None:
+    """Start a session and run the job in it."""
     builder = SparkSession.builder.master(master).config(map=SETTINGS)
     spark = builder.config(map=dcp.spark.session_options()).getOrCreate()
     try:
-        run(spark, lake, *how)
+        run(spark, lake, *mode)
     finally:
         spark.stop()
 
 
-def run(spark: SparkSession, lake: str, *how: str) -> None:
+def run(spark: SparkSession, lake: str, *mode: str) -> None:
+    """Read and follow the bucket; with the mode `once`, only follow it up to now."""
     spark.dataSource.register(dcp.spark.DcpDataSource)
     guide = recipes(os.environ[URL], Path(lake))
-    if not how:
+    if not mode:
         dcp.spark.read(spark, guide.url, min_partitions=2).write.parquet(f"{lake}/batch")
         print(READ, flush=True)
     stream = guide.follow(spark, guide.upsert, maxOffsetsPerTrigger="1000")
-    if how:
+    if mode:
         stream = stream.trigger(availableNow=True)
     stream.start().awaitTermination()
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/spark-sinks.md as code: for the tests, and for the drivers that these start."""
+"""The recipes of docs/spark-sinks.md as functions, for tests and for the drivers that they start."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ GUIDE = Path(__file__).parents[2] / "docs" / "spark-sinks.md"
 
 
 def recipes(url: str, lake: Path) -> SimpleNamespace:
-    """What the code of the guide defines, with another cluster and another directory in it."""
+    """Return the functions that the guide defines, for another cluster and another directory."""
     blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, GUIDE, "exec"), names)
-    # The functions look them up when they are called.
+    # The functions use these names as globals, so replacing them afterwards is enough.
     names |= {"url": url, "lake": str(lake)}
     return SimpleNamespace(**names)

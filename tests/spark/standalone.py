@@ -1,4 +1,4 @@
-"""Spark's standalone cluster on this machine: a master, two workers that pass for two machines, and drivers to kill."""
+"""Spark's standalone cluster on this machine: a master, two workers with different addresses, and drivers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.waiting import until
 ROOT = Path(__file__).parents[2]
 HOME = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
-# Spark tries no task twice at the same time on one host.
+# Two hosts, since Spark runs speculative attempts of a task on different hosts only.
 _HOSTS = ("127.0.0.1", "127.0.0.2")
 
 
 class Standalone:
-    """`master` is what sessions are built with."""
+    """A running standalone cluster. `master` is its URL."""
 
     def __init__(self, at: Path) -> None:
         self._at = at
@@ -40,6 +40,7 @@ class Standalone:
             until(lambda log=log: found("Successfully registered", log))  # type: ignore[misc]
 
     def _start(self, role: str, *arguments: str) -> Path:
+        """Start a process of the cluster. Return its log."""
         log = self._at / f"{len(self._processes)}.log"
         environment = os.environ | {
             "SPARK_HOME": str(HOME),
@@ -53,18 +54,20 @@ class Standalone:
         return log
 
     def kill_an_executor(self) -> None:
+        """Kill the process of an executor."""
         os.kill(until(lambda: next(self._executors(), None)), signal.SIGKILL)
 
     def _executors(self) -> Iterator[int]:
-        """The children of the workers."""
+        """Yield the process ids of executors: the children of the workers."""
         workers = {process.pid for process in self._processes[1:]}
-        told = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-        for line in told.splitlines():
+        output = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        for line in output.splitlines():
             pid, parent = map(int, line.split())
             if parent in workers:
                 yield pid
 
     def close(self) -> None:
+        """Terminate all processes."""
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
@@ -72,13 +75,13 @@ class Standalone:
 
 
 class Driver:
-    """One of `tests.spark.driver`, with all processes that it starts here."""
+    """A process of `tests.spark.driver`, and all processes that it starts."""
 
-    def __init__(self, standalone: Standalone, url: str, lake: Path, *how: str) -> None:
-        self.log = lake / f"driver{''.join(how)}.log"
+    def __init__(self, standalone: Standalone, url: str, lake: Path, *mode: str) -> None:
+        self.log = lake / f"driver{''.join(mode)}.log"
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.driver", standalone.master, str(lake), *how],
+                [sys.executable, "-m", "tests.spark.driver", standalone.master, str(lake), *mode],
                 cwd=ROOT,
                 env=os.environ | {URL: url},
                 stdout=out,
@@ -86,19 +89,21 @@ class Driver:
                 start_new_session=True,
             )
 
-    def until(self, question: Callable[[], object]) -> None:
-        """Wait for something that it has to live for."""
-        until(lambda: question() or self.process.poll() is not None)
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for a condition. Fail if the driver ends before."""
+        until(lambda: condition() or self.process.poll() is not None)
         assert self.process.poll() is None, self.log.read_text("utf-8", "replace")
 
     def kill(self) -> None:
+        """Kill the driver and all its processes."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 @contextmanager
-def driver(standalone: Standalone, url: str, lake: Path, *how: str) -> Iterator[Driver]:
-    started = Driver(standalone, url, lake, *how)
+def driver(standalone: Standalone, url: str, lake: Path, *mode: str) -> Iterator[Driver]:
+    """Start a driver. Kill it at the end, unless it has ended."""
+    started = Driver(standalone, url, lake, *mode)
     try:
         yield started
     finally:
@@ -107,5 +112,6 @@ def driver(standalone: Standalone, url: str, lake: Path, *how: str) -> Iterator[
 
 
 def found(pattern: str, log: Path) -> str | None:
+    """Return the first match of a pattern in a log; None if there is none."""
     match = re.search(pattern, log.read_text("utf-8", "replace"))
     return match[0] if match else None

@@ -1,4 +1,4 @@
-"""The demo with Spark, which is a process of its own."""
+"""The demo with Spark, as a process."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import json
 import signal
 from pathlib import Path
 
-from tests.cli.running import start
+from tests.cli.commands import start
 
-PATIENCE = 200
+# Seconds. Starting Spark takes most of it on a loaded machine.
+TIMEOUT = 200
 
 
 def test_the_copy_survives_the_failover(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     demo = start("demo", "--small", "--json", "--out", out)
-    said, complaints = demo.communicate(timeout=PATIENCE)
-    assert (demo.returncode, complaints) == (0, "")
-    found = json.loads(said)
+    output, errors = demo.communicate(timeout=TIMEOUT)
+    assert (demo.returncode, errors) == (0, "")
+    found = json.loads(output)
     assert found["differing"] == 0
     assert found["documents"] > 20_000
     assert found["vbuckets_rolled_back"] > 0
@@ -30,7 +31,7 @@ def test_an_interrupted_demo_leaves_neither_files_nor_a_java(tmp_path: Path) -> 
     while not demo.stdout.readline().startswith("✓ read"):
         assert demo.poll() is None
     demo.send_signal(signal.SIGINT)
-    # Java has the other end of the pipe, too: this ends when both have ended.
-    _, said = demo.communicate(timeout=PATIENCE)
-    assert (demo.returncode, said) == (130, "\ninterrupted\n")
+    # Java inherits the pipe, so this returns only once Java has ended, too.
+    _, errors = demo.communicate(timeout=TIMEOUT)
+    assert (demo.returncode, errors) == (130, "\ninterrupted\n")
     assert not out.exists()

@@ -1,4 +1,4 @@
-"""A password is in nothing that Spark shows or keeps."""
+"""Passwords are in nothing that Spark shows or stores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWERS = ["environment", "jobs", "stages?details=true", "allexecutors", "storag
 
 
 def pages(spark: SparkSession) -> Iterator[str]:
-    """What the session's web server has to say, about all that ran so far."""
+    """Yield the pages and API answers of the session's web server, about all queries so far."""
     base = spark.sparkContext.uiWebUrl
     api = f"api/v1/applications/{spark.sparkContext.applicationId}"
     ran = json.loads(text(f"{base}/{api}/sql?length=1000"))
@@ -33,6 +33,7 @@ def pages(spark: SparkSession) -> Iterator[str]:
 
 
 def text(url: str) -> str:
+    """Return the body of a page."""
     with urlopen(url) as answer:
         return str(answer.read(), "utf-8")
 

@@ -1,4 +1,4 @@
-"""The recipes of the guide, run as they stand there: what they keep is what the cluster has."""
+"""The recipes of docs/spark-sinks.md: the tables that they write have the documents of the cluster."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Lake:
-    """What a stream does to its sink, without the time that it takes to start one."""
+class BatchedSink:
+    """Calls the sink of the guide as a stream does, with batch reads, which start faster than a stream."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, at: Path) -> None:
         self.guide = recipes(cluster.url, at)
@@ -26,63 +26,65 @@ class Lake:
         self._number = -1
 
     def batch(self, again: bool = False) -> None:
-        """The next one, or the last one again."""
+        """Write the next batch, or repeat the last one."""
         if not again:
             self._plan, self._number = self._next, self._number + 1
         self.guide.upsert(dcp.spark.read(self._spark, self._plan), self._number)
 
     def plan(self) -> None:
-        """What is there by now is in the next batch."""
+        """Put everything that was written so far into the next batch."""
         self._next = dcp.spark.plan(self._cluster.url, start=self._next.end)
 
     @property
     def state(self) -> DataFrame:
+        """Documents as of the last batch."""
         return self.guide.state(self._spark)
 
 
 def documents(frame: DataFrame) -> dict[bytes, tuple[bytes, int]]:
+    """Return value and CAS by key. Fail if a key is there twice."""
     rows = frame.select("key", "value", "cas").toArrow().to_pylist()
     assert len({row["key"] for row in rows}) == len(rows)
     return {row["key"]: (row["value"], row["cas"]) for row in rows}
 
 
-def test_the_log_and_the_state_are_what_the_cluster_has_after_a_failover_that_lost_changes(
+def test_log_and_state_agree_with_the_cluster_after_a_failover_that_lost_changes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
         for number in range(200):
             cluster.upsert(f"key {number}", b"1")
-        lake = Lake(spark, cluster, tmp_path)
-        lake.batch()
+        sink = BatchedSink(spark, cluster, tmp_path)
+        sink.batch()
         before = truth(cluster)
-        # Versions that replace what there was, and that nobody has any more afterwards.
+        # New versions of documents, some of which are lost in the failover.
         replace_and_delete(cluster)
-        lake.plan()
-        lake.batch()
-        assert documents(lake.state) == truth(cluster)
+        sink.plan()
+        sink.batch()
+        assert documents(sink.state) == truth(cluster)
         cluster.failover(0, lose=20)
         cluster.upsert("new", b"{}")
-        lake.plan()
-        lake.batch()
+        sink.plan()
+        sink.batch()
         log = spark.read.parquet(str(tmp_path / "changes"))
         assert log.where("event = 'rollback'").count() > 0
-        assert documents(lake.state) == documents(lake.guide.latest(log)) == truth(cluster)
-        assert documents(lake.guide.latest(log.where("batch = 0"))) == before
+        assert documents(sink.state) == documents(sink.guide.latest(log)) == truth(cluster)
+        assert documents(sink.guide.latest(log.where("batch = 0"))) == before
         assert len(list((tmp_path / "state").iterdir())) == 2
 
 
-def test_a_batch_that_runs_again_replaces_what_it_wrote(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_repeated_batch_replaces_its_files(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
     cluster.load(50)
-    lake = Lake(spark, cluster, tmp_path)
-    lake.batch()
+    sink = BatchedSink(spark, cluster, tmp_path)
+    sink.batch()
     cluster.load(80)
-    lake.plan()
-    lake.batch()
+    sink.plan()
+    sink.batch()
     cluster.delete("key-0000000003")
-    lake.batch(again=True)
-    lake.plan()
-    lake.batch()
-    assert documents(lake.state) == truth(cluster)
+    sink.batch(again=True)
+    sink.plan()
+    sink.batch()
+    assert documents(sink.state) == truth(cluster)
     assert spark.read.parquet(str(tmp_path / "changes")).count() == 50 + 80 + 1
 
 
@@ -93,16 +95,16 @@ def test_documents_of_a_collection_that_was_dropped_can_be_left_out(
     cluster.create_collection("shop", "stock")
     cluster.upsert("a", b"1")
     cluster.upsert("b", b"2", collection="shop.stock")
-    lake = Lake(spark, cluster, tmp_path)
-    lake.batch()
+    sink = BatchedSink(spark, cluster, tmp_path)
+    sink.batch()
     cluster.drop_collection("shop", "stock")
     cluster.create_collection("shop", "stock")
     cluster.upsert("c", b"3", collection="shop.stock")
-    lake.plan()
-    lake.batch()
-    kept = lake.guide.without_dropped_collections(lake.state)
+    sink.plan()
+    sink.batch()
+    kept = sink.guide.without_dropped_collections(sink.state)
     assert documents(kept) == truth(cluster) | truth(cluster, "shop.stock")
-    assert documents(kept) != documents(lake.state)
+    assert documents(kept) != documents(sink.state)
 
 
 def test_a_collection_is_a_typed_table(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:

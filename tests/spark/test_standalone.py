@@ -1,4 +1,4 @@
-"""Processes die and nodes fail while a bucket is read and followed: what is kept is what the cluster has."""
+"""Processes are killed and nodes fail while a bucket is read and followed: the sink agrees with the cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.spark.rows import replace_and_delete, truth
 from tests.spark.standalone import Standalone, driver, found
 from tests.waiting import until
 
-# Before Spark 4.2, a batch that was left in its middle is all that such a run does.
+# Before Spark 4.2, a run with availableNow after a failure does the failed batch only.
 AVAILABLE_NOW = find_spec("pyspark.sql.streaming.datasource") is not None
 
 
@@ -34,7 +34,7 @@ def documents(rows: pa.Table) -> dict[bytes, tuple[bytes, int]]:
 
 
 def state(lake: Path) -> dict[bytes, tuple[bytes, int]] | None:
-    """As of the last batch that was written, unless it is just being removed."""
+    """Return the documents as of the last batch; None before it, or while its files are being removed."""
     done = sorted((lake / "state").glob("asof=*/_SUCCESS"), key=lambda path: int(path.parent.name[5:]))
     try:
         return documents(pq.ParquetDataset(done[-1].parent).read(["key", "value", "cas"])) if done else None
@@ -42,8 +42,8 @@ def state(lake: Path) -> dict[bytes, tuple[bytes, int]] | None:
         return None
 
 
-def test_whatever_dies_the_sink_is_what_the_cluster_has(standalone: Standalone, tmp_path: Path) -> None:
-    # An address that nobody else takes: the port of a node that is gone may be that of another cluster soon.
+def test_the_sink_agrees_with_the_cluster_after_processes_were_killed(standalone: Standalone, tmp_path: Path) -> None:
+    # An address of its own: the port of a failed node could otherwise be reused by another process.
     with Cluster(nodes=3, vbuckets=12, replicas=1, seed=1, host="127.0.0.9") as cluster:
         for number in range(1000):
             cluster.upsert(f"key {number}", b"1")
@@ -56,20 +56,20 @@ def test_whatever_dies_the_sink_is_what_the_cluster_has(standalone: Standalone, 
             return sum(traffic.items for traffic in cluster.stats().values())
 
         with driver(standalone, cluster.url, tmp_path) as first:
-            # A batch, in which the task of one node waits until it has a second attempt; only one of them counts.
+            # A batch read with a speculative attempt: one task is silent until its second attempt has started.
             with cluster.fault("silent", node=0):
                 first.until(lambda: cluster.stats()[0].streams == 2 * 4)
             first.until(lambda: found(READ, first.log))
             assert documents(pq.ParquetDataset(tmp_path / "batch").read()) == whole
             first.until(agrees)
-            # An executor, in the middle of a batch.
+            # Kill an executor in the middle of a batch.
             with cluster.fault("slow", rate=20_000):
                 replace_and_delete(cluster)
                 before = items()
                 first.until(lambda: items() > before)
                 standalone.kill_an_executor()
             first.until(agrees)
-            # A node, in the middle of a batch, with writes that nobody has any more; then the others take its work.
+            # Fail over a node in the middle of a batch, with the loss of writes; then rebalance.
             with cluster.fault("slow", rate=20_000):
                 cluster.load(300)
                 before = items()
@@ -77,7 +77,7 @@ def test_whatever_dies_the_sink_is_what_the_cluster_has(standalone: Standalone, 
                 cluster.failover(0, lose=20)
                 cluster.rebalance_in()
             first.until(agrees)
-            # The driver, in the middle of a batch.
+            # Kill the driver in the middle of a batch.
             with cluster.fault("silent") as silence:
                 cluster.load(500, seed=1)
                 first.until(lambda: silence.hits)

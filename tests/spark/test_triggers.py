@@ -93,7 +93,7 @@ def test_a_collection_may_be_dropped_between_two_queries_of_the_cluster(cluster:
 
 
 def test_a_collection_that_never_existed_is_an_error_nevertheless(cluster: Cluster) -> None:
-    with pytest.raises(dcp.LocalProtocolError, match=r"there is no '_default.stock' in 'default'"):
+    with pytest.raises(dcp.LocalProtocolError, match=r"'_default.stock' not found in bucket 'default'"):
         fresh_query(cluster.url, collections="stock", failOnDataLoss="false")
 
 

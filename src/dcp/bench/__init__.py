@@ -1,8 +1,5 @@
-"""How fast it all is: deterministic bytes, contenders that take turns, and a report.
+"""Benchmarks: deterministic bytes, contenders that are measured in turns, and a report. `dcp bench` runs them."""
 
-`dcp bench` runs it.
-"""
-
-# Each is a module `bench_NAME` with `run`. Spark is asked for by name: it needs a Java, and minutes.
+# Each name is a module `bench_NAME` with a function `run`. Spark is not run by default: it needs Java, and minutes.
 BENCHES = ("decode", "encode", "producer", "socket")
 SPARK = "spark"

@@ -1,4 +1,4 @@
-"""Columns to frames, against the way there and against a loop in Python."""
+"""Benchmark `encode`: columns to frames, compared with decoding them and with an encoder in plain Python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import dcp
 from dcp.bench import conventional
 from dcp.bench.bench_decode import MEMCPY, STRUCT, STRUCT_BYTES, copy_warm, feed, is_conventional, turns, warm_memory
-from dcp.bench.frames import Case, Wire, options, wire
+from dcp.bench.frames import Case, Wire, make_wire, options
 from dcp.bench.timing import Contender, Measurement, Sample, take_turns
 
 ENCODE, DECODE = "encode", "decode"
@@ -24,16 +24,18 @@ CASES = (
 
 
 def run(cases: tuple[Case, ...] = CASES, *, repetitions: int = 15, total: int = 64 << 20) -> Iterator[Measurement]:
+    """Measure each case with about `total` bytes for each repetition."""
     for case in cases:
         yield encode_case(case.sized(total), repetitions)
 
 
 def encode_case(case: Case, repetitions: int) -> Measurement:
-    made = wire(case)
-    contenders = contenders_of(made)
-    sizes = dict.fromkeys(contenders, (made.rows, len(made.data)))
+    """Measure one case."""
+    wire = make_wire(case)
+    contenders = contenders_of(wire)
+    sizes = dict.fromkeys(contenders, (wire.rows, len(wire.data)))
     if is_conventional(case):
-        small = wire(case.sized(min(STRUCT_BYTES, case.total)))
+        small = make_wire(case.sized(min(STRUCT_BYTES, case.total)))
         batches = [batch.to_arrow() for batch in batches_of(small)]
         contenders[STRUCT] = lambda: conventional_encode(batches)
         sizes[STRUCT] = small.rows, len(small.data)
@@ -41,28 +43,32 @@ def encode_case(case: Case, repetitions: int) -> Measurement:
     return Measurement("encode", case, {name: Sample(times[name], *sizes[name]) for name in contenders})
 
 
-def contenders_of(made: Wire) -> dict[str, Contender]:
-    encoder, decoder = dcp.Encoder(made.case.dialect), dcp.Decoder(**options(made.case))
-    batches, warm = batches_of(made), warm_memory(made)
+def contenders_of(wire: Wire) -> dict[str, Contender]:
+    """Return the functions to measure, by name."""
+    encoder, decoder = dcp.Encoder(wire.case.dialect), dcp.Decoder(**options(wire.case))
+    batches, warm = batches_of(wire), warm_memory(wire)
     return {
         ENCODE: lambda: encode(encoder, batches),
-        DECODE: lambda: feed(decoder, made),
-        MEMCPY: lambda: copy_warm(warm, made),
+        DECODE: lambda: feed(decoder, wire),
+        MEMCPY: lambda: copy_warm(warm, wire),
     }
 
 
-def batches_of(made: Wire) -> list[dcp.Batch]:
-    decoder = dcp.Decoder(**options(made.case))
+def batches_of(wire: Wire) -> list[dcp.Batch]:
+    """Return the batches of a wire, one for each chunk."""
+    decoder = dcp.Decoder(**options(wire.case))
     batches = []
-    for chunk in made.chunks:
+    for chunk in wire.chunks:
         decoder.feed(chunk)
         batches.append(decoder.take())
     return batches
 
 
 def conventional_encode(batches: list[Any]) -> int:
+    """Encode batches in plain Python. Return the number of bytes."""
     return sum(len(conventional.encode(batch, OPAQUE)) for batch in batches)
 
 
 def encode(encoder: dcp.Encoder, batches: list[dcp.Batch]) -> int:
+    """Encode batches. Return the number of bytes."""
     return sum(len(encoder.encode(batch, opaque=OPAQUE)) for batch in batches)

@@ -1,4 +1,4 @@
-"""The embedded cluster streaming a bucket to a sink in another process, beside a sendall of the same bytes."""
+"""Benchmark `producer`: the embedded cluster streams a bucket to another process, compared with a plain sendall."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ from dcp.wire.memcached import MAX_FRAME
 
 PRODUCER, SENDALL = "producer", "sendall"
 CASES = (Case(value=KIB, key=14, vbuckets=64, total=320 * MIB, in_cache=False),)
-# As many bytes of a bucket for each that is asked for: connecting takes a part of short runs.
+# Bytes of the bucket for each byte of `total`: in short runs, connecting would take a large part.
 _SCALE = 5
 _PIECE = MIB
 _ENDLESS = (1 << 64) - 1
 
 
 def run(cases: tuple[Case, ...] = CASES, *, repetitions: int = 15, total: int = 64 << 20) -> Iterator[Measurement]:
+    """Measure each case with a bucket of 5 times `total` bytes."""
     for case in cases:
         yield producer_case(case.sized(_SCALE * total), repetitions)
 
 
 def producer_case(case: Case, repetitions: int) -> Measurement:
+    """Measure one case."""
     rows = max(1, case.total // (case.value + case.key + 64))
     with ExitStack() as stack:
         directory = stack.enter_context(TemporaryDirectory())
         address = stack.enter_context(process("serve", rows, case.value, case.vbuckets))
         path = Path(directory, "bytes")
-        size = path.write_bytes(b"".join(sent(address, case.vbuckets)))
+        size = path.write_bytes(b"".join(sent_bytes(address, case.vbuckets)))
         plain = stack.enter_context(process("send", path))
         contenders = {
-            PRODUCER: lambda: receive(ask(address, case.vbuckets), size),
+            PRODUCER: lambda: receive(request_all(address, case.vbuckets), size),
             SENDALL: lambda: receive(_connect(plain), size),
         }
         times = take_turns(contenders, repetitions)
@@ -53,7 +55,7 @@ def producer_case(case: Case, repetitions: int) -> Measurement:
 
 
 def receive(sock: socket.socket, size: int) -> None:
-    """Receive so many bytes and throw them away."""
+    """Receive `size` bytes and discard them."""
     buffer = memoryview(bytearray(_PIECE))
     with sock:
         while size > 0 and (count := sock.recv_into(buffer)):
@@ -61,10 +63,10 @@ def receive(sock: socket.socket, size: int) -> None:
     assert size <= 0
 
 
-def ask(address: str, vbuckets: int) -> socket.socket:
-    """A connection on which a node sends all it has."""
-    where, user, password = address.split()
-    sock = _connect(where)
+def request_all(address: str, vbuckets: int) -> socket.socket:
+    """Return a connection on which a node sends all its changes. address: as `serve` prints it."""
+    host_port, user, password = address.split()
+    sock = _connect(host_port)
     login = f"\0{user}\0{password}".encode()
     flags = int(StreamFlag.TO_LATEST)
     numbers = dict.fromkeys(("start_seqno", "vbuuid", "snapshot_start", "snapshot_end"), 0)
@@ -81,11 +83,11 @@ def ask(address: str, vbuckets: int) -> socket.socket:
     return sock
 
 
-def sent(address: str, vbuckets: int) -> Iterator[bytes]:
-    """What a node sends, up to the end of its last stream."""
+def sent_bytes(address: str, vbuckets: int) -> Iterator[bytes]:
+    """Yield what a node sends, up to the end of its last stream."""
     splitter, ends = Splitter(MAX_FRAME), 0
     end = DCP.by_name["stream_end"].opcode
-    with ask(address, vbuckets) as sock:
+    with request_all(address, vbuckets) as sock:
         while ends < vbuckets:
             data = sock.recv(_PIECE)
             assert data
@@ -96,18 +98,20 @@ def sent(address: str, vbuckets: int) -> Iterator[bytes]:
                 ends += magic == Magic.REQUEST and opcode == end
 
 
-def _connect(where: str) -> socket.socket:
-    host, _, port = where.rpartition(":")
+def _connect(host_port: str) -> socket.socket:
+    """Connect to host:port."""
+    host, _, port = host_port.rpartition(":")
     return socket.create_connection((host, int(port)))
 
 
-# The processes at the other end. Each prints where it is, and stays until it is told to go.
+# Processes at the other end. Each prints its address, and runs until it is terminated.
 
 
 @contextmanager
 def process(*arguments: object) -> Iterator[str]:
+    """Start this module as a process. Yield the address that it prints."""
     command = [sys.executable, "-m", "dcp.bench.bench_producer", *map(str, arguments)]
-    # In a session of its own it does not hear of Ctrl-C, which is for the one that ends it.
+    # A session of its own keeps Ctrl-C away from it: the parent process ends it.
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         try:
@@ -117,6 +121,7 @@ def process(*arguments: object) -> Iterator[str]:
 
 
 def serve(rows: str, value_size: str, vbuckets: str) -> None:
+    """Run an embedded cluster. Print host and port, user and password."""
     with Cluster(vbuckets=int(vbuckets)) as cluster:
         cluster.load(int(rows), value_size=int(value_size))
         print(cluster.addresses[0], cluster.credentials.username, cluster.credentials.password, flush=True)
@@ -124,7 +129,7 @@ def serve(rows: str, value_size: str, vbuckets: str) -> None:
 
 
 def send(path: str) -> None:
-    """To one after the other."""
+    """Send a file to each client that connects, one after the other."""
     data = Path(path).read_bytes()
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(f"127.0.0.1:{server.getsockname()[1]}", flush=True)

@@ -1,4 +1,4 @@
-"""What the codec has to reach, as ratios within one run wherever there is something to compare with."""
+"""Performance budgets: bounds for figures of a run, as ratios to a baseline of the same run where there is one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Figure = Callable[[Measurement], "float | None"]
 
 @dataclass(frozen=True)
 class Budget:
-    """A figure of one case, and its bound."""
+    """Bound of a figure of one case: a lower one unless `at_most`."""
 
     what: str
     bench: str
@@ -32,7 +32,7 @@ class Budget:
     unit: str = "x"
 
     def verdict(self, measurements: Iterable[Measurement]) -> Verdict | None:
-        """None if the run has no such case. A run on fewer bytes is one too."""
+        """Compare with a run; None if it lacks the case. The number of bytes does not matter."""
         for measurement in measurements:
             if measurement.bench == self.bench and _same(measurement.case, self.case):
                 return Verdict(self, self.figure(measurement))
@@ -41,57 +41,62 @@ class Budget:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`found` is None where the machine could not tell."""
+    """Result of a budget. `found` is None if the machine was too busy to tell."""
 
     budget: Budget
     found: float | None
 
     @property
     def met(self) -> bool | None:
+        """True if the figure is within the bound; None if unknown."""
         if self.found is None:
             return None
         return self.found <= self.budget.bound if self.budget.at_most else self.found >= self.budget.bound
 
 
 def _same(case: Case, other: Case) -> bool:
+    """True for the same case, whatever its number of bytes."""
     return replace(case, total=other.total) == other
 
 
 def _speed(contender: str, other: str) -> _Figure:
+    """Return the figure: how many times as fast as another a contender is."""
     return lambda measurement: measurement.speed(contender, other)
 
 
-def _longer(contender: str, other: str) -> _Figure:
-    """How many times as long a contender takes."""
+def _duration(contender: str, other: str) -> _Figure:
+    """Return the figure: how many times as long as another a contender takes."""
     return lambda measurement: measurement.speed(other, contender)
 
 
 def _threads(measurement: Measurement) -> float | None:
-    """None where other programs take the second core: then two threads are not faster whatever they do."""
+    """Return the speed of two threads; None if other programs use the second core, as the hashes show."""
     hashes = measurement.speed(TWO_HASHES, ONE_HASH)
     return measurement.speed(TWO_THREADS, ONE_THREAD) if hashes and hashes >= FREE_CORE else None
 
 
-# How many times as fast two threads of pure C are if both cores are free.
+# Speed of two hash threads relative to one, above which the second core counts as free.
 FREE_CORE = 1.8
 
 
 def _decode_budgets(*, in_cache: bool) -> tuple[Budget, ...]:
+    """Return the budgets of decoding."""
     plain, kib, page = (Case(value=value, in_cache=in_cache) for value in (100, 1024, 4096))
-    where = "in cache" if in_cache else "in memory"
+    place = "in cache" if in_cache else "in memory"
     return (
-        Budget(f"decode, value 100, {where}: ns a row", "decode", plain, _nanoseconds, 16, True, "ns"),
-        Budget(f"decode, value 100, {where}: times the struct loop", "decode", plain, _speed(COPY, STRUCT), 50),
-        Budget(f"decode, value 1024, {where}: times memcpy", "decode", kib, _speed(COPY, MEMCPY), 0.40),
-        Budget(f"views, value 4096, {where}: times memcpy", "decode", page, _speed(VIEWS, MEMCPY), 1),
+        Budget(f"decode, value 100, {place}: ns per row", "decode", plain, _nanoseconds, 16, True, "ns"),
+        Budget(f"decode, value 100, {place}: times the struct loop", "decode", plain, _speed(COPY, STRUCT), 50),
+        Budget(f"decode, value 1024, {place}: times memcpy", "decode", kib, _speed(COPY, MEMCPY), 0.40),
+        Budget(f"views, value 4096, {place}: times memcpy", "decode", page, _speed(VIEWS, MEMCPY), 1),
     )
 
 
 def _encode_budgets(*, in_cache: bool) -> tuple[Budget, ...]:
-    where = "in cache" if in_cache else "in memory"
+    """Return the budgets of encoding."""
+    place = "in cache" if in_cache else "in memory"
     return tuple(
         Budget(
-            f"encode, value {value}, {where}: takes, times decode", "encode", case, _longer(ENCODE, DECODE), 1.5, True
+            f"encode, value {value}, {place}: takes, times decode", "encode", case, _duration(ENCODE, DECODE), 1.5, True
         )
         for value in (100, 1024)
         for case in (Case(value=value, in_cache=in_cache),)
@@ -99,11 +104,12 @@ def _encode_budgets(*, in_cache: bool) -> tuple[Budget, ...]:
 
 
 def _nanoseconds(measurement: Measurement) -> float:
+    """Return ns per row."""
     return measurement.samples[COPY].best
 
 
 def _fast_enough(measurement: Measurement) -> float | None:
-    """A gigabyte a second, or half of what a sendall of the same bytes reaches."""
+    """Return 1 or more for 1 GB/s, or for half the throughput of a sendall of the same bytes."""
     ratio = measurement.speed(PRODUCER, SENDALL)
     return None if ratio is None else max(2 * ratio, measurement.samples[PRODUCER].throughput)
 
@@ -124,5 +130,6 @@ BUDGETS = (
 
 
 def verdicts(measurements: Iterable[Measurement]) -> list[Verdict]:
+    """Return the results of all budgets that a run has the cases of."""
     measured = list(measurements)
     return [verdict for budget in BUDGETS if (verdict := budget.verdict(measured))]

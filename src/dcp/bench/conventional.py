@@ -1,4 +1,4 @@
-"""DCP as one would read and write it in Python without this package: `struct`, lists, then pyarrow."""
+"""Baseline in plain Python: DCP decoded and encoded with `struct`, lists and pyarrow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = {
 
 
 def decode(data: bytes) -> Any:
-    """A record batch of the mutations and deletions in `data`, which holds whole frames."""
+    """Return a record batch of the mutations and deletions in `data`, which holds complete frames."""
     import pyarrow as pa
 
     rows = []
@@ -58,7 +58,7 @@ def decode(data: bytes) -> Any:
 
 
 def encode(batch: Any, opaque: int) -> bytes:
-    """Frames of the mutations and deletions in a record batch, each of them in a form with a delete time."""
+    """Return the frames of a record batch of mutations and deletions, the latter in the form with a delete time."""
     frames = []
     for row in batch.to_pylist():
         key, value = row["key"], row["value"]

@@ -1,8 +1,8 @@
-"""Wire bytes for the benchmarks: the same ones for the same case, on any machine.
+"""Wire bytes for the benchmarks: the same for the same case, on every machine.
 
-The tables encode each kind of frame once, with numbers in it that are easy to find again; the frames of a
-wire are copies of these templates with numbers of their own. `python -m dcp.bench.frames DIR` writes the wires
-that `bench/compare.py` counts instructions on.
+Each kind of frame is encoded once from the tables, with placeholder numbers that are unique in it. The frames of a wire
+are copies of these templates with numbers filled in, which NumPy does for millions of frames in a second. `python -m
+dcp.bench.frames DIR` writes the wires whose instructions `bench/compare.py` counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COLLECTION = b"\xb4\x24"
 XATTRS = b'_sync\x00{"rev":"3-8a81b2e2f0","sequence":1290431,"time_saved":"2026-01-31T12:00:00Z"}\x00'
 JSON_BIT, SNAPPY_BIT, XATTR_BIT = 1, 2, 4
 
-# Numbers that no other part of a template contains.
+# Placeholders: numbers that no other part of a template contains.
 SEQNO, START, END = 0xA1A2A3A4A5A6A7A8, 0xB1B2B3B4B5B6B7B8, 0xC1C2C3C4C5C6C7C8
 VBUCKET_AT, OPAQUE_AT, CAS_AT = 6, 12, 16
 FIRST_CAS = 0x17E0_0000_0000_0000
@@ -40,12 +40,14 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Case:
-    """What the bytes are like, and how they arrive.
+    """Properties of wire bytes.
 
-    Values are `spread` bytes shorter or longer than `value`, evenly. Frames of several vbuckets take turns,
-    as a producer sends them that has something to say about each. `rows_a_snapshot` come in each vbucket
-    between two markers. `in_cache` are few bytes, decoded again and again: what comes from a socket is in the
-    cache as well. Others are more than it holds, and their times those of the memory and of who else uses it.
+    value, key: sizes in bytes. Values are up to `spread` bytes shorter or longer, evenly distributed.
+    mix: `plain`, or a feature that some or all frames have.
+    vbuckets: their frames alternate, as from a producer with changes in each.
+    chunk, total: bytes that arrive at once, and in all.
+    in_cache: True for few bytes that are decoded repeatedly, since bytes from a socket are in the cache, too. Otherwise
+        they exceed the cache, and the speed of the memory counts as well, with everything else that uses it.
     """
 
     value: int = 100
@@ -60,12 +62,14 @@ class Case:
 
     @property
     def rows_a_snapshot(self) -> int:
+        """Number of rows of a vbucket between two snapshot markers."""
         if self.mix == "markers":
             return 4
         return 10_000 if self.vbuckets == 1 else 50
 
     @property
     def name(self) -> str:
+        """Name in reports: what differs from the default."""
         parts = [f"value {self.value}"]
         parts += [f"key {self.key}"] if self.key != 20 else []
         parts += [self.dialect] if self.dialect != "dcp" else []
@@ -76,17 +80,18 @@ class Case:
         return ", ".join(parts)
 
     def sized(self, total: int) -> Case:
-        """The same on `total` bytes. What is to stay in the cache gets fewer."""
+        """Return the case with `total` bytes, or fewer if they have to stay in the cache."""
         return replace(self, total=min(total, CACHED) if self.in_cache else total)
 
 
 def size(count: int) -> str:
+    """Return a number of bytes with a unit."""
     return f"{count // MIB} MiB" if count >= MIB else f"{count // KIB} KiB"
 
 
 @dataclass(frozen=True)
 class Wire:
-    """The bytes of a case, as they arrive. A decoder takes them again and again: each vbucket begins with a marker."""
+    """Bytes of a case. A decoder can read them repeatedly, since each vbucket begins with a snapshot marker."""
 
     case: Case
     data: bytes
@@ -94,11 +99,12 @@ class Wire:
 
     @cached_property
     def chunks(self) -> list[bytes]:
+        """Pieces as they arrive."""
         return [self.data[at : at + self.case.chunk] for at in range(0, len(self.data), self.case.chunk)]
 
 
 def options(case: Case) -> dict[str, Any]:
-    """What a decoder has to be told to read a case."""
+    """Return the options of a decoder for a case."""
     return {"dialect": case.dialect, "collections": case.mix == "collections"}
 
 
@@ -107,7 +113,7 @@ def options(case: Case) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Template:
-    """A frame, and where its numbers stand."""
+    """An encoded frame, and the offsets of its numbers; -1 for those that it lacks."""
 
     raw: bytes
     seqno_at: int
@@ -117,13 +123,15 @@ class Template:
 
 
 def template(frame: dcp.Frame, case: Case) -> Template:
+    """Encode a frame with placeholders, and find them."""
     raw = dcp.encode(frame, case.dialect)
     key_at = raw.index(frame.key, CAS_AT) if frame.key else -1
-    places = [raw.find(number.to_bytes(8, "big")) for number in (SEQNO, START, END)]
-    return Template(raw, places[0], key_at + len(frame.key), places[1], places[2])
+    offsets = [raw.find(number.to_bytes(8, "big")) for number in (SEQNO, START, END)]
+    return Template(raw, offsets[0], key_at + len(frame.key), offsets[1], offsets[2])
 
 
 def change(case: Case, name: str, value: bytes, datatype: int) -> Template:
+    """Return the template of a mutation or deletion."""
     dialect = dcp.DIALECTS[case.dialect]
     message = dialect.by_name[name]
     layout = newest(message)
@@ -143,20 +151,22 @@ def change(case: Case, name: str, value: bytes, datatype: int) -> Template:
 
 
 def newest(message: Message) -> Layout:
-    """The form with most fields."""
+    """Return the layout with the most fields."""
     return max(message.sent, key=lambda layout: len(layout.required))
 
 
 def magic(kind: Kind, infos: tuple[FrameInfo, ...]) -> int:
+    """Return the magic byte of a frame, which depends on its frame infos."""
     return next(int(magic) for magic in Magic if magic.kind is kind and magic.framed == bool(infos))
 
 
 def fields(layout: Layout, **known: int) -> dict[str, int | bytes]:
+    """Return values for the required fields of a layout: 0 unless known."""
     return {name: known.get(name, 0) for name in layout.fields if name in layout.required}
 
 
 def changes(case: Case) -> list[Template]:
-    """The frames that become rows: one for each length of value, and one of a deletion if there are any."""
+    """Return the templates of mutations, one for each length of value."""
     spread = min(case.spread, case.value // 4)
     values = [document(case.value + extra) for extra in range(-spread, spread + 1)]
     datatype = JSON_BIT if case.value else 0
@@ -168,24 +178,26 @@ def changes(case: Case) -> list[Template]:
 
 
 def document(length: int) -> bytes:
-    """JSON of that length, which snappy makes about half as long."""
+    """Return JSON of a length, which snappy compresses to about half."""
     names = ("name", "city", "mail", "note", "tags", "when")
     parts = [f'"{names[i % 6]}{i}":"{i * 2654435761 % (1 << 32):08x}{"-" * (i % 13)}"' for i in range(length // 16 + 1)]
     return ("{" + ",".join(parts))[: max(length - 1, 0)].encode() + b"}" * (length > 0)
 
 
 def section(pair: bytes) -> bytes:
+    """Return an xattr section with one pair."""
     return (len(pair) + 4).to_bytes(4, "big") + len(pair).to_bytes(4, "big") + pair
 
 
 def compressed(value: bytes) -> bytes:
+    """Return a value compressed with snappy."""
     import pyarrow
 
     return bytes(pyarrow.Codec("snappy").compress(value, asbytes=True))
 
 
 def marker(case: Case) -> Template | None:
-    """What opens a snapshot in the dialect, if anything does."""
+    """Return the template of a snapshot marker; None in a dialect without one."""
     dialect: Dialect = dcp.DIALECTS[case.dialect]
     message = dialect.by_name.get("snapshot_marker") or dialect.by_name.get("snapshot_start")
     if message is None:
@@ -198,14 +210,14 @@ def marker(case: Case) -> Template | None:
 # ------------------------------------------------------------------------------------------ wires
 
 
-def wire(case: Case) -> Wire:
-    """The bytes of a case: whole frames, about `total` of them."""
+def make_wire(case: Case) -> Wire:
+    """Make the bytes of a case: complete frames, about `total` bytes."""
     rows = changes(case)
     if case.mix == "deletions":
         rows += [change(case, "deletion", b"", 0)]
-    mark = marker(case)
-    templates = rows + ([mark] if mark else [])
-    kinds, numbers = order(case, rows, has_markers=mark is not None)
+    opening = marker(case)
+    templates = rows + ([opening] if opening else [])
+    kinds, numbers = order(case, rows, has_markers=opening is not None)
     frame_sizes = np.array([len(t.raw) for t in templates])
     kinds = kinds[: max(int(np.searchsorted(np.cumsum(frame_sizes[kinds]), case.total, "right")), 2)]
     numbers = numbers[: len(kinds)]
@@ -218,12 +230,12 @@ def wire(case: Case) -> Wire:
 
 
 def order(case: Case, rows: list[Template], *, has_markers: bool) -> tuple[_Ints, _Ints]:
-    """Which template each frame is made of, and the number of the row that it is, or that it stands before."""
+    """Return the template of each frame, and the number of its row; a marker has that of the next row."""
     average = sum(len(row.raw) for row in rows) // len(rows)
     n = 2 * case.total // average + case.vbuckets
     number = np.arange(n, dtype=np.int64)
     lengths = len(rows) - (case.mix == "deletions")
-    # A multiplier that is prime to the number of lengths: they take turns without a pattern that is too short.
+    # Lengths in an order without a short period, which a branch predictor would learn.
     kind = (number * number + number // 7) % lengths
     if case.mix == "deletions":
         kind[number * 2654435761 % (1 << 32) < (1 << 32) // 10] = lengths
@@ -235,7 +247,7 @@ def order(case: Case, rows: list[Template], *, has_markers: bool) -> tuple[_Ints
 
 
 def fill(data: npt.NDArray[np.uint8], starts: _Ints, numbers: _Ints, one: Template, case: Case) -> None:
-    """Gives each copy of a template its numbers."""
+    """Fill in the numbers of each copy of a template."""
     vbucket, seqno = numbers % case.vbuckets, numbers // case.vbuckets + 1
     put(data, starts + VBUCKET_AT, vbucket, 2)
     put(data, starts + OPAQUE_AT, 0x10000 + vbucket, 4)
@@ -246,11 +258,12 @@ def fill(data: npt.NDArray[np.uint8], starts: _Ints, numbers: _Ints, one: Templa
         put(data, starts + one.end_at, seqno + case.rows_a_snapshot - 1, 8)
     if one.key_end > 0:
         put(data, starts + CAS_AT, FIRST_CAS + (numbers << 16), 8)
-        for place in range(DIGITS):
-            data[starts + (one.key_end - 1 - place)] = numbers // 10**place % 10 + ord("0")
+        for digit in range(DIGITS):
+            data[starts + (one.key_end - 1 - digit)] = numbers // 10**digit % 10 + ord("0")
 
 
 def put(data: npt.NDArray[np.uint8], at: _Ints, numbers: _Ints, width: int) -> None:
+    """Write numbers of `width` bytes, big-endian, at some offsets."""
     for byte in range(width):
         data[at + byte] = numbers >> 8 * (width - 1 - byte) & 0xFF
 
@@ -275,13 +288,13 @@ COUNTED = {
 
 
 def write_counted(folder: Path, total: int = 2 * MIB) -> None:
-    """A file of bytes for each workload, and `workloads.json` that says how to decode them."""
+    """Write a file of bytes for each workload, and `workloads.json` with the decoder's options."""
     described = []
     for number, (name, (case, more)) in enumerate(COUNTED.items()):
-        made = wire(replace(case, total=total))
+        wire = make_wire(replace(case, total=total))
         path = folder / f"{number}.bin"
-        path.write_bytes(made.data)
-        described.append({"name": name, "file": path.name, "rows": made.rows, "options": options(case) | more})
+        path.write_bytes(wire.data)
+        described.append({"name": name, "file": path.name, "rows": wire.rows, "options": options(case) | more})
     (folder / "workloads.json").write_text(json.dumps(described, indent=1), "utf-8")
 
 

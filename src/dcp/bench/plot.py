@@ -1,4 +1,4 @@
-"""The picture of a run: throughput over the size of values, and what the mixes cost."""
+"""Plot of a run: throughput by size of value, and the cost of the mixes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUDGET: dict[str, Any] = {"color": "tab:red", "zorder": 4}
 
 
 def plot(measurements: Iterable[Measurement], path: Path) -> None:
-    """Draws what decoding took to `path`, in the format of its suffix. Needs matplotlib."""
+    """Plot the results of `decode` to a file, in the format of its suffix. Needs matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -34,6 +34,7 @@ def plot(measurements: Iterable[Measurement], path: Path) -> None:
 
 
 def _draw_sizes(axes: Any, decoded: dict[int, Measurement]) -> None:
+    """Draw throughput over the size of values."""
     values = sorted(decoded)
     for name, (label, color, style) in _LINES.items():
         points = [(v, decoded[v].samples[name].throughput) for v in values if name in decoded[v].samples]
@@ -46,17 +47,17 @@ def _draw_sizes(axes: Any, decoded: dict[int, Measurement]) -> None:
     axes.minorticks_off()
     ticks = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_xlabel("bytes a value, with keys of 20 bytes")
-    axes.set_ylabel("GB/s of wire")
-    axes.set_title("How fast bytes become columns")
+    axes.set_xlabel("bytes per value, with keys of 20 bytes")
+    axes.set_ylabel("wire bytes in GB/s")
+    axes.set_title("Decoding: bytes to columns")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize=9)
 
 
 def _draw_budgets(axes: Any, decoded: dict[int, Measurement]) -> None:
-    """A bar that the line of the contender has to be above."""
+    """Draw each budget as a bar that the contender's line has to be above."""
     wanted: dict[int, tuple[str, Callable[[Sample, Measurement], float]]] = {
-        100: ("16 ns a row", lambda sample, _: sample.bytes / sample.rows / 16),
+        100: ("16 ns per row", lambda sample, _: sample.bytes / sample.rows / 16),
         1024: ("0.40 of memcpy", lambda _, measured: 0.40 * measured.samples[MEMCPY].throughput),
         4096: ("views: memcpy", lambda _, measured: measured.samples[MEMCPY].throughput),
     }
@@ -65,21 +66,24 @@ def _draw_budgets(axes: Any, decoded: dict[int, Measurement]) -> None:
             continue
         height = bound(decoded[value].samples[COPY], decoded[value])
         axes.plot([value], [height], marker="_", markersize=22, markeredgewidth=2.5, **_BUDGET)
-        place = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center"}
-        behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-        axes.annotate(text, (value, height), fontsize=8, color="tab:red", bbox=behind, **place)
+        offset = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center"}
+        background = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+        axes.annotate(text, (value, height), fontsize=8, color="tab:red", bbox=background, **offset)
     axes.plot([], [], marker="_", markersize=12, markeredgewidth=2.5, linestyle="", label="budget", **_BUDGET)
 
 
 def _is_plain(case: Case) -> bool:
+    """True if a case differs from the default in the size of values only."""
     return case == Case(value=case.value, total=case.total)
 
 
 def _is_mix(case: Case) -> bool:
+    """True for cases of 100-byte values."""
     return case.value == 100 and (case.in_cache or case != Case(in_cache=False, total=case.total))
 
 
 def _draw_mixes(axes: Any, decoded: list[Measurement]) -> None:
+    """Draw ns per row of each mix."""
     names = [measurement.case.name.removeprefix("value 100, ") for measurement in decoded]
     height = 0.38
     for shift, name in ((-height / 2, COPY), (height / 2, VIEWS)):
@@ -90,6 +94,6 @@ def _draw_mixes(axes: Any, decoded: list[Measurement]) -> None:
     axes.invert_yaxis()
     axes.axvline(16, linestyle=":", **_BUDGET)
     axes.margins(x=0.1)
-    axes.set_xlabel("ns a row")
+    axes.set_xlabel("ns per row")
     axes.set_title("Values of 100 bytes")
     axes.legend(loc="upper right", fontsize=9)

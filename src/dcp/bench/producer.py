@@ -1,4 +1,4 @@
-"""A cluster in a process of its own: `python -m dcp.bench.producer COUNT SIZE` prints its url, ends with its input."""
+"""Embedded cluster in a process of its own: `python -m dcp.bench.producer COUNT SIZE`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ NODES, VBUCKETS = 2, 32
 
 
 def main(count: int, value_size: int) -> None:
+    """Run a cluster with documents. Print its URL, and end when standard input is closed."""
     with Cluster(nodes=NODES, vbuckets=VBUCKETS) as cluster:
         cluster.load(count, value_size=value_size)
         print(cluster.url, flush=True)
@@ -21,7 +22,7 @@ def main(count: int, value_size: int) -> None:
 
 @contextmanager
 def producing(count: int, value_size: int) -> Iterator[str]:
-    """The url of a cluster with so many documents."""
+    """Start a cluster with `count` documents in another process. Yield its URL."""
     command = [sys.executable, "-m", "dcp.bench.producer", str(count), str(value_size)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True

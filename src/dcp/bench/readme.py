@@ -1,4 +1,4 @@
-"""What a run found, as the README shows it: `python -m dcp.bench.readme README.md` runs all, and writes it there."""
+"""Figures in the README: `python -m dcp.bench.readme README.md` runs all benchmarks and writes their results there."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from dcp.bench.timing import Measurement
 
 START, END = "<!-- bench: what python -m dcp.bench.readme README.md found -->", "<!-- bench: end -->"
 
-# What the README tells of each benchmark: the cases that are like this one but for the value, and our contenders, in
-# words for strangers.
+# Rows of the README: of each benchmark the cases that differ from this one in the value only, and the contenders with
+# their titles.
 SHOWN = {
     "decode": (Case(in_cache=False), {COPY: "bytes to columns", VIEWS: "bytes to columns, as views"}),
     "encode": (Case(in_cache=False), {ENCODE: "columns to bytes"}),
     "socket": (bench_socket.CASES[0], {CLIENT: "client: sockets to columns"}),
     "spark": (
         bench_spark.CASES[0],
-        {READ: "Spark: `dcp.spark.read` to nowhere", SOURCE: 'Spark: `format("dcp")` to nowhere'},
+        {READ: "Spark: `dcp.spark.read` to the `noop` sink", SOURCE: 'Spark: `format("dcp")` to the `noop` sink'},
     ),
 }
 
 
 def rewrite(page: str, measurements: Sequence[Measurement], judged: Iterable[Verdict], command: str) -> str:
-    """The page with these figures between its markers."""
+    """Return the page with new figures between its markers. Raises ValueError if it lacks them."""
     before, start, rest = page.partition(START)
     _, end, after = rest.partition(END)
     if not (start and end):
@@ -46,47 +46,52 @@ def rewrite(page: str, measurements: Sequence[Measurement], judged: Iterable[Ver
 
 
 def where(command: str) -> str:
+    """Describe machine and versions."""
     machine = report.machine()
     versions = ", ".join(f"{name} {number}" for name, number in report.versions().items() if number)
-    compiler = report.build()["compiler"] or "a compiler without a name"
+    compiler = report.build()["compiler"] or "unknown compiler"
     return (
         f"`{command}` at {report.commit()}, on {machine['cores']} cores of {machine['cpu']}, "
         f"{platform.system()} {platform.release()}: {versions}, {compiler}. "
-        "The best of several turns; ratios are the medians over neighbours in time."
+        "Figures are the best of several repetitions; ratios are medians over pairs that ran one after the other."
     )
 
 
 def speeds(measurements: Sequence[Measurement]) -> str:
+    """Return the table of speeds."""
     rows = [
-        (what, f"{sized.case.value:,}", f"{1e3 / sample.best:.2f}", f"{sample.throughput:.2f}")
+        (title, f"{sized.case.value:,}", f"{1e3 / sample.best:.2f}", f"{sample.throughput:.2f}")
         for bench, (case, contenders) in SHOWN.items()
-        for contender, what in contenders.items()
+        for contender, title in contenders.items()
         for sized in measurements
         if sized.bench == bench and sized.case == replace(case, value=sized.case.value, total=sized.case.total)
         for sample in [sized.samples[contender]]
     ]
-    return _table(("what", "bytes a value", "million changes a second", "GB/s"), rows)
+    return _table(("what", "bytes per value", "million changes per second", "GB/s"), rows)
 
 
 def budgets(judged: Iterable[Verdict]) -> str:
+    """Return the table of budgets."""
     rows = []
     for verdict in judged:
         budget, found = verdict.budget, verdict.found
         shown = "no core was free" if found is None else f"{found:.2f} {budget.unit}"
         rows.append((budget.what, f"{'≤' if budget.at_most else '≥'} {budget.bound:g} {budget.unit}", shown))
-    return _table(("what has to be reached", "bound", "found"), rows)
+    return _table(("budget", "bound", "found"), rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
     lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
     return "\n".join([lines[0], len(head) * "|---" + "|", *lines[1:]])
 
 
 def main() -> None:
+    """Run all benchmarks and rewrite the page."""
     parser = argparse.ArgumentParser(prog="python -m dcp.bench.readme", description=__doc__)
     parser.add_argument("page", type=Path)
-    parser.add_argument("--repetitions", type=int, default=15, help="turns of each contender")
-    parser.add_argument("--bytes", type=int, default=64 * MIB, help="bytes a turn")
+    parser.add_argument("--repetitions", type=int, default=15, help="repetitions of each contender")
+    parser.add_argument("--bytes", type=int, default=64 * MIB, help="bytes for each repetition")
     chosen = parser.parse_args()
     measurements = list(measure((*BENCHES, SPARK), chosen.repetitions, chosen.bytes))
     command = shlex.join(["python", "-m", "dcp.bench.readme", *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""What a run found: a table for the terminal, JSON for machines, a plot for people."""
+"""Report of a run: tables as text, and JSON with the machine, versions and build."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dcp.bench.bench_spark import FLOOR, READ, SOURCE
 from dcp.bench.budgets import Verdict
 from dcp.bench.timing import Measurement
 
-# The source that this is run from; an installed package has none.
+# Source tree that this is run from. An installed package has none.
 _ROOT = Path(__file__).parents[3]
 _SETUP = _ROOT / "setup.py"
 
-# What stands in the last columns of a table: how many times as fast one contender is as another.
+# Ratios in the last columns of a table: speed of the first contender relative to the second.
 RATIOS = {
     "decode": ((COPY, MEMCPY), (COPY, STRUCT)),
     "threads": ((TWO_THREADS, ONE_THREAD), (TWO_HASHES, ONE_HASH)),
@@ -43,31 +43,34 @@ RATIOS = {
 
 
 def table(measurements: Iterable[Measurement]) -> str:
-    """Nanoseconds a row and GB/s at best, and ratios of neighbours in time, with their quartiles."""
+    """Return tables of ns per row, GB/s, and ratios with their quartiles."""
     parts = []
     for bench, group in groupby(measurements, lambda measurement: measurement.bench):
         found = list(group)
         names = list(dict.fromkeys(name for measurement in found for name in measurement.samples))
-        parts.append(aligned([[f"{bench}: ns a row", *names, "noise"], *(_times(m, names) for m in found)]))
+        parts.append(aligned([[f"{bench}: ns per row", *names, "noise"], *(_times(m, names) for m in found)]))
         ratios = RATIOS[bench]
-        head = [f"{bench}: GB/s of wire", *names, *(f"{one} / {other}" for one, other in ratios)]
+        head = [f"{bench}: GB/s of wire bytes", *names, *(f"{one} / {other}" for one, other in ratios)]
         parts.append(aligned([head, *(_speeds(m, names, ratios) for m in found)]))
     return "\n\n".join(parts)
 
 
 def _times(measurement: Measurement, names: list[str]) -> list[str]:
+    """Return a row of ns per row, and the noise."""
     samples = [measurement.samples.get(name) for name in names]
     noise = max(sample.noise for sample in measurement.samples.values())
     return [measurement.case.name, *(_short(s.best) if s else "-" for s in samples), f"{noise:.0%}"]
 
 
 def _speeds(measurement: Measurement, names: list[str], ratios: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a row of GB/s and ratios."""
     samples = [measurement.samples.get(name) for name in names]
     speeds = [_short(sample.throughput) if sample else "-" for sample in samples]
     return [measurement.case.name, *speeds, *(_ratio(measurement, *pair) for pair in ratios)]
 
 
 def _ratio(measurement: Measurement, one: str, other: str) -> str:
+    """Return a ratio with its quartiles."""
     speed, quartiles = measurement.speed(one, other), measurement.range(one, other)
     if speed is None or quartiles is None:
         return "-"
@@ -75,10 +78,12 @@ def _ratio(measurement: Measurement, one: str, other: str) -> str:
 
 
 def _short(number: float) -> str:
+    """Return a number with three digits."""
     return f"{number:.2f}" if number < 10 else f"{number:.1f}" if number < 100 else f"{number:.0f}"
 
 
 def aligned(rows: list[list[str]]) -> str:
+    """Return rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *cells in rows:
@@ -91,7 +96,8 @@ _VERDICTS = {True: "met", False: "MISSED", None: "no core was free"}
 
 
 def budget_table(verdicts: Iterable[Verdict]) -> str:
-    rows = [["budget", "wanted", "found", ""]]
+    """Return a table of budgets."""
+    rows = [["budget", "bound", "found", ""]]
     for verdict in verdicts:
         budget = verdict.budget
         sign = "<=" if budget.at_most else ">="
@@ -104,7 +110,7 @@ def budget_table(verdicts: Iterable[Verdict]) -> str:
 
 
 def as_json(measurements: Iterable[Measurement], verdicts: Iterable[Verdict]) -> dict[str, Any]:
-    """Everything that was found, and where."""
+    """Return all results, with the machine and versions."""
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": commit(),
@@ -127,6 +133,7 @@ def as_json(measurements: Iterable[Measurement], verdicts: Iterable[Verdict]) ->
 
 
 def _measured(measurement: Measurement) -> dict[str, Any]:
+    """Return a measurement for JSON."""
     samples = {
         name: asdict(sample) | {"ns_a_row": sample.best, "gb_a_second": sample.throughput, "noise": sample.noise}
         for name, sample in measurement.samples.items()
@@ -145,7 +152,7 @@ def _measured(measurement: Measurement) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The revision in the tree, with + if files differ from it; None outside of a repository."""
+    """Return the revision of the source tree, with + if files differ from it; None outside of a repository."""
     if not _SETUP.exists():
         return None
     try:
@@ -162,6 +169,7 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, Any]:
+    """Describe the machine."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -171,13 +179,14 @@ def machine() -> dict[str, Any]:
 
 
 def _cpu_model() -> str:
+    """Return the name of the CPU."""
     cpuinfo = Path("/proc/cpuinfo")
     found = re.search(r"^model name\s*: (.*)", cpuinfo.read_text("utf-8"), re.MULTILINE) if cpuinfo.exists() else None
     return found[1] if found else platform.processor() or platform.machine()
 
 
 def _caches() -> dict[str, str]:
-    """What each level of the first core holds, where Linux says it."""
+    """Return the sizes of the first core's caches; empty unless on Linux."""
     return {
         f"L{(cache / 'level').read_text().strip()} {(cache / 'type').read_text().strip().lower()}": (cache / "size")
         .read_text()
@@ -188,6 +197,7 @@ def _caches() -> dict[str, str]:
 
 
 def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the libraries; None for those that are not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "cython": _cython()}
     for name in ("dcp-arrow", "pyarrow", "numpy"):
         try:
@@ -198,13 +208,13 @@ def versions() -> dict[str, str | None]:
 
 
 def _cython() -> str | None:
-    """The Cython that the extension was made with: it names a module after its version."""
+    """Return the version of Cython that built the extension, from a module that it names after itself."""
     found = (re.fullmatch(r"_cython_(\d+_\d+_\w+)", name) for name in list(sys.modules))
     return next((match[1].replace("_", ".") for match in found if match), None)
 
 
 def build() -> dict[str, str | None]:
-    """The compiler that signed the extension, and the flags that a build here is given."""
+    """Return the compiler that built the extension, from its signature, and the flags of a build on this machine."""
     signed = re.search(rb"(GCC: \([^\0]*|clang version [^\0]*)\0", Path(str(_codec.__file__)).read_bytes())
     lists = re.findall(r"COMPILE = \[(.*)\]", _SETUP.read_text("utf-8") if _SETUP.exists() else "")
     own = [re.findall('"(.*?)"', listed) for listed in lists]

@@ -1,4 +1,4 @@
-"""Runs benchmarks, and writes down what they found."""
+"""Runs benchmarks and writes their results."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dcp.bench.timing import Measurement
 
 
 def measure(benches: Sequence[str], repetitions: int, total: int) -> Iterator[Measurement]:
-    """Every case of these, on about `total` bytes a turn."""
+    """Measure every case of some benchmarks, with about `total` bytes for each repetition."""
     for name in benches:
         yield from import_module(f"dcp.bench.bench_{name}").run(repetitions=repetitions, total=total)
 
 
 def write(out: Path, measurements: Sequence[Measurement]) -> Path | None:
-    """Put tables, JSON and a plot there. Returns the plot: None without matplotlib, or with nothing to draw."""
+    """Write tables, JSON and a plot into a directory. Return the plot; None without matplotlib or without `decode`."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "bench.txt").write_text(tables(measurements), "utf-8")
     (out / "bench.json").write_text(json.dumps(found(measurements), indent=1), "utf-8")
@@ -32,6 +32,7 @@ def write(out: Path, measurements: Sequence[Measurement]) -> Path | None:
 
 
 def tables(measurements: Sequence[Measurement]) -> str:
+    """Return measurements and budgets as text."""
     parts = [report.table(measurements)]
     if judged := verdicts(measurements):
         parts.append(report.budget_table(judged))
@@ -39,4 +40,5 @@ def tables(measurements: Sequence[Measurement]) -> str:
 
 
 def found(measurements: Sequence[Measurement]) -> dict[str, object]:
+    """Return measurements and budgets for JSON."""
     return report.as_json(measurements, verdicts(measurements))

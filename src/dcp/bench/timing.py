@@ -1,4 +1,4 @@
-"""Contenders that take turns, so that what else the machine does befalls all of them."""
+"""Measurement in turns: other load on the machine then affects all contenders alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Contender = Callable[[], object]
 
 @dataclass(frozen=True)
 class Sample:
-    """How long a contender took, each time, for how many rows of how many bytes on the wire."""
+    """Durations of a contender in ns, one for each repetition, with the rows and wire bytes of a repetition."""
 
     nanoseconds: list[int]
     rows: int
@@ -24,38 +24,38 @@ class Sample:
 
     @property
     def best(self) -> float:
-        """Nanoseconds a row. Noise only ever adds, so the least is what comes closest to the code alone."""
+        """Nanoseconds per row of the fastest repetition. Noise only adds time, so this is closest to the code's own."""
         return min(self.nanoseconds) / self.rows
 
     @property
     def throughput(self) -> float:
-        """GB/s of wire."""
+        """Wire bytes in GB/s of the fastest repetition."""
         return self.bytes / min(self.nanoseconds)
 
     @property
     def noise(self) -> float:
-        """How much longer than the least the median took."""
+        """Relative excess of the median over the fastest repetition."""
         return median(self.nanoseconds) / min(self.nanoseconds) - 1
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One case of a benchmark."""
+    """Results of one case of a benchmark, by contender."""
 
     bench: str
     case: Case
     samples: Mapping[str, Sample] = field(default_factory=dict)
 
     def speed(self, contender: str, other: str) -> float | None:
-        """How many times as fast as the other a contender was: the median over neighbours in time.
+        """Return how many times as fast as the other a contender was: the median over successive pairs.
 
-        Each at its best would say who was lucky, where a machine is at times much faster than at others.
+        The ratio of the fastest repetitions would depend on luck, since a shared machine changes its speed over time.
         """
         ratios = self._ratios(contender, other)
         return median(ratios) if ratios else None
 
     def range(self, contender: str, other: str) -> tuple[float, float] | None:
-        """The quartiles of `speed`."""
+        """Return the first and third quartile of `speed`."""
         ratios = self._ratios(contender, other)
         if len(ratios) < 2:
             return (ratios[0], ratios[0]) if ratios else None
@@ -63,6 +63,7 @@ class Measurement:
         return low, high
 
     def _ratios(self, contender: str, other: str) -> list[float]:
+        """Return the ratio of each pair."""
         if contender not in self.samples or other not in self.samples:
             return []
         one, two = self.samples[contender], self.samples[other]
@@ -71,11 +72,11 @@ class Measurement:
 
 
 def take_turns(contenders: Mapping[str, Contender], repetitions: int) -> dict[str, list[int]]:
-    """Nanoseconds of each contender, each time. The first turn, which only warms up, is not among them."""
+    """Measure contenders in turns. Return the durations of each in ns, without the first turn, which warms up."""
     found: dict[str, list[int]] = {name: [] for name in contenders}
     with _no_garbage_collection():
         for turn in range(repetitions + 1):
-            # Every other turn goes backwards: nobody always comes after the same neighbour.
+            # Every other turn is in reverse order, so that none always runs after the same one.
             for name in list(contenders)[:: 1 if turn % 2 else -1]:
                 start = perf_counter_ns()
                 contenders[name]()
@@ -86,6 +87,7 @@ def take_turns(contenders: Mapping[str, Contender], repetitions: int) -> dict[st
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
+    """Turn the garbage collector off: it would run in the middle of some repetitions."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -1,26 +1,26 @@
-"""The command line: one module for each command."""
+"""The command line `dcp`: one module for each command."""
 
 from __future__ import annotations
 
 import io
 import sys
 
-# What shells say of a program that SIGINT ended.
+# Exit code of a process that SIGINT ended: 128 + 2, as shells report it.
 INTERRUPTED = 130
 
 
 def main() -> None:
-    """The entry point `dcp`. A user's mistake ends in a line that says what to do, never a traceback."""
+    """Run the command line. It is the entry point `dcp`, and ends with an exit code and never with a traceback."""
     for stream in (sys.stdout, sys.stderr):
-        # A locale, or a pipe in Windows, may have no letters for what is shown.
+        # The encoding of a locale, or of a pipe on Windows, may lack characters such as the check mark of `doctor`.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        from dcp.cli.group import dcp
+        from dcp.cli.commands import dcp
 
         dcp()
     except ModuleNotFoundError as missing:
         sys.exit(f"dcp: the command line needs {missing.name}: pip install 'dcp-arrow[cli]'")
     except KeyboardInterrupt:
-        # While it was still being imported.
+        # Ctrl-C during the import. Later ones are handled by the command group.
         sys.exit(INTERRUPTED)

@@ -1,4 +1,4 @@
-"""`dcp bench`: how fast it is on this machine."""
+"""`dcp bench`: measures the speed of this package on this machine."""
 
 from __future__ import annotations
 
@@ -10,38 +10,41 @@ from pathlib import Path
 import click
 
 from dcp.bench import BENCHES, SPARK
+from dcp.cli.arguments import SIZE
 
-# Turns, and bytes a turn.
-_RESULT, _LOOK = (15, 64 << 20), (3, 16 << 20)
+# Repetitions, and bytes for each of them.
+_FULL, _QUICK = (15, 64 << 20), (3, 16 << 20)
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Fewer turns on fewer bytes: a look, not a result.")
-@click.option("--only", type=click.Choice((*BENCHES, SPARK)), help=f"One of them.  [default: all but {SPARK}]")
+@click.option("--quick", is_flag=True, help="Fewer repetitions of fewer bytes: a first impression, not a result.")
+@click.option("--only", type=click.Choice((*BENCHES, SPARK)), help=f"Run one benchmark.  [default: all but {SPARK}]")
 @click.option(
     "--repetitions",
     type=click.IntRange(1),
-    help=f"Turns of each contender.  [default: {_RESULT[0]}; with --quick, {_LOOK[0]}]",
+    help=f"Repetitions of each measurement.  [default: {_FULL[0]}; with --quick, {_QUICK[0]}]",
 )
 @click.option(
     "--bytes",
     "total",
-    type=click.IntRange(1),
-    help=f"Bytes a turn.  [default: {_RESULT[1]}; with --quick, {_LOOK[1]}]",
+    type=SIZE,
+    metavar="SIZE",
+    help=f"Bytes for each repetition, such as 64m.  [default: {_FULL[1] >> 20}m; with --quick, {_QUICK[1] >> 20}m]",
 )
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="A directory for bench.txt, bench.json and bench.svg.  [default: a temporary one]",
+    help="Directory for bench.txt, bench.json and bench.svg.  [default: a temporary one]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Only what was found, as a JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the results, as one JSON object.")
 def bench(
     quick: bool, only: str | None, repetitions: int | None, total: int | None, out: Path | None, as_json: bool
 ) -> None:
-    """Measure decoding, encoding, the embedded cluster and the client, beside what they have to be compared with.
+    """Measure decoding, encoding, the embedded cluster and the client, each against a baseline.
 
-    That is a copy of the same bytes, a loop in Python, a loop that throws away what it receives. They take turns, so
-    that what else the machine does befalls all of them. The plot needs matplotlib, and `--only spark` a Java.
+    Baselines are a copy of the same bytes, a decoder in plain Python, and a loop that discards what it receives.
+    A measurement and its baseline alternate, so that other load on the machine affects both. The plot needs
+    matplotlib, and `--only spark` needs Java.
 
     \b
     Example:
@@ -51,19 +54,20 @@ def bench(
     """
     from dcp.bench import run
 
+    # The default action would skip the cleanup of subprocesses.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    turns, size = _LOOK if quick else _RESULT
+    turns, size = _QUICK if quick else _FULL
     measurements = []
     for measurement in run.measure([only] if only else BENCHES, repetitions or turns, total or size):
         measurements.append(measurement)
         if not as_json:
             click.echo(f"{measurement.bench}: {measurement.case.name}")
     directory = out or Path(tempfile.mkdtemp(prefix="dcp-bench-"))
-    drawn = run.write(directory, measurements)
+    has_plot = run.write(directory, measurements)
     if as_json:
         click.echo(json.dumps(run.found(measurements)))
         return
     click.echo(f"\n{run.tables(measurements)}")
     click.echo(f"written to {directory}")
-    if drawn is None and only in (None, "decode"):
-        click.echo("without a plot, which needs matplotlib: pip install 'dcp-arrow[bench]'")
+    if has_plot is None and only in (None, "decode"):
+        click.echo("no plot: matplotlib is not installed; pip install 'dcp-arrow[bench]'")

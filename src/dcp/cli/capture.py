@@ -1,4 +1,4 @@
-"""Network captures: packets to the byte streams of TCP connections."""
+"""Network captures (pcap and pcapng): the byte streams of their TCP connections."""
 
 from __future__ import annotations
 
@@ -36,17 +36,20 @@ class Flow(NamedTuple):
 
     @property
     def connection(self) -> frozenset[str]:
-        """The same for both directions."""
+        """Key of the connection: the same for both directions."""
         return frozenset(self)
 
 
 def is_capture(data: bytes) -> bool:
-    """Whether a file is a pcap or a pcapng."""
+    """Return whether a file is a pcap or a pcapng capture, by its first bytes."""
     return data[:4] in _MAGICS
 
 
 def streams(data: bytes) -> Iterator[tuple[float, Flow, bytes]]:
-    """The bytes of every TCP connection in a capture, in order, with the time at which they came."""
+    """Yield the bytes of every TCP connection in a capture, in order: (time, direction, bytes).
+
+    Raises DcpError if the capture is damaged or of an unknown link type.
+    """
     flows: dict[Flow, _Reassembly] = {}
     for time, packet in _packets(data):
         segment = packet.data.data if isinstance(packet.data, dpkt.ip.IP | dpkt.ip6.IP6) else None
@@ -60,6 +63,7 @@ def streams(data: bytes) -> Iterator[tuple[float, Flow, bytes]]:
 
 
 def _packets(data: bytes) -> Iterator[tuple[float, Any]]:
+    """Yield each packet of a capture with its time."""
     try:
         reader = _MAGICS[data[:4]](io.BytesIO(data))
         link = _LINKS.get(reader.datalink())
@@ -67,35 +71,38 @@ def _packets(data: bytes) -> Iterator[tuple[float, Any]]:
             known = ", ".join(str(number) for number in sorted(_LINKS))
             raise DcpError(f"capture: link type {reader.datalink()}: expected one of {known}")
         for time, packet in reader:
+            # A raw IP link has no frame around the packet; the others have one with the packet as its data.
             yield time, link(packet) if link is not dpkt.ip.IP else dpkt.Packet(data=dpkt.ip.IP(packet))
     except (dpkt.Error, ValueError) as error:
-        raise DcpError(f"capture: damaged, or it ends too early: {error}") from None
+        raise DcpError(f"capture: damaged or truncated: {error}") from None
 
 
 def _address(host: bytes, port: int) -> str:
+    """Return host and port as text, IPv6 in brackets."""
     address = ip_address(host)
     return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
 
 
 @dataclass(slots=True)
 class _Reassembly:
-    """One direction of a connection: what comes twice is dropped, what comes early waits."""
+    """Reassembly of one direction: repeated bytes are dropped, early segments wait for those before them."""
 
     next: int
     early: dict[int, bytes] = field(default_factory=dict)
 
     def take(self, sequence: int, data: bytes) -> bytes:
-        """The bytes that are in order now."""
+        """Add a segment. Return the bytes that are in order now."""
         if data:
+            # Of two segments with the same start, the longer one has everything.
             self.early[sequence] = max(data, self.early.get(sequence, b""), key=len)
         arrived = b""
-        while ready := [start for start in self.early if self._ahead(start) <= 0]:
+        while ready := [start for start in self.early if self._distance(start) <= 0]:
             for start in ready:
-                segment = self.early.pop(start)[-self._ahead(start) :]
+                segment = self.early.pop(start)[-self._distance(start) :]
                 arrived += segment
                 self.next = (self.next + len(segment)) & 0xFFFF_FFFF
         return arrived
 
-    def _ahead(self, sequence: int) -> int:
-        """How far a sequence number lies ahead of the next; numbers wrap at 32 bits."""
+    def _distance(self, sequence: int) -> int:
+        """Return how far a sequence number is ahead of the next expected one. Numbers wrap at 32 bits."""
         return (sequence - self.next + 0x8000_0000) % 0x1_0000_0000 - 0x8000_0000

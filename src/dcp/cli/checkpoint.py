@@ -1,4 +1,4 @@
-"""`dcp checkpoint`: look at positions, compare and convert them, and ask a cluster whether they hold."""
+"""`dcp checkpoint`: shows, compares and converts checkpoints, and verifies them against a cluster."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from rich.table import Table
 
 import dcp
 from dcp.checkpoint import Checkpoint, CheckpointFile
-from dcp.cli.positions import NATIVE, as_json, load
+from dcp.cli.checkpoint_args import NATIVE, as_json, load
 from dcp.cli.terminal import console, counted
 from dcp.foreign_checkpoints import FORMATS
 from dcp.position import FailoverLog, StreamPosition
 
 KINDS = (NATIVE, *FORMATS)
-# What a shell gets where the answer is no.
-NO = 3
+# Exit code of a negative result: 1 and 2 mean failure and wrong usage.
+NEGATIVE = 3
 
 _FILE = click.argument("file", type=click.Path(path_type=Path))
 _KIND = click.option(
-    "--format", "kind", type=click.Choice(KINDS), default=NATIVE, show_default=True, help="Whose it is."
+    "--format", "kind", type=click.Choice(KINDS), default=NATIVE, show_default=True, help="Format of the input."
 )
-_JSON = click.option("--json", "as_text", is_flag=True, help="For machines; 64-bit numbers as text.")
+_JSON = click.option("--json", "as_text", is_flag=True, help="Print JSON, with 64-bit numbers as text.")
 
 
 @click.group()
 def checkpoint() -> None:
-    """Positions of streams: show, diff, convert, verify.
+    """Show, compare, convert and verify checkpoints of streams.
 
-    A FILE is a checkpoint, or the directory that dcp copy wrote.
+    FILE is a checkpoint, or a directory that dcp copy wrote.
 
     \b
     Example:
@@ -47,7 +47,7 @@ def checkpoint() -> None:
 @_KIND
 @_JSON
 def show(file: Path, kind: str, as_text: bool) -> None:
-    """Print what a checkpoint says.
+    """Print the position of each vbucket in a checkpoint.
 
     \b
     Example:
@@ -58,8 +58,8 @@ def show(file: Path, kind: str, as_text: bool) -> None:
         click.echo(json.dumps(as_json(found)))
         return
     changes = sum(position.seqno for position in found)
-    whose = f" of bucket {found.bucket} ({found.bucket_uuid or 'uuid unknown'})" if found.bucket else ""
-    console().print(f"{counted(len(found), 'vbucket')}{whose}, {counted(changes, 'seqno')} in all")
+    bucket = f" of bucket {found.bucket} ({found.bucket_uuid or 'uuid unknown'})" if found.bucket else ""
+    console().print(f"{counted(len(found), 'vbucket')}{bucket}, {counted(changes, 'seqno')} in all")
     table = _table("vbucket", "seqno", "snapshot", "vbuuid", "manifest", "histories")
     for at in found:
         window = "complete" if at.complete else f"{at.snapshot_start} to {at.snapshot_end}"
@@ -75,7 +75,7 @@ def show(file: Path, kind: str, as_text: bool) -> None:
 @_KIND
 @_JSON
 def diff(before: Path, after: Path, kind: str, as_text: bool) -> None:
-    """Print which vbuckets moved from BEFORE to AFTER. Exit code 3 if any did.
+    """Print the vbuckets whose positions differ between BEFORE and AFTER. Exit code 3 if there are any.
 
     \b
     Example:
@@ -101,22 +101,24 @@ def diff(before: Path, after: Path, kind: str, as_text: bool) -> None:
         console().print(f"{counted(len(rows), 'vbucket')} differ, by {moved:+,} seqnos")
         table = _table("vbucket", "before", "after", "seqnos", "history")
         for vbucket, one, other, items, same in rows:
-            table.add_row(str(vbucket), str(one), str(other), f"{items:+}", "the same" if same else "[red]another")
+            table.add_row(str(vbucket), str(one), str(other), f"{items:+}", "same" if same else "[red]other")
         if rows:
             console().print(table)
     if rows:
-        raise SystemExit(NO)
+        raise SystemExit(NEGATIVE)
 
 
 @checkpoint.command()
 @_FILE
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
 @_KIND
-@click.option("--to", "target", type=click.Choice(KINDS), default=NATIVE, show_default=True, help="Whose OUT is to be.")
+@click.option(
+    "--to", "target", type=click.Choice(KINDS), default=NATIVE, show_default=True, help="Format of the output."
+)
 def convert(file: Path, out: Path, kind: str, target: str) -> None:
-    """Write FILE as another consumer keeps its positions, or theirs as ours.
+    """Convert the checkpoint FILE from and to the format of another consumer.
 
-    Where a format has no snapshot of a position, the vbucket begins again: nothing is lost.
+    Where a format lacks the snapshot of a position, the vbucket restarts from seqno 0: nothing is lost.
 
     \b
     Example:
@@ -137,7 +139,7 @@ def convert(file: Path, out: Path, kind: str, target: str) -> None:
 @_KIND
 @_JSON
 def verify(file: Path, url: str, kind: str, as_text: bool) -> None:
-    """Ask a cluster whether it can go on from FILE. Exit code 3 if a vbucket would have to go back.
+    """Check if a cluster can resume from FILE. Exit code 3 if any vbucket would be rolled back.
 
     \b
     Example:
@@ -149,25 +151,28 @@ def verify(file: Path, url: str, kind: str, as_text: bool) -> None:
             Checkpoint((), client.map.num_vbuckets, client.map.name, client.map.uuid, found.scope, found.collections)
         )
         logs, highs = client.failover_logs(), client.high_seqnos()
-    verdicts = [verdict(at, logs.get(at.vbucket), highs.get(at.vbucket, 0)) for at in found]
-    back = [one for one in verdicts if one.back_to is not None or one.problem]
+    results = [check_resume(at, logs.get(at.vbucket), highs.get(at.vbucket, 0)) for at in found]
+    failed = [one for one in results if one.back_to is not None or one.problem]
     if as_text:
-        click.echo(json.dumps([_told(one) for one in verdicts]))
+        click.echo(json.dumps([_object(one) for one in results]))
     else:
-        console().print(f"{len(verdicts) - len(back):,} of {counted(len(verdicts), 'vbucket')} can go on")
-        table = _table("vbucket", "seqno", "would go back to", "why")
-        for one in back:
+        console().print(f"{len(results) - len(failed):,} of {counted(len(results), 'vbucket')} can resume")
+        table = _table("vbucket", "seqno", "rollback to", "reason")
+        for one in failed:
             table.add_row(
                 str(one.vbucket), str(one.seqno), "" if one.back_to is None else str(one.back_to), one.problem
             )
-        if back:
+        if failed:
             console().print(table)
-    if back:
-        raise SystemExit(NO)
+    if failed:
+        raise SystemExit(NEGATIVE)
 
 
-class Verdict(NamedTuple):
-    """What a producer would say. `back_to` is None where it would go on, or nobody can say."""
+class ResumeCheck(NamedTuple):
+    """Predicted answer to a stream request: `back_to` is the seqno of a rollback, `problem` the reason.
+
+    back_to is None if the node would accept the request. With a problem, no node could be asked.
+    """
 
     vbucket: int
     seqno: int
@@ -175,19 +180,21 @@ class Verdict(NamedTuple):
     problem: str
 
 
-def verdict(at: StreamPosition, log: FailoverLog | None, high_seqno: int) -> Verdict:
-    """By the rules of producers. What they purged is not known from outside."""
+def check_resume(at: StreamPosition, log: FailoverLog | None, high_seqno: int) -> ResumeCheck:
+    """Predict the answer by the rules of producers. Purges are ignored, since purge seqnos are not asked for."""
     from dcp.embedded.rollback import Resume, rollback_point
 
     if log is None:
-        return Verdict(at.vbucket, at.seqno, None, "no node has it now")
-    asked = at.resume_point()
-    resume = Resume(asked.start_seqno, asked.vbuuid, asked.snapshot_start, asked.snapshot_end)
+        return ResumeCheck(at.vbucket, at.seqno, None, "the vbucket has no active node")
+    request = at.resume_point()
+    resume = Resume(request.start_seqno, request.vbuuid, request.snapshot_start, request.snapshot_end)
     back_to = rollback_point(resume, log, high_seqno, 0)
-    return Verdict(at.vbucket, at.seqno, back_to, "" if back_to is None else " ".join(_reasons(at, log, high_seqno)))
+    problem = "" if back_to is None else " ".join(_reasons(at, log, high_seqno))
+    return ResumeCheck(at.vbucket, at.seqno, back_to, problem)
 
 
 def _reasons(at: StreamPosition, log: FailoverLog, high_seqno: int) -> Iterator[str]:
+    """Yield why a position cannot be resumed from."""
     end = log.end_of(at.vbuuid, high_seqno)
     if end is None:
         yield f"its history {at.vbuuid:x} is unknown"
@@ -197,12 +204,14 @@ def _reasons(at: StreamPosition, log: FailoverLog, high_seqno: int) -> Iterator[
         yield f"inside the snapshot {at.snapshot_start} to {at.snapshot_end}"
 
 
-def _told(one: Verdict) -> dict[str, object]:
+def _object(one: ResumeCheck) -> dict[str, object]:
+    """Return a result for JSON."""
     back_to = None if one.back_to is None else str(one.back_to)
     return {"vbucket": one.vbucket, "seqno": str(one.seqno), "back_to": back_to, "problem": one.problem}
 
 
 def _table(*titles: str) -> Table:
+    """Return an empty table; numbers are aligned to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in titles:
         table.add_column(title, justify="right" if title in ("vbucket", "seqno", "before", "after") else "left")

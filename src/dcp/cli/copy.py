@@ -1,4 +1,4 @@
-"""`dcp copy`: changes into files, to go on from where it ended."""
+"""`dcp copy`: copies changes into files, and resumes where the run before ended."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli import INTERRUPTED
-from dcp.cli.changes import Names
-from dcp.cli.parts import Output
-from dcp.cli.positions import end_of, start_of
+from dcp.cli.arguments import INTERVAL
+from dcp.cli.checkpoint_args import parse_end, parse_start
+from dcp.cli.copy_output import CopyOutput
+from dcp.cli.file_formats import FORMATS, format_of
+from dcp.cli.json_rows import CollectionNames
 from dcp.cli.terminal import console, counted
-from dcp.cli.writers import FORMATS, format_of
 from dcp.client.row_format import ROLLBACK
 from dcp.errors import LocalProtocolError
 
@@ -30,30 +31,44 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_ROWS = 65_536
-# How long a wait for changes lasts before it is asked whether to stop.
-_PATIENCE = 0.5
+# Longest wait for changes, in seconds: signals and the commit interval are checked in between.
+_WAIT = 0.5
 
 
 @click.command()
 @click.argument("url")
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--format", "format", type=click.Choice(list(FORMATS)), help="Default: what the suffix of OUT says.")
-@click.option("--from", "start", metavar="beginning|now|TIME|FILE", help="For a new OUT. Default: beginning.")
-@click.option("--to", "end", metavar="now|TIME|FILE", help="Default: now. FILE: a checkpoint, and its snapshot's rest.")
-@click.option("--scope", help="Only this scope, or the scope of --collection.")
-@click.option("--collection", "collections", multiple=True, help="Only this one, as scope.collection; repeatable.")
-@click.option("--follow", is_flag=True, help="Go on for ever, where --to is an end otherwise.")
-@click.option("--max-rows-per-file", "most", type=click.IntRange(1), default=1_000_000, show_default=True)
+@click.option("--format", "format", type=click.Choice(list(FORMATS)), help="File format.  [default: by suffix of OUT]")
+@click.option(
+    "--from", "start", metavar="beginning|now|TIME|FILE", help="Where a new OUT starts.  [default: beginning]"
+)
+@click.option(
+    "--to",
+    "end",
+    metavar="now|TIME|FILE",
+    help="Where to stop. FILE is a checkpoint; the rest of its snapshot is included.  [default: now]",
+)
+@click.option("--scope", help="Copy only this scope. It also completes the names given with --collection.")
+@click.option("--collection", "collections", multiple=True, help="Copy only this scope.collection; repeatable.")
+@click.option("--follow", is_flag=True, help="Copy new changes until interrupted, instead of stopping at --to.")
+@click.option(
+    "--max-rows-per-file",
+    "max_rows",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="Start a new file after this many rows.",
+)
 @click.option(
     "--commit-every",
     "interval",
-    type=click.FloatRange(0.1),
-    default=60.0,
+    type=INTERVAL,
+    default="60s",
     show_default=True,
-    metavar="SECONDS",
-    help="With --follow, close files after so long.",
+    metavar="DURATION",
+    help="With --follow, commit files at this interval, such as 500ms, 60s or 5m.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The summary as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.pass_context
 def copy(
     ctx: click.Context,
@@ -65,20 +80,21 @@ def copy(
     scope: str | None,
     collections: tuple[str, ...],
     follow: bool,
-    most: int,
+    max_rows: int,
     interval: float,
     as_json: bool,
 ) -> None:
-    """Copy changes into the directory OUT, and go on there when run again.
+    """Copy changes into files in the directory OUT. Run it again to copy what is new.
 
-    OUT gets files part-00000001.parquet and so on; where the bucket has several collections, each has a
-    directory of the form collection=scope.name. The checkpoint is beside them, and is replaced when the files
-    it speaks of are safe on the disk: whatever happens, no change is missing or there twice. One copy at a time
-    may write to OUT.
+    OUT gets files part-00000001.parquet and so on. If the bucket has several collections, each has a subdirectory
+    collection=scope.name. OUT also holds the checkpoint, which is replaced once the files that it covers are safe
+    on disk: after a crash, no change is missing or duplicated. Only one copy at a time may write to OUT.
 
-    A row with the event `rollback` says that the cluster lost changes: of its vbucket, undo the rows above its
-    seqno, up to its snapshot_end, in all files of a lower number. It begins a file of a new number. In a
-    partitioned OUT, it is in the partition of null.
+    A row with event `rollback` reports that a failover lost changes: discard the rows of its vbucket with a seqno
+    above its seqno, up to its snapshot_end, in all files with a lower number. It is the first row of a new file. In
+    a partitioned OUT it is in the partition for null.
+
+    TIME needs a UTC offset. --from is inclusive, --to exclusive.
 
     \b
     Example:
@@ -89,32 +105,32 @@ def copy(
     """
     if follow and end is not None:
         raise click.UsageError("--follow and --to: expected one of them, found both")
-    until = None if follow else end_of(end or "now")
-    with closing(Output(out, format or format_of(out))) as output:
-        stopped = _run(output, url, start, until, scope, collections, most=most, interval=interval, as_json=as_json)
+    until = None if follow else parse_end(end or "now")
+    with closing(CopyOutput(out, format or format_of(out))) as output:
+        stopped = _run(output, url, start, until, scope, collections, max_rows, interval, as_json=as_json)
     if stopped and not follow:
-        click.echo("interrupted: what is copied is safe; run it again to go on", err=True)
+        click.echo("interrupted: all copied changes are committed; run it again to resume", err=True)
         ctx.exit(INTERRUPTED)
 
 
 def _run(
-    output: Output,
+    output: CopyOutput,
     url: str,
     start: str | None,
     end: str | datetime | Checkpoint | None,
     scope: str | None,
     collections: tuple[str, ...],
-    *,
-    most: int,
+    max_rows: int,
     interval: float,
+    *,
     as_json: bool,
 ) -> bool:
-    """Copy, and say what was copied; whether somebody asked to stop."""
+    """Copy, and print a summary. Return True if a signal stopped the copy."""
     if output.checkpoint is not None and start is not None:
         raise LocalProtocolError(
             f"{output.directory}: has a checkpoint of its own; leave out --from, or name a new directory"
         )
-    begin = output.checkpoint or start_of(start or "beginning")
+    begin = output.checkpoint or parse_start(start or "beginning")
     started = time.monotonic()
     with (
         dcp.connect(url) as client,
@@ -123,81 +139,90 @@ def _run(
             end,
             scope=scope,
             collections=collections or None,
-            batch_rows=min(most, _BATCH_ROWS),
+            batch_rows=min(max_rows, _BATCH_ROWS),
             xattrs="map",
         ) as stream,
-        _stopping() as stopped,
-        _Meter(client.high_seqnos(), stream.checkpoint, follow=end is None) as meter,
+        _stop_signals() as signals,
+        _ProgressBar(client.high_seqnos(), stream.checkpoint, follow=end is None) as progress,
     ):
-        output.begin(stream.checkpoint, Names(client))
-        _copy(stream, output, meter, stopped, most, interval if end is None else None)
+        output.begin(stream.checkpoint, CollectionNames(client))
+        _copy(stream, output, progress, signals, max_rows, interval if end is None else None)
         total = stream.counters
     _summarise(output, time.monotonic() - started, total.rollbacks, as_json=as_json)
-    return bool(stopped)
+    return bool(signals)
 
 
 def _copy(
-    stream: dcp.ChangeStream, output: Output, meter: _Meter, stopped: list[int], most: int, interval: float | None
+    stream: dcp.ChangeStream,
+    output: CopyOutput,
+    progress: _ProgressBar,
+    signals: list[int],
+    max_rows: int,
+    interval: float | None,
 ) -> None:
-    behind = stream.checkpoint
+    """Copy batches until the stream ends or a signal arrives. interval: seconds between commits; None for none."""
+    # The position after all rows that were added to the output.
+    added = stream.checkpoint
     due = None if interval is None else time.monotonic() + interval
-    while not stopped:
+    while not signals:
         if due is not None and interval is not None and time.monotonic() >= due:
             if output.rows:
-                output.commit(behind)
+                output.commit(added)
             due = time.monotonic() + interval
         try:
-            batch = stream.next(_PATIENCE)
+            batch = stream.next(_WAIT)
         except TimeoutError:
             continue
         if batch is None:
             break
         table = _table(batch)
-        if output.rows and (_is_rollback(table) or not output.has_room(table.num_rows, most)):
-            output.commit(behind)
+        # A rollback starts a new file, so that "all files with a lower number" says exactly what it undoes.
+        if output.rows and (_is_rollback(table) or not output.has_room(table.num_rows, max_rows)):
+            output.commit(added)
         output.add(table)
-        behind = stream.checkpoint
-        meter.at(behind)
-    # Without rows, too: streams that had nothing for this filter are further than they were.
-    output.commit(behind)
+        added = stream.checkpoint
+        progress.update(added)
+    # Also without rows: with a filter, positions advance over changes that are not copied.
+    output.commit(added)
 
 
 def _table(batch: dcp.Batch) -> pa.Table:
+    """Return a batch as an Arrow table."""
     import pyarrow
 
     return pyarrow.table(batch)
 
 
 def _is_rollback(table: pa.Table) -> bool:
-    """A rollback is a batch of its own."""
+    """True if a batch is a rollback, which is always a batch of one row."""
     return table.num_rows == 1 and bool(table.column("event")[0].as_py() == ROLLBACK)
 
 
 @contextmanager
-def _stopping() -> Iterator[list[int]]:
-    """The signals that asked to stop. The second one does not ask."""
-    asked: list[int] = []
+def _stop_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM in a list, so that the copy can commit first. The second one acts as usual."""
+    received: list[int] = []
 
-    def ask(number: int, _: FrameType | None) -> None:
-        asked.append(number)
+    def receive(number: int, _: FrameType | None) -> None:
+        received.append(number)
         signal.signal(number, before[signal.Signals(number)])
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, ask)
+        signal.signal(number, receive)
     try:
-        yield asked
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-class _Meter:
-    """How far it is, on a terminal."""
+class _ProgressBar:
+    """Progress of a copy in seqnos, shown if standard error is a terminal."""
 
     def __init__(self, highs: Mapping[int, int], start: Checkpoint, *, follow: bool) -> None:
         shown = console(to_stderr=True)
-        self._start = _sum(start)
+        self._start = _total_seqnos(start)
         self._progress = Progress(
             TextColumn("{task.completed:,} of {task.total:,} seqnos" if not follow else "{task.completed:,} seqnos"),
             *(() if follow else (BarColumn(), TimeRemainingColumn())),
@@ -206,25 +231,28 @@ class _Meter:
             disable=not shown.is_terminal,
             transient=True,
         )
-        behind = sum(start.lag({vbucket: highs.get(vbucket, 0) for vbucket in start.by_vbucket()}).values())
-        self._task: TaskID = self._progress.add_task("copy", total=behind)
+        backlog = sum(start.lag({vbucket: highs.get(vbucket, 0) for vbucket in start.by_vbucket()}).values())
+        self._task: TaskID = self._progress.add_task("copy", total=backlog)
 
-    def __enter__(self) -> _Meter:
+    def __enter__(self) -> _ProgressBar:
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def at(self, checkpoint: Checkpoint) -> None:
-        self._progress.update(self._task, completed=_sum(checkpoint) - self._start)
+    def update(self, checkpoint: Checkpoint) -> None:
+        """Show that the copy has reached `checkpoint`."""
+        self._progress.update(self._task, completed=_total_seqnos(checkpoint) - self._start)
 
 
-def _sum(checkpoint: Checkpoint) -> int:
+def _total_seqnos(checkpoint: Checkpoint) -> int:
+    """Return the sum of all seqnos."""
     return sum(position.seqno for position in checkpoint)
 
 
-def _summarise(output: Output, seconds: float, rollbacks: int, *, as_json: bool) -> None:
+def _summarise(output: CopyOutput, seconds: float, rollbacks: int, *, as_json: bool) -> None:
+    """Print what was copied."""
     rows = sum(output.events.values())
     if as_json:
         found: dict[str, Any] = {
@@ -234,7 +262,7 @@ def _summarise(output: Output, seconds: float, rollbacks: int, *, as_json: bool)
             "bytes": output.bytes,
             "rollbacks": rollbacks,
             "seconds": round(seconds, 3),
-            "checkpoint": str(output.place),
+            "checkpoint": str(output.checkpoint_path),
         }
         click.echo(json.dumps(found))
         return
@@ -243,4 +271,4 @@ def _summarise(output: Output, seconds: float, rollbacks: int, *, as_json: bool)
     click.echo(
         f"{counted(output.files, 'file')} of {output.format}, {counted(output.bytes, 'byte')}, in {output.directory}"
     )
-    click.echo(f"checkpoint: {output.place}")
+    click.echo(f"checkpoint: {output.checkpoint_path}")

@@ -1,4 +1,4 @@
-"""`dcp count`: how far a bucket is, and how far somebody is behind."""
+"""`dcp count`: prints high seqnos of a bucket, and the backlog of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 
 import dcp
 from dcp.checkpoint import Checkpoint
-from dcp.cli.positions import load
+from dcp.cli.checkpoint_args import load
 from dcp.cli.terminal import console, counted
 from dcp.cluster_map import format_vbuckets
 from dcp.wire.memcached import Status
@@ -21,15 +21,21 @@ from dcp.wire.memcached import Status
 
 @click.command()
 @click.argument("url")
-@click.option("--collection", "chosen", multiple=True, help="Only this one, as scope.collection; repeatable.")
-@click.option("--checkpoint", "file", type=click.Path(path_type=Path), help="Whose lag to tell: a checkpoint.")
-@click.option("--vbuckets", "each", is_flag=True, help="Every vbucket, besides the totals.")
-@click.option("--json", "as_json", is_flag=True, help="For machines; 64-bit numbers as text.")
+@click.option("--collection", "chosen", multiple=True, help="Count only this scope.collection; repeatable.")
+@click.option(
+    "--checkpoint",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Checkpoint FILE, or output of dcp copy, whose backlog to print.",
+)
+@click.option("--vbuckets", "each", is_flag=True, help="Print every vbucket, besides the totals.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with 64-bit numbers as text.")
 def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_json: bool) -> None:
-    """Print the high seqnos of a bucket and of its collections, and how far a checkpoint is behind.
+    """Print the high seqnos of a bucket and of its collections, and the backlog of a checkpoint.
 
-    A seqno counts the changes of its vbucket since it was made; documents are fewer, since each may have changed
-    often. The high seqno of a collection is that of the last change in it.
+    Each change of a vbucket gets the next seqno, so seqnos count changes, not documents: a document may have changed
+    many times. The high seqno of a collection is that of the last change in it. The backlog of a checkpoint is the
+    number of seqnos after it.
 
     \b
     Example:
@@ -39,7 +45,7 @@ def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_j
     checkpoint = None if file is None else load(file)
     with dcp.connect(url) as client:
         highs = client.high_seqnos()
-        lag = {} if checkpoint is None else _lag(client, checkpoint, highs)
+        lag = {} if checkpoint is None else _backlog(client, checkpoint, highs)
         names = client.collections()
         unknown = sorted(set(chosen) - set(names.values()))
         if unknown:
@@ -51,12 +57,12 @@ def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_j
             for number, name in track(
                 wanted.items(), "collections", console=shown, transient=True, disable=not shown.is_terminal
             )
-            if (highs_of := _of_collection(client, number)) is not None
+            if (highs_of := _collection_highs(client, number)) is not None
         }
         owners = {vbucket: client.map.owner(vbucket) for vbucket in range(client.map.num_vbuckets)}
     missing = [vbucket for vbucket, owner in owners.items() if owner is None]
     if as_json:
-        click.echo(json.dumps(_told(highs, of_collections, lag, missing)))
+        click.echo(json.dumps(_object(highs, of_collections, lag, missing)))
         return
     console().print(_totals(highs, lag, missing))
     if of_collections:
@@ -65,8 +71,8 @@ def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_j
         console().print(_vbuckets(highs, of_collections, lag))
 
 
-def _of_collection(client: dcp.Client, number: int) -> dict[int, int] | None:
-    """None from a server before 7.0, which does not tell."""
+def _collection_highs(client: dcp.Client, number: int) -> dict[int, int] | None:
+    """Return the high seqnos of a collection; None if the server is older than 7.0 and does not report them."""
     try:
         return client.high_seqnos(number)
     except dcp.ServerError as error:
@@ -75,8 +81,8 @@ def _of_collection(client: dcp.Client, number: int) -> dict[int, int] | None:
         return None
 
 
-def _lag(client: dcp.Client, checkpoint: Checkpoint, highs: Mapping[int, int]) -> Mapping[int, int]:
-    """Of a checkpoint of some collections, behind the last changes in those."""
+def _backlog(client: dcp.Client, checkpoint: Checkpoint, highs: Mapping[int, int]) -> Mapping[int, int]:
+    """Return the number of seqnos after a checkpoint, by vbucket, up to the last change of its collections."""
     known = client.map
     checkpoint.check(replace(checkpoint, positions=(), bucket=known.name, bucket_uuid=known.uuid))
     if checkpoint.collections:
@@ -85,15 +91,16 @@ def _lag(client: dcp.Client, checkpoint: Checkpoint, highs: Mapping[int, int]) -
     return checkpoint.lag(highs)
 
 
-def _told(
+def _object(
     highs: Mapping[int, int], collections: Mapping[str, Mapping[int, int]], lag: Mapping[int, int], missing: list[int]
 ) -> dict[str, object]:
+    """Return the result for JSON."""
     return {
         "seqnos": str(sum(highs.values())),
         "lag": str(sum(lag.values())) if lag else None,
         "vbuckets": {str(vbucket): str(seqno) for vbucket, seqno in highs.items()},
         "vbuckets_missing": missing,
-        "vbucket_lag": {str(vbucket): str(behind) for vbucket, behind in lag.items()},
+        "vbucket_lag": {str(vbucket): str(backlog) for vbucket, backlog in lag.items()},
         "collections": {
             name: {str(vbucket): str(seqno) for vbucket, seqno in found.items()} for name, found in collections.items()
         },
@@ -101,16 +108,18 @@ def _told(
 
 
 def _totals(highs: Mapping[int, int], lag: Mapping[int, int], missing: list[int]) -> str:
+    """Return the totals as lines of text."""
     text = f"{counted(sum(highs.values()), 'seqno')} in {counted(len(highs), 'vbucket')}"
     if lag:
-        behind = [vbucket for vbucket, items in lag.items() if items]
-        text += f"\n{counted(sum(lag.values()), 'seqno')} behind, in {counted(len(behind), 'vbucket')}"
+        lagging = [vbucket for vbucket, items in lag.items() if items]
+        text += f"\n{counted(sum(lag.values()), 'seqno')} behind, in {counted(len(lagging), 'vbucket')}"
     return text + (
-        f"\n{counted(len(missing), 'vbucket')} without a node: {format_vbuckets(missing)}" if missing else ""
+        f"\n{counted(len(missing), 'vbucket')} without an active node: {format_vbuckets(missing)}" if missing else ""
     )
 
 
 def _collections(found: Mapping[str, Mapping[int, int]]) -> Table:
+    """Return a table with a row for each collection."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("collection")
     for title in ("vbuckets with changes", "highest seqno"):
@@ -121,6 +130,7 @@ def _collections(found: Mapping[str, Mapping[int, int]]) -> Table:
 
 
 def _vbuckets(highs: Mapping[int, int], collections: Mapping[str, Mapping[int, int]], lag: Mapping[int, int]) -> Table:
+    """Return a table with a row for each vbucket."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("vbucket", "seqno", *(["behind"] if lag else []), *collections):
         table.add_column(title, justify="right")

@@ -1,4 +1,4 @@
-"""`dcp doctor`: each step from a URL to a stream, and what to do about the first that fails."""
+"""`dcp doctor`: checks each step from a URL to a stream, and says what to do about the first failure."""
 
 from __future__ import annotations
 
@@ -7,37 +7,41 @@ import json
 import click
 from rich.text import Text
 
-from dcp.cli.diagnosis import Check, Patient, checks
+from dcp.cli.doctor_checks import CheckResult, DoctorContext, checks
 from dcp.cli.terminal import console
 
 
 @click.command()
 @click.argument("url")
-@click.option("--json", "as_json", is_flag=True, help="An array of the steps.")
+@click.option("--json", "as_json", is_flag=True, help="Print the steps as a JSON array.")
 def doctor(url: str, as_json: bool) -> None:
-    """Check every step from URL to a stream of changes. Exit code 1 if one fails, with what to do.
+    """Check every step from URL to a stream of changes. If one fails, say what to do; exit code 1.
+
+    The steps are: URL, DNS, TCP, TLS, authentication and bucket, cluster map, addresses, connections to all nodes,
+    the privilege to read changes, features, flow control, and clocks.
 
     \b
     Example:
       dcp doctor couchbase://me:secret@localhost/travel
     """
-    patient = Patient(url)
-    done: list[Check] = []
+    context = DoctorContext(url)
+    done: list[CheckResult] = []
     try:
-        for check in checks(patient):
+        for check in checks(context):
             done.append(check)
             if not as_json:
                 console().print(_shown(check))
     finally:
-        if patient.client is not None:
-            patient.client.close()
+        if context.client is not None:
+            context.client.close()
     if as_json:
         click.echo(json.dumps([check._asdict() for check in done]))
     if not all(check.ok for check in done):
         raise SystemExit(1)
 
 
-def _shown(check: Check) -> Text:
+def _shown(check: CheckResult) -> Text:
+    """Return the lines that show a result."""
     shown = Text("✓ " if check.ok else "✗ ", style="green" if check.ok else "bold red")
     shown.append(f"{check.name:<13}", style="bold").append(check.says, style="" if check.ok else "red")
     return shown.append(f"\n  {'what to do':<13}{check.remedy}") if check.remedy else shown

@@ -1,4 +1,4 @@
-"""`dcp inspect`: what a capture, a dump or a line of hex says."""
+"""`dcp inspect`: prints the frames of a capture, of raw bytes or of hex text, and the rules they break."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rich.text import Text
 
 from dcp._codec import Splitter
 from dcp.cli.capture import Flow, is_capture, streams
-from dcp.cli.checkpoint import NO
-from dcp.cli.conversation import Conversation
+from dcp.cli.checkpoint import NEGATIVE
+from dcp.cli.protocol_rules import ProtocolChecker
 from dcp.cli.terminal import console, counted
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
@@ -28,14 +28,14 @@ from dcp.wire.frame import UNKNOWN, Frame, read_frame, read_opaque
 from dcp.wire.layout import Dialect
 from dcp.wire.memcached import MAX_FRAME, Feature
 
-# A dialect shows in so many frames.
-_ENOUGH = 2000
+# Number of frames from which the dialect is guessed.
+_GUESS_FRAMES = 2000
 _BATCH_ROWS = 65_536
 _HEX = frozenset(b"0123456789abcdefABCDEF \t\r\n")
 
 
-class Sighting(NamedTuple):
-    """A frame, when and where it was seen, and what rule it breaks if it does."""
+class CapturedFrame(NamedTuple):
+    """A frame with its time and direction, and the rule that it breaks; None is bytes that are no frame."""
 
     time: float
     flow: Flow
@@ -45,17 +45,26 @@ class Sighting(NamedTuple):
 
 @click.command()
 @click.argument("file", type=click.File("rb"))
-@click.option("--dialect", type=click.Choice(list(DIALECTS)), help="Without, the one that fits best.")
-@click.option("--arrow", type=click.Path(path_type=Path, dir_okay=False), help="Write the changes as Arrow IPC, too.")
-@click.option("--collections", is_flag=True, help="For --arrow: keys have collection ids, though no HELLO is seen.")
-@click.option("--check", is_flag=True, help="Exit code 3 if something breaks a rule.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object a frame.")
+@click.option(
+    "--dialect", type=click.Choice(list(DIALECTS)), help="Protocol generation of the frames.  [default: guessed]"
+)
+@click.option(
+    "--arrow",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the changes to this file, as Arrow IPC.",
+)
+@click.option(
+    "--collections", is_flag=True, help="With --arrow: keys have collection ids, although no HELLO was captured."
+)
+@click.option("--check", is_flag=True, help="Exit with code 3 if a frame breaks a rule.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object for each frame.")
 def inspect(
     file: BinaryIO, dialect: str | None, arrow: Path | None, collections: bool, check: bool, as_json: bool
 ) -> None:
     """Print the frames in FILE: a pcap or pcapng capture, raw bytes, or hex text; `-` is standard input.
 
-    Both directions of every TCP connection are followed. What breaks a rule is shown with it. No password is shown.
+    Both directions of every TCP connection are read. A frame that breaks a rule of the protocol is printed with that
+    rule. Passwords are never printed.
 
     \b
     Example:
@@ -66,66 +75,67 @@ def inspect(
     """
     data = file.read()
     table = DIALECTS[dialect] if dialect else guess(data)
-    seen = list(sightings(data, table))
-    if not any(sighting.frame for sighting in seen):
-        why = "".join(f": {sighting.violation}" for sighting in seen[:1])
-        raise click.ClickException(f"{file.name}: no frames of {table.name} in {counted(len(data), 'byte')}{why}")
+    seen = list(captured_frames(data, table))
+    if not any(captured.frame for captured in seen):
+        reason = "".join(f": {captured.violation}" for captured in seen[:1])
+        raise click.ClickException(f"{file.name}: no frames of {table.name} in {counted(len(data), 'byte')}{reason}")
     if as_json:
-        click.echo("".join(f"{json.dumps(_object(sighting, table.name))}\n" for sighting in seen), nl=False)
+        click.echo("".join(f"{json.dumps(_object(captured, table.name))}\n" for captured in seen), nl=False)
     else:
         _print(seen, table.name)
     if arrow is not None:
         rows = write_rows(list(chunks(data)), table, arrow, collections=collections)
         click.echo(f"{counted(rows, 'row')}: {arrow}", err=as_json)
-    if check and any(sighting.violation for sighting in seen):
-        raise SystemExit(NO)
+    if check and any(captured.violation for captured in seen):
+        raise SystemExit(NEGATIVE)
 
 
-def _print(seen: list[Sighting], dialect: str) -> None:
+def _print(seen: list[CapturedFrame], dialect: str) -> None:
+    """Print the frames as a table, and how many there are of each kind."""
     shown = console()
     shown.print(_table(seen, dialect))
-    names = Counter(sighting.frame.name for sighting in seen if sighting.frame)
+    names = Counter(captured.frame.name for captured in seen if captured.frame)
     counts = ", ".join(f"{count} {name}" for name, count in names.most_common())
     shown.print(f"{sum(names.values())} frames of {dialect}: {counts}")
-    if wrong := sum(bool(sighting.violation) for sighting in seen):
+    if wrong := sum(bool(captured.violation) for captured in seen):
         shown.print(Text(f"{counted(wrong, 'violation')} of the protocol", style="bold red"))
 
 
 def guess(data: bytes) -> Dialect:
-    """The dialect in which the least is wrong or unknown; the newest where several fit."""
-    return min(reversed(DIALECTS.values()), key=lambda dialect: _strangeness(data, dialect))
+    """Return the dialect in which the fewest frames are wrong or unknown; the newest of several."""
+    return min(reversed(DIALECTS.values()), key=lambda dialect: _mismatches(data, dialect))
 
 
-def _strangeness(data: bytes, dialect: Dialect) -> int:
-    """Of the first frames."""
-    seen = islice(sightings(data, dialect), _ENOUGH)
+def _mismatches(data: bytes, dialect: Dialect) -> int:
+    """Return how many of the first frames are wrong or unknown in a dialect."""
+    seen = islice(captured_frames(data, dialect), _GUESS_FRAMES)
     return sum(bool(violation) or frame is None or frame.name == UNKNOWN for _, _, frame, violation in seen)
 
 
-def sightings(data: bytes, dialect: Dialect) -> Iterator[Sighting]:
-    """Every frame in a file. A frame that breaks a rule is shown with it; bytes that are none end their stream."""
+def captured_frames(data: bytes, dialect: Dialect) -> Iterator[CapturedFrame]:
+    """Yield every frame in a file with the rule that it breaks. Bytes that are no frame end their direction."""
     splitters: dict[Flow, Splitter | None] = {}
-    talks: dict[frozenset[str], Conversation] = {}
+    checkers: dict[frozenset[str], ProtocolChecker] = {}
     for time, flow, chunk in chunks(data):
         splitter = splitters.setdefault(flow, Splitter(MAX_FRAME))
         if splitter is None:
             continue
         splitter.feed(chunk)
-        talk = talks.setdefault(flow.connection, Conversation())
+        checker = checkers.setdefault(flow.connection, ProtocolChecker())
         try:
             for seen in _frames(splitter, time, flow, dialect):
-                broken = "" if seen.violation or seen.frame is None else talk.broken_rule(seen.frame, flow.source)
+                broken = "" if seen.violation or seen.frame is None else checker.violation(seen.frame, flow.source)
                 yield seen._replace(violation=broken) if broken else seen
         except FrameError as error:
             splitters[flow] = None
-            yield Sighting(time, flow, None, f"{error}; the rest of this direction is not read")
+            yield CapturedFrame(time, flow, None, f"{error}; the rest of this direction is not read")
     for flow, splitter in splitters.items():
         if splitter is not None and splitter.pending:
-            yield Sighting(0.0, flow, None, f"frame at byte {splitter.offset}: the input ends inside it")
+            yield CapturedFrame(0.0, flow, None, f"frame at byte {splitter.offset}: the input ends inside it")
 
 
 def write_rows(chunks: list[tuple[float, Flow, bytes]], dialect: Dialect, path: Path, *, collections: bool) -> int:
-    """The changes of each direction that has any, as one file; how many there are."""
+    """Write the changes of all directions to a file. Return their number."""
     import pyarrow
 
     schema = pyarrow.schema(Decoder(dialect).schema)
@@ -133,7 +143,7 @@ def write_rows(chunks: list[tuple[float, Flow, bytes]], dialect: Dialect, path: 
     with path.open("wb") as file, pyarrow.ipc.new_file(file, schema) as out:
         for flow in dict.fromkeys(flow for _, flow, _ in chunks):
             data = b"".join(chunk for _, of, chunk in chunks if of == flow)
-            decoder = Decoder(dialect, collections=collections or _agreed_on_collections(data, dialect))
+            decoder = Decoder(dialect, collections=collections or _has_collection_ids(data, dialect))
             decoder.feed(data)
             for batch in _batches(decoder):
                 out.write_batch(batch.to_arrow())
@@ -142,15 +152,15 @@ def write_rows(chunks: list[tuple[float, Flow, bytes]], dialect: Dialect, path: 
 
 
 def _batches(decoder: Decoder) -> Iterator[Batch]:
-    """Until something is wrong, which is shown with the frames."""
+    """Yield batches up to the first broken frame, which is reported with the frames."""
     with suppress(DcpError):
         while len(batch := decoder.take(_BATCH_ROWS)):
             yield batch
 
 
-def _agreed_on_collections(data: bytes, dialect: Dialect) -> bool:
-    """Whether an answer to a HELLO says that keys have collection ids."""
-    for _, _, frame, violation in sightings(data, dialect):
+def _has_collection_ids(data: bytes, dialect: Dialect) -> bool:
+    """Return whether client and server agreed on collection ids, by the answer to a HELLO."""
+    for _, _, frame, violation in captured_frames(data, dialect):
         if frame is None or violation or frame.name != "hello" or not frame.kind.answers or frame.status:
             continue
         with suppress(DcpError):
@@ -158,18 +168,19 @@ def _agreed_on_collections(data: bytes, dialect: Dialect) -> bool:
     return False
 
 
-def _frames(splitter: Splitter, time: float, flow: Flow, dialect: Dialect) -> Iterator[Sighting]:
+def _frames(splitter: Splitter, time: float, flow: Flow, dialect: Dialect) -> Iterator[CapturedFrame]:
+    """Yield the complete frames of a direction so far."""
     offset = splitter.offset
     for raw in splitter:
         try:
-            yield Sighting(time, flow, read_frame(raw, dialect, offset), "")
+            yield CapturedFrame(time, flow, read_frame(raw, dialect, offset), "")
         except FrameError as error:
-            yield Sighting(time, flow, read_opaque(raw, offset), error.problem)
+            yield CapturedFrame(time, flow, read_opaque(raw, offset), error.problem)
         offset = splitter.offset
 
 
 def chunks(data: bytes) -> Iterator[tuple[float, Flow, bytes]]:
-    """What a file holds, as (time, direction, bytes)."""
+    """Yield the bytes of a file as (time, direction, bytes). Raw bytes and hex text are one direction without names."""
     if is_capture(data):
         yield from streams(data)
     elif data and _HEX.issuperset(data):
@@ -181,23 +192,26 @@ def chunks(data: bytes) -> Iterator[tuple[float, Flow, bytes]]:
         yield 0.0, Flow("", ""), data
 
 
-def _table(seen: list[Sighting], dialect: str) -> Table:
+def _table(seen: list[CapturedFrame], dialect: str) -> Table:
+    """Return a table with a row for each frame."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     captured = bool(seen[0].flow.source)
-    for title in (*(("seconds", "from", "to") if captured else ()), "frame", "vbucket", "opaque", "says"):
-        table.add_column(title, no_wrap=title != "says")
+    for title in (*(("seconds", "from", "to") if captured else ()), "frame", "vbucket", "opaque", "content"):
+        table.add_column(title, no_wrap=title != "content")
     start = seen[0].time
     for time, flow, frame, violation in seen:
-        where = (f"{time - start:.6f}", _port(flow.source), _port(flow.target)) if captured else ()
-        table.add_row(*where, *_cells(frame, violation, dialect))
+        prefix = (f"{time - start:.6f}", _port(flow.source), _port(flow.target)) if captured else ()
+        table.add_row(*prefix, *_cells(frame, violation, dialect))
     return table
 
 
 def _port(address: str) -> str:
+    """Return the port of an address, with its colon."""
     return ":" + address.rpartition(":")[2]
 
 
 def _cells(frame: Frame | None, violation: str, dialect: str) -> tuple[str | Text, ...]:
+    """Return name, vbucket, opaque and content of a frame. The vbucket field of a response is its status."""
     wrong = Text(violation, style="red")
     if frame is None:
         return "", "", "", wrong
@@ -206,8 +220,9 @@ def _cells(frame: Frame | None, violation: str, dialect: str) -> tuple[str | Tex
     return name, vbucket, f"0x{frame.opaque:08x}", wrong if violation else Text(describe(frame, dialect))
 
 
-def _object(sighting: Sighting, dialect: str) -> dict[str, Any]:
-    time, flow, frame, violation = sighting
+def _object(captured: CapturedFrame, dialect: str) -> dict[str, Any]:
+    """Return a frame for JSON."""
+    time, flow, frame, violation = captured
     found: dict[str, Any] = {"time": time, "from": flow.source, "to": flow.target} if flow.source else {}
     if frame is not None:
         found |= {"frame": frame.name, "answers": frame.kind.answers, "opaque": frame.opaque}

@@ -1,4 +1,4 @@
-"""What a server said, recorded: a transcript, a capture, raw bytes or hex; and saying it again."""
+"""Recordings of a server: a transcript, a capture, raw bytes or hex text; and a playback of its answers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _OPCODE, _OPAQUE = HEADER["opcode"], slice(HEADER["opaque"], HEADER["opaque"] + 
 
 
 def server_bytes(data: bytes) -> bytes:
-    """What the server said in a recording; of a capture, on the connection where it said most."""
+    """Return what the server sent in a recording. From a capture, take the connection with the most server bytes.
+
+    Raises LocalProtocolError if there are none.
+    """
     if is_capture(data):
-        said: dict[Flow, bytes] = defaultdict(bytes)
+        sent: dict[Flow, bytes] = defaultdict(bytes)
         for _, flow, chunk in streams(data):
-            said[flow] += chunk
-        servers = [found for found in said.values() if _is_servers(found)]
+            sent[flow] += chunk
+        servers = [found for found in sent.values() if _is_from_server(found)]
         if not servers:
             raise LocalProtocolError("capture: expected a connection on which a server answers, found none")
         return max(servers, key=len)
@@ -35,20 +38,24 @@ def server_bytes(data: bytes) -> bytes:
     return b"".join(chunk for _, _, chunk in chunks(data))
 
 
-def _is_servers(data: bytes) -> bool:
+def _is_from_server(data: bytes) -> bool:
+    """True if the first frame is a response."""
     for _, raw in split(data):
         return read_opaque(raw).kind.answers
     return False
 
 
-class Replay:
-    """Answers requests as the recorded server did: each takes the next answer to its opcode, and what followed it.
+class Playback:
+    """Answers requests as the recorded server did.
 
-    The opaques are those of the client. What was never answered is an unknown command.
+    Each request gets the next recorded response to its opcode, and the frames that followed that response, all with the
+    request's opaque. A request that was never answered gets the status "unknown command".
     """
 
     def __init__(self, recorded: bytes) -> None:
+        # A response, and the messages until the next response.
         self._exchanges: list[list[bytes]] = []
+        # From recorded opaques to those of the client.
         self._opaques: dict[bytes, bytes] = {}
         for _, raw in split(recorded):
             if read_opaque(raw).kind is Kind.RESPONSE:
@@ -60,26 +67,29 @@ class Replay:
         return len(self._exchanges)
 
     def answer(self, request: bytes) -> list[bytes]:
-        """What to send for the bytes of a frame."""
+        """Return the frames that answer the frame `request`; none for messages that need no answer."""
         frame = read_opaque(request)
         if frame.kind is not Kind.REQUEST:
             return []
-        for place, exchange in enumerate(self._exchanges):
+        for number, exchange in enumerate(self._exchanges):
             if exchange[0][_OPCODE] == request[_OPCODE]:
                 self._opaques[exchange[0][_OPAQUE]] = request[_OPAQUE]
-                return [self._readdressed(raw) for raw in self._exchanges.pop(place)]
-        return [_unknown(frame)] if _wants_answer(request[_OPCODE]) else []
+                return [self._with_client_opaque(raw) for raw in self._exchanges.pop(number)]
+        return [_unknown_command(frame)] if _expects_answer(request[_OPCODE]) else []
 
-    def _readdressed(self, raw: bytes) -> bytes:
+    def _with_client_opaque(self, raw: bytes) -> bytes:
+        """Return a recorded frame with the opaque that the client uses for its request."""
         opaque = self._opaques.get(raw[_OPAQUE], raw[_OPAQUE])
         return raw[: _OPAQUE.start] + opaque + raw[_OPAQUE.stop :]
 
 
-def _wants_answer(opcode: int) -> bool:
+def _expects_answer(opcode: int) -> bool:
+    """True if a client waits for an answer to this opcode, or if the opcode is unknown here."""
     messages = DCP.by_opcode.get((Kind.REQUEST, opcode), ())
     return not messages or any(message.answer for message in messages)
 
 
-def _unknown(request: Frame) -> bytes:
+def _unknown_command(request: Frame) -> bytes:
+    """Return the response to a request that was not recorded."""
     fields = {"opcode": request.fields["opcode"], "extras": b""}
     return encode(Frame(request.name, 0x81, request.opaque, status=int(Status.UNKNOWN_COMMAND), fields=fields))

@@ -1,4 +1,4 @@
-"""`dcp replay`: a server that says what another one said."""
+"""`dcp replay`: replays a recorded server to real clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import BinaryIO
 import click
 
 from dcp._codec import Splitter
-from dcp.cli.recording import Replay, server_bytes
+from dcp.cli.recording import Playback, server_bytes
 from dcp.cli.terminal import counted
 from dcp.errors import FrameError
 from dcp.wire.memcached import MAX_FRAME
@@ -18,36 +18,36 @@ _CHUNK = 1 << 16
 
 @click.command()
 @click.argument("file", type=click.File("rb"))
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: any that is free.")
-@click.option("--raw", is_flag=True, help="Send everything at once, whatever the client says.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free one]")
+@click.option("--raw", is_flag=True, help="Send all recorded bytes at once, without waiting for requests.")
 def replay(file: BinaryIO, host: str, port: int, raw: bool) -> None:
-    """Serve what a server said in FILE to every client that connects. Ctrl-C ends it.
+    """Replay the server recorded in FILE to every client that connects, until Ctrl-C.
 
-    FILE is a transcript (JSON with a member server_hex), a pcap or pcapng capture, raw bytes of the server, or hex.
-    Each request gets the next recorded answer to its opcode, with its own opaque, and what followed that answer.
-    A cluster map is sent as it was recorded, with the addresses of then.
+    FILE is a transcript (JSON with a member server_hex), a pcap or pcapng capture, the server's raw bytes, or hex text.
+    Each request gets the next recorded answer to its opcode, with the request's opaque, and the frames that followed
+    that answer. A cluster map is sent as it was recorded, with the addresses that the nodes had then.
 
     \b
     Example:
       dcp replay capture.pcapng --port 11210
     """
     recorded = server_bytes(file.read())
-    answers = len(Replay(recorded))
+    answers = len(Playback(recorded))
     if not answers and not raw:
         raise click.ClickException(f"{file.name}: no answer of a server in {len(recorded)} bytes")
     try:
-        listening = Server((host, port), recorded, raw=raw)
+        listening = ReplayServer((host, port), recorded, raw=raw)
     except OSError as error:
-        raise click.ClickException(f"{host}:{port}: cannot listen there: {error.strerror}") from None
+        raise click.ClickException(f"{host}:{port}: cannot listen: {error.strerror}") from None
     with listening as server:
-        where = "{}:{}".format(*server.server_address[:2])
-        click.echo(f"{counted(answers, 'answer')}, {counted(len(recorded), 'byte')} on {where}")
+        address = "{}:{}".format(*server.server_address[:2])
+        click.echo(f"{counted(answers, 'answer')}, {counted(len(recorded), 'byte')} on {address}")
         server.serve_forever()
 
 
-class Server(socketserver.ThreadingTCPServer):
-    """Each connection gets the recording from its beginning."""
+class ReplayServer(socketserver.ThreadingTCPServer):
+    """A TCP server that plays the recording from its beginning on each connection."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -55,25 +55,28 @@ class Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, address: tuple[str, int], recorded: bytes, *, raw: bool) -> None:
         self.recorded, self.raw = recorded, raw
-        super().__init__(address, _Talk)
+        super().__init__(address, _ReplayConnection)
 
 
-class _Talk(socketserver.BaseRequestHandler):
-    server: Server
+class _ReplayConnection(socketserver.BaseRequestHandler):
+    """One connection of a client."""
+
+    server: ReplayServer
 
     def handle(self) -> None:
+        """Answer the client until it closes the connection."""
         try:
             if self.server.raw:
                 self.request.sendall(self.server.recorded)
             self._answer()
         except (OSError, FrameError):
-            # The client is gone, or says what no frame is.
+            # The connection broke, or the client sent bytes that are no frame.
             return
 
     def _answer(self) -> None:
-        recording, splitter = Replay(self.server.recorded), Splitter(MAX_FRAME)
+        playback, splitter = Playback(self.server.recorded), Splitter(MAX_FRAME)
         while data := self.request.recv(_CHUNK):
             splitter.feed(data)
             for request in splitter:
                 if not self.server.raw:
-                    self.request.sendall(b"".join(recording.answer(request)))
+                    self.request.sendall(b"".join(playback.answer(request)))

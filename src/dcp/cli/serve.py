@@ -1,4 +1,4 @@
-"""`dcp serve`: a cluster in memory for any client, until it is told to stop."""
+"""`dcp serve`: runs an embedded cluster on local sockets."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from dcp.cli.arguments import SIZE_OR_ZERO
 from dcp.embedded import Cluster
 from dcp.embedded.faults import describe_faults
 from dcp.embedded.server import Traffic
 from dcp.wire import DIALECTS
 
-# How often the counters are looked at.
+# Seconds between two readings of the counters.
 _INTERVAL = 1.0
 _UNITS = ("B", "kB", "MB", "GB")
 _FILE = click.Path(exists=True, dir_okay=False)
-_WITH_TLS = ("tls", "certificate", "key", "client_ca")
+# Options that turn TLS on.
+_TLS_OPTIONS = ("tls", "certificate", "key", "client_ca")
 
 
-class _Fault(NamedTuple):
-    """A fault as the command line says it."""
+class _FaultArgument(NamedTuple):
+    """Name and options of a fault, as text."""
 
     name: str
     options: dict[str, object]
 
 
-def _fault(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> list[_Fault]:
-    """From NAME or NAME:key=value:key=value."""
+def _parse_faults(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> list[_FaultArgument]:
+    """Return the values of --fault: NAME or NAME:key=value:key=value. The cluster checks names and values."""
     found = []
     for text in texts:
         name, *pairs = text.split(":")
@@ -46,39 +48,69 @@ def _fault(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) 
             if not equals:
                 raise click.BadParameter(f"expected NAME:key=value, found {text!r}", ctx, option)
             options[key] = value
-        found.append(_Fault(name, options))
+        found.append(_FaultArgument(name, options))
     return found
 
 
 def _list_faults(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    """Print all faults and exit, if --list-faults is given."""
     if wanted:
         click.echo(describe_faults())
         ctx.exit()
 
 
 @click.command()
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--vbuckets", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--replicas", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--bucket", default="default", show_default=True)
-@click.option("--server-version", default="8.0", show_default=True, help="The release whose features it shows.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The first node's; others have the next ones.")
-@click.option("--username", default="dcp", show_default=True)
-@click.option("--password", envvar="DCP_PASSWORD", help="Random unless given, here or as DCP_PASSWORD.")
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes, up to 8.")
+@click.option("--vbuckets", type=click.IntRange(1), default=64, show_default=True, help="Number of vbuckets.")
+@click.option("--replicas", type=click.IntRange(0), default=0, show_default=True, help="Replicas of each vbucket.")
+@click.option("--bucket", default="default", show_default=True, help="Name of the bucket.")
+@click.option("--server-version", default="8.0", show_default=True, help="Server release to emulate, such as 7.2.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--dialect", type=click.Choice(list(DIALECTS)), default="dcp", show_default=True, help="What nodes speak."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port of the first node; the others use the next ones.  [default: free ones]",
 )
-@click.option("--tls", is_flag=True, help="A second door for each node, with TLS; the next three imply it.")
-@click.option("--certificate", type=_FILE, help="PEM file of the nodes, with --key. Made unless given.")
-@click.option("--key", type=_FILE, help="PEM file, with --certificate.")
-@click.option("--client-ca", type=_FILE, help="PEM file of whose clients need no password.")
-@click.option("--seed", type=int, help="Of all that is random.")
-@click.option("--history", is_flag=True, help="Keep every version, as change streams show them.")
-@click.option("--load", type=click.IntRange(0), default=0, metavar="N", help="Write so many documents first.")
-@click.option("--value-size", type=click.IntRange(0), default=100, show_default=True, help="Bytes of each of them.")
+@click.option("--username", default="dcp", show_default=True, help="User that clients log in as.")
 @click.option(
-    "--fault", "faults", multiple=True, callback=_fault, metavar="NAME[:KEY=VALUE]...", help="Let it go wrong."
+    "--password",
+    envvar="DCP_PASSWORD",
+    help="Password of that user, also from the environment variable DCP_PASSWORD.  [default: random]",
+)
+@click.option(
+    "--dialect",
+    type=click.Choice(list(DIALECTS)),
+    default="dcp",
+    show_default=True,
+    help="Protocol generation that the nodes speak.",
+)
+@click.option("--tls", is_flag=True, help="Open a TLS port for each node as well. The next three options imply it.")
+@click.option(
+    "--certificate", type=_FILE, help="PEM file with the nodes' certificate; needs --key.  [default: generated]"
+)
+@click.option("--key", type=_FILE, help="PEM file with the private key of --certificate.")
+@click.option(
+    "--client-ca", type=_FILE, help="PEM file of an authority. Clients with its certificates need no password."
+)
+@click.option("--seed", type=int, help="Seed of all random choices.  [default: a random one]")
+@click.option("--history", is_flag=True, help="Keep every version of a document, for change history (7.2).")
+@click.option("--load", type=click.IntRange(0), default=0, metavar="N", help="Write N documents first.")
+@click.option(
+    "--value-size",
+    type=SIZE_OR_ZERO,
+    default=100,
+    show_default=True,
+    metavar="SIZE",
+    help="Size of each, such as 100 or 4k.",
+)
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    callback=_parse_faults,
+    metavar="NAME[:KEY=VALUE]...",
+    help="Inject a fault, with options; repeatable. --list-faults has the names.",
 )
 @click.option(
     "--list-faults",
@@ -86,11 +118,13 @@ def _list_faults(ctx: click.Context, option: click.Parameter, wanted: bool) -> N
     is_eager=True,
     expose_value=False,
     callback=_list_faults,
-    help="Say what can go wrong.",
+    help="List all faults with their options, and exit.",
 )
-@click.option("--json", "as_json", is_flag=True, help="A JSON object a line, for programs.")
-def serve(load: int, value_size: int, faults: list[_Fault], as_json: bool, **options: Any) -> None:
-    """Run a cluster in memory until Ctrl-C, and say where it is and what its clients do.
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+def serve(load: int, value_size: int, faults: list[_FaultArgument], as_json: bool, **options: Any) -> None:
+    """Run an embedded cluster until Ctrl-C. Print its URL, and counters of connections, streams and bytes.
+
+    It keeps all documents in memory, and speaks the real protocol to any client.
 
     \b
     Example:
@@ -98,12 +132,12 @@ def serve(load: int, value_size: int, faults: list[_Fault], as_json: bool, **opt
       dcp serve --fault rollback:to=300,100 --fault slow:rate=50000:node=0
       dcp serve --tls --username me --password secret
     """
-    options["tls"] = tls = any(options[name] for name in _WITH_TLS)
+    options["tls"] = tls = any(options[name] for name in _TLS_OPTIONS)
     console = Console(stderr=True, highlight=False)
     if not _is_loopback(options["host"]):
         console.print(
-            f"warning: {options['host']} is no loopback address: whoever reaches it may try the password, "
-            "and nothing is encrypted unless the client asks for it",
+            f"warning: {options['host']} is no loopback address: other machines can connect and try passwords, "
+            "and connections are not encrypted unless the client uses TLS",
             style="bold yellow",
         )
     stopped = _stopped_by_signals()
@@ -118,6 +152,7 @@ def serve(load: int, value_size: int, faults: list[_Fault], as_json: bool, **opt
 
 
 def _is_loopback(host: str) -> bool:
+    """True if only this machine can reach an address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -125,7 +160,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _stopped_by_signals() -> threading.Event:
-    """What is set when the process is asked to end."""
+    """Return an event that SIGINT and SIGTERM set."""
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
@@ -133,12 +168,13 @@ def _stopped_by_signals() -> threading.Event:
 
 
 def _greet(cluster: Cluster, documents: int, *, tls: bool, as_json: bool) -> None:
-    # The password is shown, since whoever started the cluster needs it, and it is in no other place.
+    """Print what a client needs to connect."""
+    # The password is random by default and printed nowhere else, so the user has to see it here.
     user = cluster.credentials
     secure = {"tls_url": cluster.tls_url, "ca_file": cluster.ca_file} if tls else {}
     if as_json:
-        said = {"url": cluster.url, **secure, "addresses": cluster.addresses, "username": user.username}
-        _say_json(said | {"password": user.password, "documents": documents})
+        found = {"url": cluster.url, **secure, "addresses": cluster.addresses, "username": user.username}
+        _print_json(found | {"password": user.password, "documents": documents})
         return
     click.echo(f"url        {cluster.url}")
     if secure:
@@ -156,7 +192,7 @@ Stats = dict[int, Traffic]
 
 
 def _watch(cluster: Cluster, stopped: threading.Event, show: Callable[[Stats, Stats], None]) -> None:
-    """Show the counters, with those of the last time, as often as it is time, until the end."""
+    """Call `show` with the present and the last counters, once each interval, until the end."""
     before: Stats = {}
     while not stopped.wait(_INTERVAL):
         now = cluster.stats()
@@ -165,13 +201,14 @@ def _watch(cluster: Cluster, stopped: threading.Event, show: Callable[[Stats, St
 
 
 def _show_live(cluster: Cluster, stopped: threading.Event) -> None:
+    """Show a table that is updated in place."""
     zero = cluster.stats()
     with Live(_table(zero, zero), auto_refresh=False) as live:
         _watch(cluster, stopped, lambda now, before: live.update(_table(now, before), refresh=True))
 
 
 def _show_lines(cluster: Cluster, stopped: threading.Event) -> None:
-    """A line for every node about which there is something new."""
+    """Print a line for every node whose counters changed."""
 
     def show(now: Stats, before: Stats) -> None:
         for number, traffic in now.items():
@@ -183,23 +220,28 @@ def _show_lines(cluster: Cluster, stopped: threading.Event) -> None:
 
 
 def _show_json(cluster: Cluster, stopped: threading.Event) -> None:
+    """Print all counters as JSON when any of them changed."""
+
     def show(now: Stats, before: Stats) -> None:
         if now != before:
-            _say_json({"nodes": {number: traffic._asdict() for number, traffic in now.items()}})
+            _print_json({"nodes": {number: traffic._asdict() for number, traffic in now.items()}})
 
     _watch(cluster, stopped, show)
 
 
-def _say_json(said: dict[str, object]) -> None:
-    click.echo(json.dumps(said))
+def _print_json(found: dict[str, object]) -> None:
+    """Print an object on a line."""
+    click.echo(json.dumps(found))
     sys.stdout.flush()
 
 
 def _named(traffic: Traffic) -> list[tuple[str, int]]:
+    """Return each counter with its title."""
     return [(name.replace("_", " "), count) for name, count in traffic._asdict().items()]
 
 
 def _table(now: Stats, before: Stats) -> Table:
+    """Return a table of counters and rates."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("node", "connections", "streams", "items", "items/s", "sent", "sent/s"):
         table.add_column(title, justify="right")
@@ -212,6 +254,7 @@ def _table(now: Stats, before: Stats) -> Table:
 
 
 def _size(count: float) -> str:
+    """Return a number of bytes with a unit, in powers of 1000."""
     for unit in _UNITS[:-1]:
         if count < 1000:
             return f"{count:.0f} {unit}"

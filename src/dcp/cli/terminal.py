@@ -1,4 +1,4 @@
-"""Writing to people: what a terminal may be shown, and numbers as they are read."""
+"""Output for people: consoles, text that is safe on a terminal, and numbers with units."""
 
 from __future__ import annotations
 
@@ -8,38 +8,39 @@ from typing import TextIO
 
 from rich.console import Console
 
-# As many columns as a table needs that nobody looks at.
-_UNBOUNDED = 200
+# Columns of a table that goes to a file or pipe: enough for every table, so that no line is wrapped.
+_FILE_WIDTH = 200
 
 
 def console(*, to_stderr: bool = False) -> Console:
-    """Where tables go: as wide as the terminal, or as wide as they need."""
+    """Return a console for tables: as wide as the terminal, or wide enough for a file."""
     stream = sys.stderr if to_stderr else sys.stdout
-    width = None if _is_terminal(stream) else _UNBOUNDED
+    width = None if _is_terminal(stream) else _FILE_WIDTH
     return Console(file=stream, width=width, highlight=False, soft_wrap=width is not None)
 
 
-def is_colourful() -> bool:
-    """Whether standard output is a terminal whose user wants colours."""
+def uses_colour() -> bool:
+    """True if standard output is a terminal, and NO_COLOR is not set (https://no-color.org)."""
     return _is_terminal(sys.stdout) and "NO_COLOR" not in os.environ
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """Where a stream was closed before the start, Python has None."""
+    """True for a terminal. Python has None for a stream that was closed before it started."""
     return stream is not None and stream.isatty()
 
 
 def printable(text: str) -> str:
-    """Text from outside on one line, without what would command the terminal."""
+    """Return text on one line, with control characters escaped: keys and values must not control the terminal."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def readable(data: bytes) -> str:
-    """Bytes as text where they are text."""
+    """Return bytes as printable text; those that are not UTF-8 as escapes."""
     return printable(data.decode(errors="backslashreplace"))
 
 
 def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

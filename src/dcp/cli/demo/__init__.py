@@ -1,8 +1,8 @@
-"""`dcp demo`: a million documents copied into Parquet and followed through a failover, and held against the cluster.
+"""`dcp demo`: copies a million documents into Parquet, through a failover, and compares the copy with the cluster.
 
-`story` tells it. `shop` is the cluster's side: documents, and somebody who goes on writing. `on_spark` and `in_python`
-are two ways to copy, both into the batches of `lake`, which knows what they come to. `course` watches, `screen` and
-`picture` show it, and `command` is the command.
+`scenario` runs the steps. `workload` fills the cluster and keeps writing to it. `spark_copier` and `python_copier` are
+two ways to copy, both into the batches of `parquet_batches`, which computes the documents that result. `monitor`
+measures, `screen` and `chart` show the measurements, and `command` is the command.
 """
 
 from dcp.cli.demo.command import demo

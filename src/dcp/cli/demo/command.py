@@ -1,4 +1,4 @@
-"""The command: its options, its files, and the summary."""
+"""The command `dcp demo`: its options, its files, and the summary."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ from typing import Any
 
 import click
 
-from dcp.cli.demo.picture import draw
+from dcp.cli.demo.chart import draw
+from dcp.cli.demo.scenario import run_scenario
 from dcp.cli.demo.screen import Screen
-from dcp.cli.demo.story import tell
 
-_MANY, _FEW = 1_000_000, 20_000
+_DOCUMENTS, _SMALL = 1_000_000, 20_000
 
 
 @click.command()
-@click.option("--small", is_flag=True, help=f"{_FEW:,} documents, and a shorter while of everything.")
-@click.option("--documents", type=click.IntRange(1000), help=f"How many to begin with.  [default: {_MANY:,}]")
-@click.option("--no-spark", is_flag=True, help="Copy with the Python client alone: neither Spark nor Java is needed.")
-@click.option("--keep", is_flag=True, help="Leave the Parquet and Spark's log; otherwise only the picture stays.")
+@click.option("--small", is_flag=True, help=f"Use {_SMALL:,} documents, and shorten every step.")
+@click.option(
+    "--documents", type=click.IntRange(1000), help=f"Number of documents to start with.  [default: {_DOCUMENTS:,}]"
+)
+@click.option("--no-spark", is_flag=True, help="Copy with the Python client alone; needs neither Spark nor Java.")
+@click.option("--keep", is_flag=True, help="Keep the Parquet files and Spark's log. Otherwise only the chart stays.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="A new directory for the files.  [default: a temporary one]",
+    help="New directory for the files.  [default: a temporary one]",
 )
-@click.option("--seed", default=1, show_default=True, help="The same seed makes the same documents.")
-@click.option("--json", "as_json", is_flag=True, help="Only the summary, as a JSON object.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the documents and writes.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the summary, as one JSON object.")
 def demo(
     small: bool, documents: int | None, no_spark: bool, keep: bool, out: Path | None, seed: int, as_json: bool
 ) -> None:
-    """Copy a bucket into Parquet with Spark, follow it through a failover, and hold the copy against the cluster.
+    """Copy a bucket into Parquet with Spark, through a failover, and compare the copy with the cluster.
 
-    Everything runs here: the cluster in this process, on the loopback interface, and a Spark of its own. The Parquet
-    has every change, and a rollback is one of them: it says what the cluster has lost.
+    Everything runs on this machine: an embedded cluster in this process, on the loopback interface, and a Spark
+    session of its own. The Parquet files have every change. A failover that loses changes adds rollback rows, which
+    report what to undo.
 
     \b
     Example:
@@ -47,20 +50,21 @@ def demo(
       dcp demo --keep --out demo
     """
     if out is not None and out.exists():
-        raise click.BadParameter(f"expected a new directory, found {out}, which is there", param_hint="--out")
+        raise click.BadParameter(f"expected a new directory, found {out}, which exists", param_hint="--out")
+    # Like Ctrl-C, SIGTERM has to end Spark and remove the files.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     screen = Screen(quiet=as_json)
     with _files(out, keep=keep) as directory:
-        count = documents or (_FEW if small else _MANY)
-        facts, course = tell(screen, directory, count=count, seed=seed, short=small, with_spark=not no_spark)
-        picture = directory / "demo.svg"
-        title = f"{facts['rows']:,} changes of a bucket into Parquet, by {course.copier.name}"
-        picture.write_text(draw(title, course.samples, course.marks), "utf-8")
-    facts |= {"picture": str(picture), "parquet": str(directory / "changes") if keep else None}
+        count = documents or (_SMALL if small else _DOCUMENTS)
+        facts, monitor = run_scenario(screen, directory, count=count, seed=seed, short=small, with_spark=not no_spark)
+        chart = directory / "demo.svg"
+        title = f"{facts['rows']:,} changes of a bucket into Parquet, by {monitor.copier.name}"
+        chart.write_text(draw(title, monitor.samples, monitor.events), "utf-8")
+    facts |= {"picture": str(chart), "parquet": str(directory / "changes") if keep else None}
     if as_json:
         click.echo(json.dumps(facts))
     else:
-        screen.say()
+        screen.print()
         screen.table(_summary(facts, screen))
     if facts["differing"]:
         raise SystemExit(1)
@@ -68,7 +72,7 @@ def demo(
 
 @contextmanager
 def _files(out: Path | None, *, keep: bool) -> Iterator[Path]:
-    """A new directory, which a failure takes with it, and a success without `keep` leaves with the picture alone."""
+    """Create the directory. A failure removes it; success without `keep` leaves only the chart."""
     if out is not None:
         out.mkdir(parents=True)
     directory = out or Path(tempfile.mkdtemp(prefix="dcp-demo-"))
@@ -84,13 +88,14 @@ def _files(out: Path | None, *, keep: bool) -> Iterator[Path]:
 
 
 def _summary(facts: dict[str, Any], screen: Screen) -> list[tuple[str, str]]:
+    """Return the lines of the summary."""
     received, parquet = (f"{facts[name] / 1e6:,.0f} MB" for name in ("bytes_received", "bytes_parquet"))
     speed = f"{facts['rows_per_second']:,} rows/s, {facts['bytes_per_second'] / 1e6:,.0f} MB/s"
     return [
-        ("rows", f"{facts['rows']:,}, of which rollbacks undid {facts['undone']:,}"),
+        ("rows", f"{facts['rows']:,}, {facts['undone']:,} of them undone by rollbacks"),
         ("bytes", f"{received} received, {parquet} of Parquet"),
-        ("speed", f"{speed}, while all was read"),
+        ("speed", f"{speed}, during the first read"),
         ("time", f"{sum(facts['seconds'].values()):.0f} s: {screen.shares()}"),
-        ("parquet", facts["parquet"] or "removed: --keep leaves it"),
-        ("picture", facts["picture"]),
+        ("parquet", facts["parquet"] or "removed; use --keep to keep it"),
+        ("chart", facts["picture"]),
     ]

@@ -1,4 +1,4 @@
-"""What the demo says: a line for each step, that moves on a terminal while it is not done, and a summary."""
+"""Output of the demo: a line for each step, updated while it runs on a terminal, and a summary."""
 
 from __future__ import annotations
 
@@ -22,21 +22,27 @@ _REFRESH = 8
 
 @dataclass
 class Step:
-    """A step that is being done. `says` is asked again and again; `done` of 1 is a bar."""
+    """A running step.
+
+    describe: returns the present text.
+    progress: returns a number from 0 to 1, shown as a bar; None for no bar.
+    bad: True for a failure that the step shows.
+    """
 
     name: str
-    says: Callable[[], str]
-    done: Callable[[], float] | None = None
+    describe: Callable[[], str]
+    progress: Callable[[], float] | None = None
     bad: bool = False
-    began: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.began
+        """Duration so far."""
+        return time.monotonic() - self.started_at
 
 
 class Screen:
-    """Standard output, unless it is for a program. `steps` is how long each took."""
+    """Standard output; nothing is printed if `quiet`. `steps` has the duration of each step in seconds."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._console = Console(quiet=True) if quiet else console()
@@ -44,19 +50,25 @@ class Screen:
         self._spinner = Spinner("dots", style="cyan")
         self.steps: dict[str, float] = {}
 
-    def say(self, text: str = "", style: str = "") -> None:
+    def print(self, text: str = "", style: str = "") -> None:
+        """Print a line."""
         self._console.print(Text(text, style=style))
 
     @contextmanager
     def step(
-        self, name: str, says: Callable[[], str], done: Callable[[], float] | None = None, *, bad: bool = False
+        self,
+        name: str,
+        describe: Callable[[], str],
+        progress: Callable[[], float] | None = None,
+        *,
+        bad: bool = False,
     ) -> Iterator[None]:
-        """Say what happens as long as it does, and how long it took. `says` has to have the last word, too."""
-        step = Step(name, says, done, bad)
+        """Show a step while the block runs, and then its duration, with what `describe` returns at the end."""
+        step = Step(name, describe, progress, bad)
         try:
             if self._is_live:
                 with Live(
-                    get_renderable=lambda: self._moving(step),
+                    get_renderable=lambda: self._with_progress(step),
                     console=self._console,
                     refresh_per_second=_REFRESH,
                     transient=True,
@@ -72,18 +84,20 @@ class Screen:
         self.steps[name] = self.steps.get(name, 0) + step.seconds
         self._console.print(self._line(Text("✗", "bold red") if bad else Text("✓", "green"), step))
 
-    def _moving(self, step: Step) -> Table:
+    def _with_progress(self, step: Step) -> Table:
+        """Return the line of a running step, with its bar."""
         row = self._line(self._spinner, step)
-        if step.done is None:
+        if step.progress is None:
             return row
         rest = Table.grid(padding=(0, 1))
-        rest.add_row("", " " * _NAME, ProgressBar(1.0, min(1.0, step.done()), width=_BAR))
+        rest.add_row("", " " * _NAME, ProgressBar(1.0, min(1.0, step.progress()), width=_BAR))
         both = Table.grid()
         both.add_row(row)
         both.add_row(rest)
         return both
 
     def _line(self, mark: Text | Spinner, step: Step) -> Table:
+        """Return the line of a step."""
         width = min(_WIDTH, self._console.width)
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=1)
@@ -91,15 +105,16 @@ class Screen:
         grid.add_column(width=width - _NAME - 12)
         grid.add_column(width=7, justify="right")
         style = "bold red" if step.bad else "bold"
-        grid.add_row(mark, Text(step.name, style), Text(step.says()), Text(f"{step.seconds:.1f} s", "dim"))
+        grid.add_row(mark, Text(step.name, style), Text(step.describe()), Text(f"{step.seconds:.1f} s", "dim"))
         return grid
 
     def table(self, rows: list[tuple[str, str]]) -> None:
+        """Print names and texts in two columns."""
         for name, text in rows:
             self._console.print(Text(f"  {name:<{_NAME}} ", "bold").append(text, ""))
 
     def shares(self) -> str:
-        """Where the time went, the longest first."""
+        """Return each step's share of the time, the largest first."""
         total = sum(self.steps.values())
         parts = sorted(self.steps.items(), key=lambda item: -item[1])
         return ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in parts if seconds / total >= 0.005)

@@ -1,4 +1,4 @@
-"""The command `dcp` and what its subcommands share."""
+"""The command `dcp`: its subcommands, and how their errors are shown."""
 
 from __future__ import annotations
 
@@ -15,58 +15,65 @@ from dcp.errors import DcpError
 _COMMANDS = ("bench", "checkpoint", "copy", "count", "demo", "doctor", "inspect", "replay", "serve", "tail")
 
 
-class _Group(click.Group):
-    """Each command is in a module of its name, which is imported when it is needed."""
+class _LazyGroup(click.Group):
+    """Commands that are imported on first use, each from the module of its name, so that `dcp --help` starts fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        # For a name that is none all are needed, to find those that are like it.
+        """Return a command; None if there is none of this name."""
+        # For an unknown name click suggests similar ones, which it looks up among the imported commands.
         for name in (cmd_name,) if cmd_name in _COMMANDS else _COMMANDS:
             if name not in self.commands:
                 self.add_command(getattr(import_module(f"dcp.cli.{name}"), name))
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. Show an expected error as one line, and an interrupt as such."""
         try:
             return super().invoke(ctx)
         except (Exception, KeyboardInterrupt) as error:
-            if _interrupted(error):
+            if _is_interrupt(error):
                 click.echo("\ninterrupted", err=True)
                 ctx.exit(INTERRUPTED)
-            if advice := _advice(error):
-                raise click.ClickException(advice) from None
+            if message := _message(error):
+                raise click.ClickException(message) from None
             raise
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """Libraries clean up when they are interrupted, and what fails then may be all that they raise, as py4j does."""
+def _is_interrupt(error: BaseException | None) -> bool:
+    """True if an error is KeyboardInterrupt, or was raised while one was handled.
+
+    Libraries such as py4j clean up when they are interrupted, and then raise only the error of the cleanup.
+    """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
-def _advice(error: BaseException) -> str | None:
-    """What a user reads instead of a traceback. None is for click, which knows its own errors and a closed pipe."""
+def _message(error: BaseException) -> str | None:
+    """Return the line that replaces a traceback; None for errors that click handles, such as its own."""
     match error:
         case DcpError():
             return str(error)
         case ModuleNotFoundError(name=missing):
             extra = "spark" if missing in ("pyspark", "pandas") else "cli,arrow,embedded"
             return f"this command needs {missing}: pip install 'dcp-arrow[{extra}]'"
+        # A closed pipe, as with `dcp tail | head`, is no failure: click ends the process quietly.
         case OSError(errno=number) if number != errno.EPIPE:
             return f"{error.filename or 'system'}: {error.strerror or error}"
     return None
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dcp")
 def dcp() -> None:
-    """Couchbase's change protocol: look at it, follow it, copy it.
+    """Read, copy and debug Couchbase's change protocol (DCP).
 
     \b
-    A URL is couchbase://user:password@host1,host2/bucket?option=value, and couchbases:// for TLS.
-    Exit codes: 0 done, 1 it went wrong, 2 wrong usage, 3 the answer is no (checkpoint diff and verify,
+    A URL is couchbase://user:password@host1,host2/bucket?option=value; couchbases:// uses TLS.
+    Exit codes: 0 success, 1 failure, 2 wrong usage, 3 negative result (checkpoint diff and verify,
     inspect --check), 130 interrupted.
     """

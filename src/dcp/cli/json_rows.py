@@ -1,4 +1,4 @@
-"""Changes as text: rows of batches as JSON objects, and the names of collections in them."""
+"""Changes as JSON: rows of batches as objects, one a line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Names:
-    """The paths of collections by their ids. One that is unknown is asked for once; dropped ones have no name."""
+class CollectionNames:
+    """Paths of collections by id. An unknown id is queried once; that of a dropped collection stays a number."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -22,6 +22,8 @@ class Names:
 
     def __getitem__(self, number: int) -> str:
         if number not in self._known:
+            # The order matters: a name that was known stays after its collection was dropped, and the number is used
+            # only if no manifest had the collection.
             self._known = {number: f"0x{number:x}"} | self._known | self._client.collections()
         return self._known[number]
 
@@ -29,20 +31,21 @@ class Names:
         return len(self._known)
 
 
-def objects(table: pa.Table | pa.RecordBatch, names: Names | None) -> Iterator[dict[str, Any]]:
-    """Each row as JSON can say it, nulls left out: 64-bit numbers as text, bytes that are no text as hexadecimal.
+def objects(table: pa.Table | pa.RecordBatch, names: CollectionNames | None) -> Iterator[dict[str, Any]]:
+    """Yield each row as a dict for JSON: without nulls, 64-bit numbers as text, keys that are not UTF-8 as `key_hex`.
 
-    A value stays bytes, so that `line` can write a document as it was stored.
+    A value stays bytes, so that `line` can copy a document without parsing its numbers.
     """
     import pyarrow
 
-    big = {field.name for field in table.schema if pyarrow.types.is_uint64(field.type)}
+    wide = {field.name for field in table.schema if pyarrow.types.is_uint64(field.type)}
     for row in table.to_pylist():
-        found = {name: _plain(name, value, big) for name, value in row.items() if value is not None}
+        found = {name: _plain(name, value, wide) for name, value in row.items() if value is not None}
         if (number := found.pop("collection_id", None)) is not None and names is not None:
             found["collection"] = names[number]
         if "xattrs" in found:
             found["xattrs"] = dict(found["xattrs"])
+        # Key and value come last in the line.
         if "key" in found:
             found |= _text("key", found.pop("key"))
         if "value" in found:
@@ -51,7 +54,7 @@ def objects(table: pa.Table | pa.RecordBatch, names: Names | None) -> Iterator[d
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """One line of JSON. A document that is JSON is part of it, to the last digit."""
+    """Return a row as one line of JSON. A value that is JSON is embedded as it was stored, to the last digit."""
     value = row.get("value")
     if not isinstance(value, bytes):
         return json.dumps(row, ensure_ascii=False)
@@ -63,16 +66,19 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as lines of JSON."""
     return "".join(f"{line(row)}\n" for row in rows)
 
 
-def _plain(name: str, value: Any, big: set[str]) -> Any:
-    if name in big:
+def _plain(name: str, value: Any, wide: set[str]) -> Any:
+    """Return a cell as JSON can hold it. Most JSON parsers would round numbers of 64 bits."""
+    if name in wide:
         return str(value)
     return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _text(name: str, data: bytes) -> dict[str, str]:
+    """Return bytes as text under `name`, or in hexadecimal under `name_hex`."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
@@ -80,7 +86,10 @@ def _text(name: str, data: bytes) -> dict[str, str]:
 
 
 def _document(data: bytes) -> str | None:
-    """The text of a JSON document on one line: line ends can only stand between its tokens."""
+    """Return the text of a JSON document on one line; None if it is no JSON.
+
+    Line ends in valid JSON are always between tokens, since strings escape them.
+    """
     try:
         text = data.decode()
         json.loads(text, parse_constant=_refuse, parse_float=str, parse_int=str)
@@ -90,4 +99,5 @@ def _document(data: bytes) -> str | None:
 
 
 def _refuse(text: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python's parser accepts and JSON lacks."""
     raise ValueError(text)

@@ -1,4 +1,4 @@
-"""The shop whose bucket is copied: customers and orders, and a day's business while others look."""
+"""Workload of the demo: documents of a shop, and a thread that keeps writing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ WRITES_PER_SECOND = 1000
 _NAMES = ("Ada", "Alan", "Barbara", "Edsger", "Frances", "Grace", "Katherine", "Linus", "Margaret", "Niklaus")
 _CITIES = ("Athens", "Bergen", "Cork", "Dresden", "Évora", "Florence", "Gdansk", "Helsinki")
 _STATES = ("new", "paid", "packed", "sent", "delivered")
-# One order in so many was cancelled, and one in so many is a basket that expires unless somebody pays.
+# One in 100 orders is deleted. For every 200 orders there is a basket, a document that expires.
 _CANCELLED, _BASKETS = 100, 200
+# Seconds between two rounds of writes.
 _TICK = 0.02
 
 
 def fill(cluster: Cluster, count: int) -> int:
-    """One customer for every four orders; says how many keys there are, deleted ones among them."""
+    """Write `count` documents: one customer for every four orders. Return the number of keys, with deleted ones."""
     customers = count // 5
     orders = count - customers
     cluster.create_scope(SCOPE)
@@ -41,55 +42,60 @@ def fill(cluster: Cluster, count: int) -> int:
     return count + baskets
 
 
-class Trade(threading.Thread):
-    """Goes on writing until it is stopped: orders change their state, some are new, some cancelled; baskets expire."""
+class OrderWriter(threading.Thread):
+    """Thread that changes, adds and deletes orders and customers until it is stopped. Baskets expire meanwhile."""
 
     def __init__(self, cluster: Cluster, count: int, seed: int) -> None:
-        super().__init__(name="trade", daemon=True)
+        super().__init__(name="writer", daemon=True)
         self._cluster, self._random = cluster, random.Random(seed)
         self._customers = count // 5
         self._orders = count - self._customers
-        self._write = _orders(self._customers)
+        self._order = _orders(self._customers)
         self._ended = threading.Event()
         self.writes = self.expired = 0
 
     def run(self) -> None:
-        began = time.monotonic()
+        """Write at a constant rate until `stop`."""
+        started_at = time.monotonic()
         while not self._ended.wait(_TICK):
-            due = int((time.monotonic() - began) * WRITES_PER_SECOND) - self.writes
+            due = int((time.monotonic() - started_at) * WRITES_PER_SECOND) - self.writes
             for _ in range(due):
-                self._trade()
+                self._write_one()
             self.writes += due
             if not self.expired:
                 self.expired = self._cluster.run_pager()
 
     def stop(self) -> None:
+        """Stop writing."""
         self._ended.set()
         if self.is_alive():
             self.join()
 
-    def _trade(self) -> None:
-        what = self._random.random()
-        if what < 0.1:
+    def _write_one(self) -> None:
+        """Write or delete a random document."""
+        kind = self._random.random()
+        if kind < 0.1:
             number, self._orders = self._orders, self._orders + 1
         else:
             number = self._random.randrange(self._orders)
-        if what > 0.97:
-            # It may have been cancelled before, or lost with a node.
+        if kind > 0.97:
+            # The order may have been deleted before, or lost in the failover.
             with suppress(LocalProtocolError):
                 self._cluster.delete(_key("order", number), collection=ORDERS)
-        elif what > 0.9:
+        elif kind > 0.9:
             number %= self._customers
             self._cluster.upsert(_key("customer", number), _customer(number), collection=CUSTOMERS)
         else:
-            self._cluster.upsert(_key("order", number), self._write(number, self.writes), collection=ORDERS)
+            self._cluster.upsert(_key("order", number), self._order(number, self.writes), collection=ORDERS)
 
 
 def _key(kind: str, number: int) -> str:
+    """Return the key of a document."""
     return f"{kind}::{number:010d}"
 
 
 def _customer(number: int) -> bytes:
+    """Return the document of a customer."""
     name = _NAMES[number % len(_NAMES)]
     return (
         f'{{"name":"{name} {number:x}","email":"{name.lower()}.{number}@example.org",'
@@ -98,7 +104,7 @@ def _customer(number: int) -> bytes:
 
 
 def _orders(customers: int) -> Callable[..., bytes]:
-    """What makes the order of a number, as it is after so many changes."""
+    """Return a function that makes the document of an order, as it is after a number of changes."""
 
     def order(number: int, changes: int = 0) -> bytes:
         quantity, cents = number % 3 + 1, number * 131 % 20_000 + 99

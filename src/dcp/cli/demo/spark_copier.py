@@ -1,4 +1,4 @@
-"""The copy that Spark makes: a planned read, and a stream that goes on where the plan ended."""
+"""Copy by Spark: a planned read, then a stream that resumes where the plan ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import dcp.spark
 from dcp.checkpoint import Checkpoint
-from dcp.cli.demo.lake import COLUMNS, Lake
+from dcp.cli.demo.parquet_batches import COLUMNS, ParquetBatches
 from dcp.errors import LocalProtocolError
 from dcp.spark.offsets import from_offset
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ADVICE = "or leave Spark out: dcp demo --no-spark"
-# Two cores, and a task for each node twice: the second round evens out what the first one left.
+# Two cores, and two tasks for each of the three nodes: three tasks would leave a core idle in the second round.
 _MASTER, _TASKS = "local[2]", 6
-_RESTARTS = 5
-_SHAPE = {"columns": ",".join(COLUMNS), "keyFormat": "string", "valueFormat": "string"}
+_MAX_RESTARTS = 5
+_OPTIONS = {"columns": ",".join(COLUMNS), "keyFormat": "string", "valueFormat": "string"}
 
 
-class Copier:
-    """A local Spark of its own, which says what it has to say in a file."""
+class SparkCopier:
+    """Copier with a local Spark session of its own, whose messages go to a file."""
 
-    def __init__(self, url: str, lake: Lake, directory: Path) -> None:
-        self._url, self._lake = url, lake
+    def __init__(self, url: str, batches: ParquetBatches, directory: Path) -> None:
+        self._url, self._batches = url, batches
         self._directory = directory
-        # py4j logs at length what an interrupt breaks.
+        # py4j logs long tracebacks after Ctrl-C.
         logging.disable(logging.CRITICAL)
         self._spark = _session(directory)
         self.name = f"Spark {self._spark.version}, {_MASTER}"
@@ -44,47 +44,51 @@ class Copier:
         self.restarts = 0
 
     def read(self) -> None:
+        """Copy what the bucket has now."""
         plan = dcp.spark.plan(
             self._url, columns=COLUMNS, key_format="string", value_format="string", min_partitions=_TASKS
         )
-        dcp.spark.read(self._spark, plan).write.parquet(str(self._lake.place(0)))
-        self._lake.finished(0)
-        # Planned again behind the read, an end is where a snapshot ends, unless somebody wrote meanwhile. So a
-        # rollback need not go further back.
+        dcp.spark.read(self._spark, plan).write.parquet(str(self._batches.path(0)))
+        self._batches.mark_complete(0)
+        # A second plan finds that the read ended at the end of a snapshot, since nothing has been written meanwhile:
+        # a rollback need not go further back.
         self._start = dcp.spark.plan(self._url, start=plan.end).end
 
     def follow(self) -> None:
+        """Start a query that copies changes."""
         assert self._start is not None
         changes = self._spark.readStream.format("dcp")
-        changes = changes.options(url=self._url, startingOffsets=self._start.to_json(), **_SHAPE)
+        changes = changes.options(url=self._url, startingOffsets=self._start.to_json(), **_OPTIONS)
         stream = changes.load().writeStream.foreachBatch(self._store)
         stream = stream.option("checkpointLocation", str(self._directory / "checkpoint"))
         self._query = stream.trigger(processingTime="1 second").start()
 
     def _store(self, batch: DataFrame, number: int) -> None:
-        """The same number again is the same batch again: it takes the place of what an attempt left."""
-        batch.write.mode("overwrite").parquet(str(self._lake.place(number + 1)))
-        self._lake.finished(number + 1)
+        """Write a batch. Spark repeats a batch under its number, so the files of a failed attempt are replaced."""
+        batch.write.mode("overwrite").parquet(str(self._batches.path(number + 1)))
+        self._batches.mark_complete(number + 1)
 
     @property
     def checkpoint(self) -> Checkpoint | None:
+        """Position after the last batch."""
         progress = None if self._query is None else self._query.lastProgress
         if progress is None:
             return self._start
-        # By itself it is not JSON in each version of Spark.
+        # The type of `progress[...]["endOffset"]` differs between versions of Spark; `json` is the same in all.
         return from_offset(json.loads(progress.json)["sources"][0]["endOffset"])
 
     def check(self) -> None:
-        """A query whose batch was to end at what the cluster lost fails, and goes on when it is started again."""
+        """Restart a failed query: that of a batch whose end a failover lost resumes. Raise after too many failures."""
         if self._query is None or self._query.isActive:
             return
         self.restarts += 1
-        if self.restarts > _RESTARTS:
-            raise self._query.exception() or LocalProtocolError("the query ended, and does not say why")
+        if self.restarts > _MAX_RESTARTS:
+            raise self._query.exception() or LocalProtocolError("the query ended without an error message")
         self.follow()
 
     def close(self) -> None:
-        """After an interrupt Java may be gone already."""
+        """Stop the query and the session."""
+        # After Ctrl-C, Java may have ended already: then every call fails.
         with (
             (self._directory / "spark.log").open("a", encoding="utf-8") as log,
             redirect_stderr(log),
@@ -96,6 +100,7 @@ class Copier:
 
 
 def _session(directory: Path) -> SparkSession:
+    """Start a local Spark session. Raises LocalProtocolError if Spark, pandas or Java is missing."""
     for library in ("pyspark", "pandas"):
         if find_spec(library) is None:
             raise LocalProtocolError(f"spark: needs {library}: pip install 'dcp-arrow[spark]', {_ADVICE}")
@@ -114,8 +119,8 @@ def _session(directory: Path) -> SparkSession:
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
-    with _said_in(directory / "spark.log"), warnings.catch_warnings():
-        # Spark looks at the version of pandas, of which nothing is used here.
+    with _stderr_to(directory / "spark.log"), warnings.catch_warnings():
+        # Spark checks the version of pandas, although only pyarrow is used here.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         session = SparkSession.builder.master(_MASTER).appName("dcp demo").config(map=options).getOrCreate()
     session.dataSource.register(dcp.spark.DcpDataSource)
@@ -123,8 +128,8 @@ def _session(directory: Path) -> SparkSession:
 
 
 @contextmanager
-def _said_in(path: Path) -> Iterator[None]:
-    """A process that is started meanwhile, such as Spark's Java, writes its errors to a file."""
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Redirect standard error to a file, also that of processes that are started meanwhile, such as Spark's Java."""
     sys.stderr.flush()
     before = os.dup(2)
     try:

@@ -1,4 +1,4 @@
-"""`dcp inspect`, beyond single frames: dialects, conversations, rows."""
+"""`dcp inspect`: dialects, rules between frames, and rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import dcp
-from dcp.cli.conversation import Conversation
-from dcp.cli.inspect import guess, sightings
-from tests.cli.running import run
+from dcp.cli.inspect import captured_frames, guess
+from dcp.cli.protocol_rules import ProtocolChecker
+from tests.cli.commands import run
 from tests.conformance import TRANSCRIPTS, transcript
 from tests.test_transcripts import MALFORMED
 
@@ -20,11 +20,13 @@ ACCEPTED = dcp.Frame("stream_request", 0x81, opaque=5, value=bytes(16))
 
 
 def marker(start: int, end: int) -> dcp.Frame:
+    """Return a snapshot marker."""
     fields = {"snapshot_start": start, "snapshot_end": end, "flags": 1}
     return dcp.Frame("snapshot_marker", 0x80, opaque=5, fields=fields)
 
 
 def mutation(seqno: int) -> dcp.Frame:
+    """Return a mutation."""
     fields = {"seqno": seqno, "rev_seqno": 1, "flags": 0, "expiry": 0, "lock_time": 0, "nru": 0}
     return dcp.Frame("mutation", 0x80, opaque=5, fields=fields, key=b"k")
 
@@ -36,7 +38,7 @@ def test_the_dialect_of_every_recording_is_found_and_no_rule_is_broken(path: Pat
         if data:
             found = guess(data)
             assert found.name == talk.dialect
-            broken = {seen.violation for seen in sightings(data, found) if seen.violation}
+            broken = {seen.violation for seen in captured_frames(data, found) if seen.violation}
             assert broken <= {MALFORMED[path.stem][1] if path.stem in MALFORMED else ""}
 
 
@@ -61,14 +63,14 @@ def test_a_rule_between_frames_is_named(tmp_path: Path, frames: tuple[dcp.Frame,
     assert run("inspect", tmp_path / "raw", "--dialect", "dcp").exit_code == 0
 
 
-def test_an_answer_needs_a_question_of_the_other_side() -> None:
-    question, answer, other = (
+def test_a_response_needs_a_request_of_the_other_side() -> None:
+    request, response, other = (
         dcp.Frame("dcp_noop", magic, opaque) for magic, opaque in ((0x80, 1), (0x81, 1), (0x81, 2))
     )
-    assert Conversation().broken_rule(answer, "client") == ""
-    talk = Conversation()
-    assert [talk.broken_rule(question, "server"), talk.broken_rule(answer, "client")] == ["", ""]
-    assert talk.broken_rule(other, "client") == "dcp_noop response: expected the opaque of a request, found 0x00000002"
+    assert ProtocolChecker().violation(response, "client") == ""
+    checker = ProtocolChecker()
+    assert [checker.violation(request, "server"), checker.violation(response, "client")] == ["", ""]
+    assert checker.violation(other, "client") == "dcp_noop response: expected the opaque of a request, found 0x00000002"
 
 
 def test_a_capture_has_both_directions_and_its_changes_as_rows(tmp_path: Path) -> None:
@@ -85,14 +87,14 @@ def test_a_capture_has_both_directions_and_its_changes_as_rows(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("status", "value"), [("0004", "6e6f"), ("0000", "6f6464")])
-def test_a_hello_that_agreed_on_nothing_is_no_mistake_of_ours(tmp_path: Path, status: str, value: str) -> None:
+def test_a_refused_or_damaged_hello_is_no_error(tmp_path: Path, status: str, value: str) -> None:
     (tmp_path / "raw").write_text(f"811f00000000{status}{len(value) // 2:08x}{'00' * 12}{value}")
     result = run("inspect", tmp_path / "raw", "--arrow", tmp_path / "out")
     assert result.exit_code == 0
     assert "0 rows" in result.output
 
 
-def test_collection_ids_are_taken_off_where_a_hello_agreed_on_them(tmp_path: Path) -> None:
+def test_collection_ids_are_removed_from_keys_after_a_hello_with_collections(tmp_path: Path) -> None:
     path = next(path for path in TRANSCRIPTS if path.stem == "collections_all")
     recorded = json.loads(path.read_text())["server_hex"]
     (tmp_path / "hex").write_text(recorded)

@@ -1,4 +1,4 @@
-"""The copy that the Python client makes alone."""
+"""Copy by the Python client alone, without Spark."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from typing import TYPE_CHECKING
 
 import dcp
 from dcp.checkpoint import Checkpoint
-from dcp.cli.demo.lake import COLUMNS, Lake
+from dcp.cli.demo.parquet_batches import COLUMNS, ParquetBatches
 from dcp.spark.options import Options
 from dcp.spark.schema import SparkSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A batch of what was there already has so many rows, one of what is followed has what came in so many seconds.
+# Rows of a batch while everything is read, and seconds between batches while changes are followed.
 _ROWS, _INTERVAL = 250_000, 0.5
-_NAP = 0.1
+# Longest wait for changes in seconds.
+_WAIT = 0.1
 
 
-class Copier:
-    """One stream into one file a batch, in the columns and types that Spark would write."""
+class PythonCopier:
+    """One stream, written as one file for each batch, with the columns and types that Spark would write."""
 
     name = f"Python client {dcp.__version__}, in this process"
 
-    def __init__(self, url: str, lake: Lake) -> None:
+    def __init__(self, url: str, batches: ParquetBatches) -> None:
         self._client = dcp.connect(url)
-        self._lake = lake
+        self._batches = batches
         options = Options.of({"url": url, "columns": list(COLUMNS), "keyFormat": "string", "valueFormat": "string"})
         self._schema = SparkSchema(options)
-        self._waiting: list[pa.RecordBatch] = []
+        self._buffered: list[pa.RecordBatch] = []
         self._rows = 0
         self._number = 0
         self._ended = threading.Event()
@@ -41,6 +42,7 @@ class Copier:
         self.restarts = 0
 
     def read(self) -> None:
+        """Copy what the bucket has now."""
         with self._client.stream(end="now", columns=COLUMNS, types="plain") as stream:
             for batch in stream:
                 self._add(batch)
@@ -49,26 +51,30 @@ class Copier:
             self._commit(stream)
 
     def follow(self) -> None:
+        """Start to copy changes in a thread."""
         self._thread.start()
 
     def check(self) -> None:
+        """Raise the error that ended the thread, if any."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
+        """Stop the thread and disconnect."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
         self._client.close()
 
     def _follow(self) -> None:
+        """Copy changes until the end, in the thread."""
         try:
             with self._client.stream(self.checkpoint or "beginning", columns=COLUMNS, types="plain") as stream:
                 while not self._ended.is_set():
                     due = time.monotonic() + _INTERVAL
                     while time.monotonic() < due:
                         with suppress(TimeoutError):
-                            batch = stream.next(_NAP)
+                            batch = stream.next(_WAIT)
                             assert batch is not None
                             self._add(batch)
                     if self._rows:
@@ -77,7 +83,7 @@ class Copier:
             self._failure = error
 
     def _add(self, batch: dcp.Batch) -> None:
-        self._waiting.append(self._schema.with_text(batch.to_arrow()))
+        self._buffered.append(self._schema.with_text(batch.to_arrow()))
         self._rows += len(batch)
 
     def _commit(self, stream: dcp.ChangeStream) -> None:
@@ -85,13 +91,14 @@ class Copier:
         self.checkpoint = stream.checkpoint
 
     def _write(self) -> None:
+        """Write the buffered rows as a batch."""
         import pyarrow as pa
         from pyarrow import parquet
 
-        place = self._lake.place(self._number)
-        place.mkdir(parents=True)
-        table = pa.Table.from_batches(self._waiting, self._schema.arrow)
-        parquet.write_table(table, place / "part-00000.parquet")
-        self._lake.finished(self._number)
-        self._waiting, self._rows = [], 0
+        directory = self._batches.path(self._number)
+        directory.mkdir(parents=True)
+        table = pa.Table.from_batches(self._buffered, self._schema.arrow)
+        parquet.write_table(table, directory / "part-00000.parquet")
+        self._batches.mark_complete(self._number)
+        self._buffered, self._rows = [], 0
         self._number += 1

@@ -1,4 +1,4 @@
-"""Commands as users run them."""
+"""Helpers of the command line tests: run commands, and fill a bucket."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from dcp.cli.group import dcp
+from dcp.cli.commands import dcp
 from dcp.embedded import Cluster
 
-PATIENCE = 30
+# Seconds after which a test fails instead of hanging.
+TIMEOUT = 30
 
 
 def run(*arguments: str | int | Path) -> Result:
-    """A command in this process. Whatever happens, nothing but an exit leaves it, and no traceback is printed."""
+    """Run a command in this process. Fail if it raises anything but SystemExit, or prints a traceback."""
     result = CliRunner().invoke(dcp, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
@@ -23,7 +24,7 @@ def run(*arguments: str | int | Path) -> Result:
 
 
 def start(*arguments: str | int | Path, main: str = "from dcp.cli import main; main()") -> subprocess.Popen[str]:
-    """A command in a process of its own."""
+    """Start a command in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", main, *map(str, arguments)],
         text=True,
@@ -33,8 +34,8 @@ def start(*arguments: str | int | Path, main: str = "from dcp.cli import main; m
     )
 
 
-def hotel(cluster: Cluster) -> None:
-    """A bucket with two collections: 30 documents of the default one, and 2 of another."""
+def fill_two_collections(cluster: Cluster) -> None:
+    """Write 30 documents into the default collection and 2 into inventory.hotel."""
     cluster.load(30)
     cluster.create_scope("inventory")
     cluster.create_collection("inventory", "hotel")

@@ -1,0 +1,339 @@
+"""Checks of `dcp doctor`: the steps from a URL to a stream of changes, each tried on its own."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+import dcp
+from dcp.checkpoint import Checkpoint
+from dcp.cli.terminal import counted
+from dcp.client.agent import tls_settings
+from dcp.client.client import Client
+from dcp.client.connection_string import HostPort, Target, parse
+from dcp.client.options import ConnectionOptions
+from dcp.client.transport import connect, lookup_srv
+from dcp.cluster_map import format_vbuckets
+from dcp.errors import AuthenticationError, DcpError, RemoteProtocolError, ServerError, TransportError
+from dcp.position import StreamPosition
+from dcp.session.handshake import Agreement
+from dcp.wire.memcached import Feature, Status
+
+# Without noops a dead connection is not noticed; without flow control a fast server fills the memory.
+_CONTROLS = {"enable_noop": "noop", "connection_buffer_size": "flow control"}
+# Seconds by which a CAS may be ahead of this machine's clock. Servers warn above 5 s between nodes; the clock of a
+# client may be off by more.
+_MAX_AHEAD = 60.0
+# Number of vbuckets whose last change is read.
+_SAMPLE = 64
+_NANO = 1_000_000_000
+
+
+class CheckResult(NamedTuple):
+    """Result of a step, and a remedy if it failed."""
+
+    name: str
+    says: str
+    remedy: str = ""
+    ok: bool = True
+
+
+class CheckFailed(Exception):
+    """Failure of a step, with a remedy. The next steps depend on it, so it ends the diagnosis."""
+
+    def __init__(self, problem: object, remedy: str) -> None:
+        super().__init__(str(problem), remedy)
+        self.problem, self.remedy = str(problem), remedy
+
+
+@dataclass
+class DoctorContext:
+    """Findings of the steps so far, for the next ones."""
+
+    url: str
+    target: Target | None = None
+    client: Client | None = None
+    agreements: dict[str, Agreement] = field(default_factory=dict)
+
+    @property
+    def known(self) -> Target:
+        """The parsed URL."""
+        assert self.target is not None
+        return self.target
+
+    @property
+    def connected(self) -> Client:
+        """The connected client."""
+        assert self.client is not None
+        return self.client
+
+
+def checks(context: DoctorContext) -> Iterator[CheckResult]:
+    """Run the steps in order, up to the first that fails. Yield the result of each."""
+    for name, step in _STEPS.items():
+        try:
+            yield CheckResult(name, step(context))
+        except CheckFailed as failure:
+            yield CheckResult(name, failure.problem, failure.remedy, ok=False)
+            return
+        except (DcpError, OSError) as error:
+            yield CheckResult(
+                name, str(error), "see the message; dcp inspect shows the frames of a network capture", ok=False
+            )
+            return
+
+
+# The steps.
+
+
+def _url(context: DoctorContext) -> str:
+    """Parse the URL."""
+    try:
+        context.target = target = parse(context.url)
+    except DcpError as error:
+        raise CheckFailed(error, "write it as couchbase://user:password@host1,host2/bucket?option=value") from None
+    return str(target)
+
+
+def _dns(context: DoctorContext) -> str:
+    """Resolve SRV records and host names."""
+    target = context.known
+    found = lookup_srv(target.srv, _timeout(target)) if target.srv else ()
+    if found:
+        context.target = target = replace(target, addresses=found)
+    results = [f"{target.srv} resolves to {', '.join(map(str, found))}"] if found else []
+    for host in {address.host: None for address in target.addresses}:
+        try:
+            resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise CheckFailed(
+                f"{host}: {error.strerror}", "check the name, and the DNS of this machine: getent hosts, nslookup"
+            ) from None
+        addresses = ", ".join(sorted({str(entry[4][0]) for entry in resolved}))
+        results.append(addresses if addresses == host else f"{host} is {addresses}")
+    return "; ".join(results)
+
+
+def _tcp(context: DoctorContext) -> str:
+    """Connect to each address of the URL; one that answers is enough."""
+    addresses = context.known.addresses
+    reached = [address for address in addresses if _reachable(address, context.known)]
+    if not reached:
+        ports = ", ".join(map(str, addresses))
+        raise CheckFailed(
+            f"{ports}: no answer",
+            "check that the data service runs there, the port (11210, or 11207 for TLS), and firewalls",
+        )
+    refused = [str(address) for address in addresses if address not in reached]
+    return ", ".join(map(str, reached)) + (f"; no answer from {', '.join(refused)}" if refused else "")
+
+
+def _reachable(address: HostPort, target: Target) -> bool:
+    """True if a connection to an address succeeds."""
+    try:
+        connect(*address, _timeout(target), None).close()
+    except TransportError:
+        return False
+    return True
+
+
+def _tls(context: DoctorContext) -> str:
+    """Do a TLS handshake with the first address that allows one."""
+    target = context.known
+    if not target.tls:
+        return "off: SCRAM protects the password, but documents are not encrypted; use couchbases:// for TLS"
+    problems = []
+    for address in target.addresses:
+        try:
+            with connect(*address, _timeout(target), tls_settings(_options(target)).context()) as sock:
+                assert isinstance(sock, ssl.SSLSocket)
+                cipher = sock.cipher()
+                return f"{sock.version()} {cipher[0] if cipher else ''} with {address}"
+        except TransportError as error:
+            problems.append(str(error))
+    raise CheckFailed(
+        problems[0],
+        "use the port for TLS (11207), a host name of the certificate, and its authority as ?ca_cert_path=FILE",
+    )
+
+
+def _authentication(context: DoctorContext) -> str:
+    """Authenticate and select the bucket: both are part of the first connection."""
+    try:
+        context.client = client = dcp.connect(context.url)
+    except AuthenticationError as error:
+        remedy = "check the user name and password, and that the user exists in this cluster"
+        if error.status is None:
+            remedy = "use couchbases://, or sasl_mech_force if the network is trusted"
+        raise CheckFailed(error, remedy) from None
+    except ServerError as error:
+        raise CheckFailed(error, "check the name of the bucket, and that the user has a role on it") from None
+    except RemoteProtocolError as error:
+        raise CheckFailed(error, "check that the port is one of the data service, and not of a proxy") from None
+    except TransportError as error:
+        raise CheckFailed(
+            error, "check that the port is one of the data service; couchbases:// needs another one"
+        ) from None
+    with client.open_command_connection(client.map.nodes[0]) as caller:
+        mechanism = caller.agreement.mechanism
+    user = f"{context.known.username} with {mechanism}" if mechanism else "none: the URL has no user"
+    return f"{user}; bucket {client.map.name} is open"
+
+
+def _map(context: DoctorContext) -> str:
+    """Check that every vbucket has an active node."""
+    found = context.connected.map
+    orphans = [vbucket for vbucket in range(found.num_vbuckets) if found.owner(vbucket) is None]
+    if orphans:
+        raise CheckFailed(
+            f"{counted(len(orphans), 'vbucket')} of {found.num_vbuckets} have no active node: "
+            f"{format_vbuckets(orphans)}",
+            "fail over or recover the node that had them; until then their changes are not delivered",
+        )
+    return (
+        f"{counted(found.num_vbuckets, 'vbucket')} on {counted(len(found.nodes), 'node')}, "
+        f"{counted(found.num_replicas, 'replica')}, revision {found.epoch}.{found.revision}"
+    )
+
+
+def _addresses(context: DoctorContext) -> str:
+    """Report which of the nodes' addresses are used."""
+    nodes = context.connected.map.nodes
+    others = [f"{node} (external: {node.external})" for node in nodes if node.external not in (None, node.address)]
+    outside = [str(node) for node in nodes if node.external == node.address]
+    if outside:
+        return f"external: {', '.join(outside)}"
+    return f"default: {', '.join(others or map(str, nodes))}"
+
+
+def _nodes(context: DoctorContext) -> str:
+    """Connect to every node."""
+    client = context.connected
+    problems = []
+    for node in client.map.nodes:
+        try:
+            client.open_command_connection(node).close()
+        except DcpError as error:
+            problems.append(str(error))
+    if problems:
+        raise CheckFailed(
+            "; ".join(problems),
+            "open the ports of every node; from outside its network, set alternate addresses and use ?network=external",
+        )
+    return f"all {len(client.map.nodes)} answer"
+
+
+def _privileges(context: DoctorContext) -> str:
+    """Open a DCP connection to every node."""
+    client = context.connected
+    for node in client.map.nodes:
+        try:
+            with client.open_command_connection(node, stream=True) as caller:
+                context.agreements[str(node)] = caller.agreement
+        except ServerError as error:
+            if error.status != Status.EACCESS:
+                raise
+            raise CheckFailed(
+                error, f"give {context.known.username} the role data_dcp_reader on {client.map.name}"
+            ) from None
+    return "the user may open DCP on every node"
+
+
+def _features(context: DoctorContext) -> str:
+    """List the features that all nodes agreed to."""
+    features = set.intersection(*(set(found.features) for found in context.agreements.values()))
+    names = {int(feature): feature.name.lower() for feature in Feature}
+    return (
+        ", ".join(sorted(names.get(code, f"0x{code:x}") for code in features)) or "none: the server is older than 4.0"
+    )
+
+
+def _control(context: DoctorContext) -> str:
+    """Check that every node accepts noops and flow control."""
+    unwanted = {"connection_buffer_size"} if context.known.options.get("dcp_buffer_size") == 0 else set()
+    for node, found in context.agreements.items():
+        missing = [title for name, title in _CONTROLS.items() if name not in found.controls | unwanted]
+        if missing:
+            raise CheckFailed(
+                f"{node}: refuses {' and '.join(missing)}", "upgrade the server; without them a stream may stall"
+            )
+    accepted = [title for name, title in _CONTROLS.items() if name not in unwanted]
+    return f"every node accepts {' and '.join(accepted)}"
+
+
+def _clock(context: DoctorContext) -> str:
+    """Compare the newest CAS with the clock."""
+    newest = _newest_cas(context.connected)
+    return "no changes to compare with" if newest is None else judge_clock(newest, time.time())
+
+
+def judge_clock(newest: int, now: float) -> str:
+    """Describe the newest CAS, in ns since 1970. Raises CheckFailed if it is too far ahead of `now`, in s since 1970.
+
+    A node never gives a change a lower CAS than the one before: while the newest is ahead of its clock, it only counts.
+    """
+    ahead = newest / _NANO - now
+    when = _moment(newest)
+    if ahead > _MAX_AHEAD:
+        raise CheckFailed(
+            f"the newest CAS is {ahead:,.0f} s in the future ({when})",
+            "correct the clocks of all nodes, of clusters that replicate into this one, and of this machine (NTP)",
+        )
+    return f"the newest change is from {when}"
+
+
+def _moment(cas: int) -> str:
+    """Return the time of a CAS as text; the number itself if it is beyond the calendar."""
+    try:
+        return datetime.fromtimestamp(cas // _NANO, timezone.utc).isoformat(sep=" ")
+    except (OverflowError, ValueError, OSError):
+        return f"CAS {cas}"
+
+
+def _newest_cas(client: Client) -> int | None:
+    """Return the highest CAS of the last changes of some vbuckets; None if there are no changes."""
+    chosen = dict([(vbucket, high) for vbucket, high in client.high_seqnos().items() if high][:_SAMPLE])
+    if not chosen:
+        return None
+    logs = client.failover_logs(chosen)
+    before = [
+        StreamPosition(vbucket, logs[vbucket].newest.vbuuid, high - 1, high - 1, high - 1)
+        for vbucket, high in chosen.items()
+        if vbucket in logs and high > 1
+    ]
+    newest = None
+    with client.stream(Checkpoint(tuple(before)), "now", vbuckets=chosen, columns=["event", "cas"]) as stream:
+        for batch in stream:
+            newest = max([newest or 0, *batch.to_arrow().column("cas").to_pylist()])
+    return newest
+
+
+def _timeout(target: Target) -> float:
+    """Return the seconds that a connection may take."""
+    return _options(target).kv_connect_timeout
+
+
+def _options(target: Target) -> ConnectionOptions:
+    """Return the options of the URL, with the defaults of the others."""
+    return ConnectionOptions.of(target.options, {}, tls=target.tls)
+
+
+_STEPS: dict[str, Callable[[DoctorContext], str]] = {
+    "url": _url,
+    "dns": _dns,
+    "tcp": _tcp,
+    "tls": _tls,
+    "user, bucket": _authentication,
+    "cluster map": _map,
+    "addresses": _addresses,
+    "nodes": _nodes,
+    "privileges": _privileges,
+    "features": _features,
+    "control": _control,
+    "clock": _clock,
+}

@@ -1,0 +1,84 @@
+"""Rules of a DCP connection that involve more than one frame."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from dcp.wire.frame import UNKNOWN, Frame
+from dcp.wire.layout import Kind
+
+
+@dataclass
+class _StreamState:
+    """State of one stream.
+
+    accepted: True if its stream request was captured. A capture may begin in the middle of a stream.
+    window: bounds of the present snapshot.
+    last: highest seqno so far.
+    out_of_order: True inside an OSO snapshot, where seqnos need not ascend.
+    """
+
+    accepted: bool = False
+    window: tuple[int, int] | None = None
+    last: int = 0
+    out_of_order: bool = False
+
+
+@dataclass
+class ProtocolChecker:
+    """Checks the frames of one connection, both directions, in the order of a capture."""
+
+    # Requests by sender, as name and opaque. Empty for a direction that was not captured.
+    _requests: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
+    _accepted: set[int] = field(default_factory=set)
+    # By opaque, vbucket and stream id.
+    _streams: dict[tuple[int, int, int | None], _StreamState] = field(default_factory=dict)
+
+    def violation(self, frame: Frame, sender: str) -> str:
+        """Return which rule the next frame breaks; empty text if none."""
+        if frame.kind is Kind.REQUEST:
+            self._requests[sender].add((frame.name, frame.opaque))
+            return self._check_message(frame)
+        if frame.kind is not Kind.RESPONSE or frame.name == UNKNOWN:
+            return ""
+        if frame.name == "stream_request" and not frame.status:
+            self._accepted.add(frame.opaque)
+            # An opaque may be used for one stream after another. Streams with an id share the opaque of their request.
+            self._streams = {key: stream for key, stream in self._streams.items() if key[0] != frame.opaque or key[2]}
+        others = [requests for other, requests in self._requests.items() if other != sender]
+        if others and not any((frame.name, frame.opaque) in requests for requests in others):
+            return f"{frame.name} response: expected the opaque of a request, found 0x{frame.opaque:08x}"
+        return ""
+
+    def _check_message(self, frame: Frame) -> str:
+        """Check a message of a stream and update the stream's state."""
+        if frame.name == "stream_request":
+            return ""
+        key = frame.opaque, frame.vbucket, frame.stream_id
+        stream = self._streams.setdefault(key, _StreamState(accepted=frame.opaque in self._accepted))
+        if frame.name == "stream_end":
+            del self._streams[key]
+        elif frame.name == "oso_snapshot":
+            stream.out_of_order = True
+        elif frame.name == "snapshot_marker" and "snapshot_start" in frame.fields:
+            stream.window = int(frame.fields["snapshot_start"]), int(frame.fields["snapshot_end"])
+            stream.out_of_order = False
+        elif "seqno" in frame.fields and "start_seqno" not in frame.fields:
+            return self._check_seqno(stream, frame, int(frame.fields["seqno"]))
+        return ""
+
+    @staticmethod
+    def _check_seqno(stream: _StreamState, frame: Frame, seqno: int) -> str:
+        """Check that a change is in its snapshot and after the change before it."""
+        before, stream.last = stream.last, max(stream.last, seqno)
+        if stream.out_of_order or frame.name in ("seqno_acknowledged", "seqno_advanced"):
+            return ""
+        if stream.window is None:
+            return f"{frame.name}: expected a snapshot marker before it, found none" if stream.accepted else ""
+        if seqno <= before:
+            return f"{frame.name}: seqno: expected more than {before}, found {seqno}"
+        start, end = stream.window
+        if not start <= seqno <= end:
+            return f"{frame.name}: seqno: expected {start} to {end} of its snapshot, found {seqno}"
+        return ""
