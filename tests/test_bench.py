@@ -1,4 +1,4 @@
-"""The benchmarks run, on sizes that take no time, and what they compare does the same work. Nothing here is timed."""
+"""Benchmarks run, on tiny sizes, and their contenders do the same work. Nothing here is timed."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_the_least_time_counts_and_the_noise_is_told() -> None:
 
 
 def test_speed_is_that_of_neighbours_and_not_of_the_luckiest_moments() -> None:
-    """The machine was fast when the third turn of one and the first of the other came."""
+    """Simulate a machine that is fast during the third turn of one contender and the first of the other."""
     samples = {"one": timing.Sample([200, 220, 50], 10, 1000), "other": timing.Sample([50, 110, 100], 10, 1000)}
     pair = timing.Measurement("decode", Case(value=4096, total=TINY), samples)
     assert pair.speed("one", "other") == 0.5

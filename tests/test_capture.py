@@ -1,4 +1,4 @@
-"""Real packets: a public capture of a client's stream with xattrs, and of replication, on a loopback."""
+"""Packets of real servers: a public capture of a client's stream with xattrs, and of replication on a loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dcp inspect`: any input gives a table or a line that says what to do, and never a credential."""
+"""`dcp inspect`: any input gives a table, or a line that says what to do, and never a credential."""
 
 from __future__ import annotations
 

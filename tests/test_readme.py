@@ -1,4 +1,4 @@
-"""What the README shows is what a reader gets."""
+"""Examples of the README run, and print what the README shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLES = examples(README)
 
 
 def output(code: str) -> str:
-    """What a program prints that is run here."""
+    """Run a program, and return what it prints."""
     with redirect_stdout(io.StringIO()) as printed:
         exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
     return printed.getvalue()
