@@ -1,4 +1,4 @@
-"""The fixtures in a test run of somebody else."""
+"""Fixtures of the plugin, in a test run of another project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dcp serve` as a process: what it says, that clients reach it, and how it ends."""
+"""`dcp serve` as a process: its output, that clients can connect, and how it ends."""
 
 from __future__ import annotations
 
