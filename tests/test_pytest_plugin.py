@@ -1,4 +1,4 @@
-"""The fixtures in a test run of somebody else."""
+"""The fixtures in the test run of another project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer that is killed between any two batches goes on from its last checkpoint, and ends with the truth."""
+"""A consumer that is killed at any moment resumes from its last checkpoint and ends up with all documents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.killing import Killing
 
-# How often each consumer is killed.
+# Number of times that each consumer is killed.
 KILLS = 7
 
 

@@ -1,4 +1,4 @@
-"""What a cluster does not take is refused with the name of the argument, before anything is started."""
+"""Invalid arguments are refused with the name of the argument, before anything is started."""
 
 from __future__ import annotations
 

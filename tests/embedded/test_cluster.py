@@ -1,4 +1,4 @@
-"""Trouble with nodes and data, as consumers on real sockets see it."""
+"""Changes of nodes and data, as consumers on real sockets see them."""
 
 from __future__ import annotations
 

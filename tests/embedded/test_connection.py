@@ -1,4 +1,4 @@
-"""A connection as such: what it does with bytes, whatever they mean."""
+"""Connections as such: pipelined requests, noise, unknown commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.embedded.raw_client import CommandClient
 STORE = {"flags": 0, "expiry": 0}
 
 
-def asked(name: str, **parts: object) -> bytes:
+def encoded(name: str, **parts: object) -> bytes:
     return dcp.encode(dcp.Frame(name, Magic.REQUEST, **parts))  # type: ignore[arg-type]
 
 
@@ -22,7 +22,7 @@ def test_answers_wait_for_those_before_them_to_be_taken() -> None:
     client = CommandClient()
     client.request("set", key=b"k", fields=STORE, value=bytes(1 << 20))
     wanted = 50
-    client.connection.receive(asked("get", key=b"k") * wanted, 0.0)
+    client.connection.receive(encoded("get", key=b"k") * wanted, 0.0)
     found, most = 0, 0
     while sent := b"".join(map(bytes, client.connection.send(0.0))):
         found += len(dcp.decode(sent))
@@ -34,9 +34,9 @@ def test_answers_wait_for_those_before_them_to_be_taken() -> None:
 def test_what_comes_while_answers_wait_is_answered_after_them() -> None:
     client = CommandClient()
     client.request("set", key=b"k", fields=STORE, value=bytes(5 << 20))
-    client.connection.receive(asked("get", key=b"k") * 2, 0.0)
+    client.connection.receive(encoded("get", key=b"k") * 2, 0.0)
     assert client.connection.backlogged
-    client.connection.receive(asked("version"), 0.0)
+    client.connection.receive(encoded("version"), 0.0)
     names = []
     while sent := b"".join(map(bytes, client.connection.send(0.0))):
         names += [frame.name for frame in dcp.decode(sent)]

@@ -1,4 +1,4 @@
-"""What a cluster takes for a document, and what happens to it when something else goes wrong."""
+"""Documents that a cluster refuses, and the documents that it returns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_url_of_an_old_server_says_what_it_takes() -> None:
 def test_a_node_that_is_too_slow_is_given_up_in_time() -> None:
     with (
         Cluster(vbuckets=2) as cluster,
-        # A byte comes well before any single read would be given up.
+        # Slow enough to exceed the timeout, but each single read gets a byte in time.
         cluster.fault("slow", rate=50),
         pytest.raises(dcp.TransportError, match=r"no answer within 0\.3 s"),
     ):

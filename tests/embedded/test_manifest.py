@@ -1,4 +1,4 @@
-"""Scopes and collections: what a change makes of them, and what it tells every vbucket."""
+"""The manifest: its changes, and their system events."""
 
 from __future__ import annotations
 

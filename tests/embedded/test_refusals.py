@@ -1,4 +1,4 @@
-"""What refusals say besides their status, as recorded servers of each release said it."""
+"""Values of error responses, as in recordings of each release."""
 
 from __future__ import annotations
 

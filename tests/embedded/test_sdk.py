@@ -1,4 +1,4 @@
-"""The official client: what it writes streams out, and what is written here it reads."""
+"""Couchbase's own Python SDK: its writes are streamed, and it reads what the cluster wrote."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CHANGES = ("mutation", "deletion", "expiration")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=2, vbuckets=VBUCKETS, replicas=1, tls=True) as made:
-        made.create_scope("inventory")
-        made.create_collection("inventory", "hotel")
-        yield made
+    with Cluster(nodes=2, vbuckets=VBUCKETS, replicas=1, tls=True) as cluster:
+        cluster.create_scope("inventory")
+        cluster.create_collection("inventory", "hotel")
+        yield cluster
 
 
 def connect(cluster: Cluster, *, tls: bool = False, password: str | None = None) -> Any:
-    # It takes no credentials in the address.
+    # The SDK does not accept credentials in the URL.
     addresses = ",".join(f"{host}:{port}" for host, port in doors(cluster.tls_url if tls else cluster.url))
     me = cluster.credentials
     who = auth.PasswordAuthenticator(
@@ -45,9 +45,9 @@ def connect(cluster: Cluster, *, tls: bool = False, password: str | None = None)
 
 @pytest.fixture(scope="module", params=["plain", "tls"])
 def sdk(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Any]:
-    made = connect(cluster, tls=request.param == "tls")
-    yield made
-    made.close()
+    sdk = connect(cluster, tls=request.param == "tls")
+    yield sdk
+    sdk.close()
 
 
 @pytest.fixture(params=["_default._default", "inventory.hotel"])
@@ -62,7 +62,7 @@ def collection(sdk: Any, path: str) -> Any:
 
 
 def changes(cluster: Cluster, path: str, key: str) -> list[dcp.Frame]:
-    """The latest change of a document, as a DCP consumer of all vbuckets hears of it."""
+    """Return the latest change of a document, as a DCP consumer of all vbuckets receives it."""
     found = []
     me, ids = cluster.credentials, {"_default._default": 0, "inventory.hotel": 9}
     for node in range(len(cluster.addresses)):
@@ -93,19 +93,19 @@ def stream(client: Client, vbucket: int, end: int) -> list[dcp.Frame]:
 
 
 def test_what_it_upserts_streams_out(cluster: Cluster, collection: Any, path: str) -> None:
-    told = collection.upsert("upserted", {"n": 1})
+    result = collection.upsert("upserted", {"n": 1})
     (change,) = changes(cluster, path, "upserted")
-    assert (change.name, json.loads(change.value), change.cas) == ("mutation", {"n": 1}, told.cas)
-    token = told.mutation_token()
+    assert (change.name, json.loads(change.value), change.cas) == ("mutation", {"n": 1}, result.cas)
+    token = result.mutation_token()
     assert (token.partition_id, token.sequence_number) == (change.vbucket, change.fields["seqno"])
     assert collection.get("upserted").content_as[dict] == {"n": 1}
 
 
 def test_what_it_removes_is_deleted(cluster: Cluster, collection: Any, path: str) -> None:
     collection.upsert("removed", "text")
-    told = collection.remove("removed")
+    result = collection.remove("removed")
     (change,) = changes(cluster, path, "removed")
-    assert (change.name, change.cas) == ("deletion", told.cas)
+    assert (change.name, change.cas) == ("deletion", result.cas)
     with pytest.raises(errors.DocumentNotFoundException):
         collection.get("removed")
     assert not collection.exists("removed").exists

@@ -1,4 +1,4 @@
-"""The store against a model: a plain list of everything that was ever put."""
+"""The store against a model: a list of all items that were ever put."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def filled(changes: list[tuple[bytes, str]]) -> tuple[VbucketStore, list[StoredI
 
 
 def latest(items: list[StoredItem], after: int, until: int) -> list[StoredItem]:
-    """The last version of each key, of those that are in the range still."""
+    """Return the last version of each key if its seqno is above `after` and up to `until`."""
     last = {item.key: item for item in items}
     return [item for item in items if last[item.key] is item and after < item.seqno <= until]
 

@@ -34,8 +34,8 @@ def authority() -> Authority:
 def cluster(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     client_ca = tmp_path_factory.mktemp("clients") / "ca.pem"
     client_ca.write_bytes(authority.certificate)
-    with Cluster(nodes=2, vbuckets=2, tls=True, users=[ALICE], client_ca=str(client_ca)) as made:
-        yield made
+    with Cluster(nodes=2, vbuckets=2, tls=True, users=[ALICE], client_ca=str(client_ca)) as cluster:
+        yield cluster
 
 
 def trusting(cluster: Cluster) -> ssl.SSLContext:
@@ -70,7 +70,7 @@ def test_values_of_many_records_come_whole(cluster: Cluster) -> None:
         client.ask(HELLO, plain(me.username, me.password), SELECT)
         store = request("set", key=b"big", vbucket=0, value=value, fields={"flags": 0, "expiry": 0})
         assert client.ask(store)[0].status == Status.SUCCESS
-        # More than sockets hold, so that the node has to wait with its answers.
+        # More than the buffers of sockets hold, so that the node has to keep responses back.
         answers = client.ask(*(request("get", key=b"big", vbucket=0) for _ in range(6)))
         assert all(answer.value == value for answer in answers)
 
@@ -88,7 +88,7 @@ def test_a_certificate_of_nobody_lets_nobody_in(cluster: Cluster, authority: Aut
 
 
 def test_a_certificate_of_another_authority_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    # A client learns of it as it reads.
+    # A client of TLS 1.3 learns of a refused certificate when it reads.
     with (
         Client(cluster, certified(cluster, Authority("of mallory"), "alice", tmp_path)) as client,
         pytest.raises(OSError, match=r"unknown ca|reset|[Bb]roken|EOF"),

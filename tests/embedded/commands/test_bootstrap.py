@@ -1,4 +1,4 @@
-"""How a connection begins: features, error map, bucket, and what is allowed before."""
+"""The beginning of a connection: features, error map, bucket, and the commands that work before authentication."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import dcp
 from dcp.wire.memcached import FEATURES, Feature, Status
 from tests.embedded.raw_client import ALICE, CommandClient, make_bucket
 
-# What real servers of these releases granted of what a client asked for.
+# Features that a client requested, and those that real servers of these releases granted.
 RECORDED = [
     ("3.1", "00040005000700080012", ""),
     ("6.0", "00030004000600070008000a000b", "00030004000600070008000a000b"),
@@ -21,9 +21,9 @@ RECORDED = [
 ]
 
 
-@pytest.mark.parametrize(("version", "asked", "granted"), RECORDED)
-def test_a_release_grants_the_features_that_it_has(version: str, asked: str, granted: str) -> None:
-    answer = CommandClient(make_bucket(version)).request("hello", key=b"test", value=bytes.fromhex(asked))
+@pytest.mark.parametrize(("version", "requested", "granted"), RECORDED)
+def test_a_release_grants_the_features_that_it_has(version: str, requested: str, granted: str) -> None:
+    answer = CommandClient(make_bucket(version)).request("hello", key=b"test", value=bytes.fromhex(requested))
     assert answer.value.hex() == granted
 
 
@@ -127,7 +127,7 @@ def test_the_error_map_says_what_to_do_with_every_status_that_servers_have() -> 
     answer = CommandClient().request("get_error_map", fields={"version": 2})
     found = answer.body()
     assert (found["version"], found["revision"], answer.datatype) == (2, 9, 1)
-    # From the map of real servers.
+    # From the error map of real servers.
     assert found["errors"]["7"] == {
         "name": "NOT_MY_VBUCKET",
         "desc": "Not my vbucket",
@@ -135,14 +135,14 @@ def test_the_error_map_says_what_to_do_with_every_status_that_servers_have() -> 
     }
     assert found["errors"]["1f"]["attrs"] == ["conn-state-invalidated", "auth"]
     assert found["errors"]["86"]["attrs"] == ["temp", "retry-now"]
-    # Statuses of releases that had no error map of version 2.
+    # Statuses of releases before version 2 of the error map.
     gone = {Status.SCOPE_SIZE_LIMIT_EXCEEDED, Status.NO_COLLECTIONS_MANIFEST, Status.COLLECTIONS_MANIFEST_IS_AHEAD}
     assert set(found["errors"]) == {f"{status:x}" for status in Status if status not in gone}
 
 
-@pytest.mark.parametrize(("asked", "version"), [(1, 1), (2, 2), (9, 2)])
-def test_no_error_map_is_newer_than_what_the_client_understands(asked: int, version: int) -> None:
-    assert CommandClient().request("get_error_map", fields={"version": asked}).body()["version"] == version
+@pytest.mark.parametrize(("requested", "version"), [(1, 1), (2, 2), (9, 2)])
+def test_no_error_map_is_newer_than_what_the_client_understands(requested: int, version: int) -> None:
+    assert CommandClient().request("get_error_map", fields={"version": requested}).body()["version"] == version
 
 
 def test_there_is_no_error_map_of_version_0() -> None:

@@ -1,4 +1,4 @@
-"""Documents that are numbers."""
+"""INCREMENT and DECREMENT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which document is meant, and in which form its value comes and goes."""
+"""Keys, collections and vbuckets of requests, and the forms of values."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_would_be_too_large_is_not_inflated(client: CommandClient) -> None:
     assert store(client, value=packed, datatype=Datatype.SNAPPY).status == Status.EINVAL
 
 
-# A length that is none, one that is not kept, one of 4 GiB, and of nothing.
+# Snappy blocks: no valid length, a wrong length, a length of 4 GiB, and an empty one.
 @pytest.mark.parametrize("value", [b"\xff" * 9, b"\x05\x00a", b"\xff\xff\xff\xff\x0f\x00a", b""])
 def test_what_cannot_be_inflated_is_refused(client: CommandClient, value: bytes) -> None:
     assert store(client, value=value, datatype=Datatype.SNAPPY).status == Status.EINVAL
@@ -94,9 +94,9 @@ def test_a_datatype_has_to_be_agreed_on(client: CommandClient) -> None:
 
 
 def test_a_copy_that_the_map_has_elsewhere_takes_nothing() -> None:
-    of = make_bucket(nodes=2, vbuckets=4, replicas=1)
-    client = CommandClient(of)
+    bucket = make_bucket(nodes=2, vbuckets=4, replicas=1)
+    client = CommandClient(bucket)
     client.hello()
     assert store(client).status == Status.SUCCESS
-    of.owners[0] = [1, 0]
+    bucket.owners[0] = [1, 0]
     assert store(client).status == Status.NOT_MY_VBUCKET

@@ -1,4 +1,4 @@
-"""How far vbuckets are, in every form of the question."""
+"""All commands that read seqnos."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.embedded.raw_client import USUAL_FEATURES, CommandClient, make_bucket
 
 
 def filled(version: str = "8.0") -> BucketStore:
-    """Two nodes, four vbuckets with replicas; in vbucket 0 a collection is ahead of the default one."""
-    of = make_bucket(version, nodes=2, vbuckets=4, replicas=1)
+    """Create two nodes and four vbuckets with replicas. In vbucket 0 a collection has the highest seqnos."""
+    bucket = make_bucket(version, nodes=2, vbuckets=4, replicas=1)
     for number, count in enumerate((3, 5, 0, 1)):
         for n in range(count):
-            of.store(b"k%d" % n, b"v", number=number)
-    of.change_manifest(*of.manifest.create_collection("_default", "c"))
-    of.store(b"x", b"v", collection_id=8, number=0)
-    return of
+            bucket.store(b"k%d" % n, b"v", number=number)
+    bucket.change_manifest(*bucket.manifest.create_collection("_default", "c"))
+    bucket.store(b"x", b"v", collection_id=8, number=0)
+    return bucket
 
 
 def seqnos(client: CommandClient, **fields: int) -> dict[int, int]:

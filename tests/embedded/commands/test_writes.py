@@ -1,4 +1,4 @@
-"""Documents are written, joined, touched and deleted as servers do it."""
+"""All commands that write a document."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ DAY = 24 * 3600
 
 
 def test_what_is_set_can_be_got(client: CommandClient) -> None:
-    told = store(client, flags=5, value=b"text", vbucket=2)
+    response = store(client, flags=5, value=b"text", vbucket=2)
     item = stored_item(client, vbucket=2)
-    assert (told.status, told.cas) == (Status.SUCCESS, item.cas)
-    assert told.fields == {"vbuuid": client.bucket.active(2).log.newest.vbuuid, "seqno": 1}
+    assert (response.status, response.cas) == (Status.SUCCESS, item.cas)
+    assert response.fields == {"vbuuid": client.bucket.active(2).log.newest.vbuuid, "seqno": 1}
     got = client.request("get", key=KEY, vbucket=2)
     assert (got.value, got.fields, got.cas, got.datatype) == (b"text", {"flags": 5}, item.cas, 0)
     assert client.status("get", key=KEY, vbucket=1) is Status.KEY_ENOENT
@@ -27,11 +27,11 @@ def test_what_is_set_can_be_got(client: CommandClient) -> None:
 
 def test_a_token_is_for_those_who_agreed_on_it(client: CommandClient) -> None:
     client.hello(Feature.XERROR)
-    told = store(client, key=b"key")
-    assert told.fields == {}
+    response = store(client, key=b"key")
+    assert response.fields == {}
 
 
-# Each with the document there or not, and with the CAS of the document, another or none.
+# Each with and without an existing document, and with its CAS, another one or none.
 CONDITIONS = [
     ("set", False, "none", Status.SUCCESS),
     ("set", False, "wrong", Status.KEY_ENOENT),

@@ -1,4 +1,4 @@
-"""TAP: every flag of a connect, and who waits for whom."""
+"""TAP: all flags of TAP_CONNECT, backfills, acknowledgements, checkpoints, registered clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FUTURE = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def filled(count: int = 10, **options: Any) -> LegacyClient:
-    """A client of a node with documents, which come from disk."""
+    """Create a client of a node with documents on disk."""
     peer = LegacyClient(legacy_bucket(**options))
     fill(peer.bucket, count)
     settle(peer)
@@ -52,7 +52,7 @@ def open_dcp(peer: LegacyClient) -> None:
     peer.send(Frame("open", Magic.REQUEST, fields={"flags": int(OpenFlag.PRODUCER)}, key=b"me"))
 
 
-# ------------------------------------------------------------------------------- who may connect
+# Connecting.
 
 
 def test_servers_that_let_nobody_try_close_the_connection() -> None:
@@ -121,7 +121,7 @@ def test_dcp_is_not_spoken_behind_a_connect() -> None:
     assert (answer.status, answer.opaque) == (Status.UNKNOWN_COMMAND, 9)
 
 
-# ------------------------------------------------------------------------------- what is sent
+# Backfill and changes.
 
 
 @pytest.mark.parametrize("extras", [b"", b"\0\0\0\0"])
@@ -277,7 +277,7 @@ def test_servers_that_know_tap_alone_send_what_is_specified() -> None:
         assert codes(registered.receive())[-2:] == opened
 
 
-# ------------------------------------------------------------------------------- taking over
+# Takeover.
 
 
 @pytest.mark.parametrize("flags", [TapConnectFlag(0), ACK])
@@ -307,20 +307,20 @@ def test_control_messages_take_two_numbers_and_changes_one() -> None:
 def test_a_vbucket_is_kept_until_the_client_has_acknowledged_all() -> None:
     peer = filled()
     peer.connect(ACK | TapConnectFlag.TAKEOVER_VBUCKETS, vbuckets=(1,))
-    asked = [frame for frame in peer.receive() if wants_acknowledgement(frame)]
-    while asked:
+    waiting = [frame for frame in peer.receive() if wants_acknowledgement(frame)]
+    while waiting:
         assert peer.bucket.active(1).state is VbucketState.ACTIVE
-        for frame in asked:
+        for frame in waiting:
             peer.acknowledge(frame)
-        asked = [frame for frame in peer.receive() if wants_acknowledgement(frame)]
-        if any(frame.fields.get("state") == VbucketState.ACTIVE for frame in asked):
+        waiting = [frame for frame in peer.receive() if wants_acknowledgement(frame)]
+        if any(frame.fields.get("state") == VbucketState.ACTIVE for frame in waiting):
             break
     assert (peer.bucket.active(1).state, peer.connection.closing) == (VbucketState.DEAD, False)
-    peer.acknowledge(asked[-1])
+    peer.acknowledge(waiting[-1])
     assert (peer.receive(), peer.connection.closing) == ([], True)
 
 
-# ------------------------------------------------------------------------------- acknowledgements
+# Acknowledgements.
 
 
 def test_nothing_follows_the_first_opaques_until_they_are_acknowledged() -> None:
@@ -444,10 +444,10 @@ def test_acknowledgements_in_any_order_lose_nothing(acks: list[tuple[int, str, S
 def test_it_does_not_matter_how_the_bytes_of_a_client_are_cut(data: st.DataObject) -> None:
     whole = filled()
     whole.connect(ACK | DUMP, vbuckets=())
-    said = [Frame("tap_opaque", Magic.RESPONSE, n) for n in (2, 4, 6)]
-    said += [Frame("mutation", Magic.RESPONSE, 16), Frame("tap_opaque", Magic.RESPONSE, 20)]
+    responses = [Frame("tap_opaque", Magic.RESPONSE, n) for n in (2, 4, 6)]
+    responses += [Frame("mutation", Magic.RESPONSE, 16), Frame("tap_opaque", Magic.RESPONSE, 20)]
     connect = Frame("tap_connect", Magic.REQUEST, fields={"flags": int(ACK | DUMP)})
-    client = b"".join(encode(frame, "tap") for frame in [connect, *said])
+    client = b"".join(encode(frame, "tap") for frame in [connect, *responses])
     outputs = []
     for pieces in ([client], chunks(client, data.draw(CUTS))):
         peer = filled()
@@ -474,7 +474,7 @@ def test_a_node_that_says_nothing_shows_that_it_lives() -> None:
     assert peer.receive() == []
 
 
-# ------------------------------------------------------------------------------- checkpoints
+# Checkpoints.
 
 
 def test_checkpoints_are_announced_and_wait_for_what_is_in_them() -> None:
@@ -510,7 +510,7 @@ def test_a_client_that_has_all_checkpoints_but_the_open_one_needs_no_backfill() 
     assert (0, BEGIN) in codes(older.receive())
 
 
-# ------------------------------------------------------------------------------- clients with names
+# Named and registered clients.
 
 REGISTERED = TapConnectFlag.REGISTERED_CLIENT | ACK
 
