@@ -48,7 +48,7 @@ def refused(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_a_cluster_is_served_until_a_signal_comes(end: signal.Signals) -> None:
+def test_a_cluster_is_served_until_a_signal(end: signal.Signals) -> None:
     with serving("--nodes", "2", "--load", "50", "--json", "--fault", "gap:items=2") as process:
         greeting = json.loads(next(lines(process)))
         assert greeting["documents"] == 50
@@ -65,7 +65,7 @@ def test_a_cluster_is_served_until_a_signal_comes(end: signal.Signals) -> None:
         assert process.stderr.read() == "gap: 0 hits\n"
 
 
-def test_people_get_lines() -> None:
+def test_a_pipe_gets_lines() -> None:
     with serving("--password", "open sesame") as process:
         greeting = [next(lines(process)) for _ in range(5)]
         assert [line.split()[0] for line in greeting] == ["url", "nodes", "user", "password", "documents"]
@@ -88,7 +88,7 @@ def test_a_terminal_gets_a_table() -> None:
     os.close(mine)
 
 
-def test_the_world_is_warned() -> None:
+def test_listening_beyond_loopback_is_warned_about() -> None:
     with serving("--host", "0.0.0.0", "--json") as process:
         next(lines(process))
         process.terminate()
@@ -112,7 +112,7 @@ def test_the_world_is_warned() -> None:
         (["--nodes", "many"], "'many' is not a valid integer range"),
     ],
 )
-def test_a_bad_option_is_told_without_a_traceback(arguments: list[str], greeting: str) -> None:
+def test_a_bad_option_is_reported_without_a_traceback(arguments: list[str], greeting: str) -> None:
     assert greeting in refused(*arguments).output.replace("\n", " ")
 
 
@@ -134,7 +134,7 @@ def test_a_client_reads_over_tls_what_was_loaded() -> None:
 
 
 @pytest.mark.parametrize("dialect", list(DIALECTS))
-def test_any_dialect_is_served_until_it_is_told_to_stop(dialect: str) -> None:
+def test_any_dialect_is_served_until_a_signal(dialect: str) -> None:
     with serving("--dialect", dialect, "--json") as process:
         assert json.loads(next(lines(process)))["addresses"]
         process.send_signal(signal.SIGINT)

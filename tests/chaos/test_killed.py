@@ -13,7 +13,7 @@ KILLS = 7
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_process_that_is_killed_goes_on(seed: int, tally: Counter[str]) -> None:
+def test_a_killed_process_resumes(seed: int, tally: Counter[str]) -> None:
     done = Killing(seed, KILLS).run()
     tally.update({f"processes: {name}": count for name, count in done.items()})
     assert done["kills"] == KILLS

@@ -45,7 +45,7 @@ def opened(version: str, flags: int, features: frozenset[Feature] = ALL_FEATURES
         ("8.0", 0x201, Status.EINVAL),
     ],
 )
-def test_flags_are_for_those_who_know_them(version: str, flags: int, status: int) -> None:
+def test_open_flags_are_known_by_release(version: str, flags: int, status: int) -> None:
     assert opened(version, flags) == status
 
 
@@ -114,7 +114,7 @@ def test_stream_ids_and_sync_writes_exclude_each_other() -> None:
 
 
 @pytest.mark.parametrize(("version", "status"), [("6.6", Status.COLLECTIONS_MANIFEST_IS_AHEAD), ("7.0", 0)])
-def test_a_manifest_ahead_of_the_node_counted_for_a_while(version: str, status: int) -> None:
+def test_a_manifest_ahead_of_the_node_is_refused_before_7_0(version: str, status: int) -> None:
     bucket, _ = filled_bucket(1, version)
     consumer = DcpClient(bucket)
     consumer.send_stream_request(chosen={"uid": "5"})
@@ -126,7 +126,7 @@ def test_a_takeover_is_refused() -> None:
     assert DcpClient(bucket).refused_stream(flags=StreamFlag.TAKE_OVER).status == Status.NOT_SUPPORTED
 
 
-def test_who_asks_for_a_collection_that_is_not_there_learns_the_manifest() -> None:
+def test_a_request_for_an_unknown_collection_is_answered_with_the_manifest_uid() -> None:
     bucket = make_bucket()
     bucket.change_manifest(*bucket.manifest.create_scope("s"))
     consumer = DcpClient(bucket)
@@ -139,7 +139,7 @@ def test_who_asks_for_a_collection_that_is_not_there_learns_the_manifest() -> No
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_closed_stream_ends_with_words_only_for_who_wants_them(enabled: bool) -> None:
+def test_a_closed_stream_sends_its_end_only_if_enabled(enabled: bool) -> None:
     bucket, vbucket = filled_bucket()
     control = "send_stream_end_on_client_close_stream"
     consumer = DcpClient(bucket, controls={control: "true"} if enabled else {})
@@ -152,7 +152,7 @@ def test_a_closed_stream_ends_with_words_only_for_who_wants_them(enabled: bool) 
     assert consumer.close_stream().status == Status.KEY_ENOENT
 
 
-def test_a_stream_may_be_asked_for_again_right_after_it_was_closed() -> None:
+def test_a_stream_may_be_requested_again_right_after_it_was_closed() -> None:
     bucket, _ = filled_bucket(1)
     consumer = DcpClient(bucket, controls={"send_stream_end_on_client_close_stream": "true"})
     consumer.stream()
@@ -162,7 +162,7 @@ def test_a_stream_may_be_asked_for_again_right_after_it_was_closed() -> None:
     assert [frame.status for frame in consumer.receive() if frame.kind.answers] == [Status.SUCCESS] * 2
 
 
-def test_many_streams_have_their_turns() -> None:
+def test_many_streams_take_turns() -> None:
     bucket = make_bucket(vbuckets=3)
     for vbucket in bucket.actives():
         for n in range(1, 400):
@@ -199,7 +199,7 @@ def wait(consumer: DcpClient) -> None:
     consumer.connection.tick(due)
 
 
-def test_noops_come_in_their_interval_as_long_as_they_are_answered() -> None:
+def test_noops_are_sent_in_their_interval_while_they_are_answered() -> None:
     consumer = DcpClient(make_bucket(), controls={"set_noop_interval": "2.5"}, now=100.0)
     times = []
     for _ in range(4):
@@ -226,7 +226,7 @@ def test_noops_pass_a_full_window() -> None:
     assert noop_opaque(consumer)
 
 
-def test_who_is_silent_for_too_long_is_disconnected_and_anything_said_counts() -> None:
+def test_a_silent_consumer_is_disconnected_and_any_frame_counts() -> None:
     consumer = DcpClient(make_bucket())
     wait(consumer)
     first = noop_opaque(consumer)
@@ -240,7 +240,7 @@ def test_who_is_silent_for_too_long_is_disconnected_and_anything_said_counts() -
     assert consumer.connection.closing
 
 
-def test_without_noops_silence_is_no_fault() -> None:
+def test_without_noops_there_is_no_idle_timeout() -> None:
     assert DcpClient(make_bucket(), controls={"enable_noop": "false"}).connection.due() is None
 
 
@@ -254,7 +254,7 @@ def test_without_noops_silence_is_no_fault() -> None:
         ("add_stream", {"flags": 0}, b""),
     ],
 )
-def test_what_only_a_producer_may_say_disconnects(name: str, fields: dict[str, int], key: bytes) -> None:
+def test_messages_of_producers_close_the_connection(name: str, fields: dict[str, int], key: bytes) -> None:
     consumer = DcpClient(make_bucket())
     consumer.send(Frame(name, Magic.REQUEST, 1, fields=fields, key=key))
     assert (consumer.receive(), consumer.connection.closing) == ([], True)
@@ -303,7 +303,7 @@ def test_a_document_larger_than_window_and_buffer_is_sent_whole() -> None:
     assert summaries(consumer.receive()) == [("mutation", 2)]
 
 
-def test_switching_the_window_off_forgets_what_is_outstanding() -> None:
+def test_switching_the_window_off_resets_the_outstanding_bytes() -> None:
     bucket, vbucket = filled_bucket(3)
     consumer = DcpClient(bucket, controls={"connection_buffer_size": "1"})
     assert summaries(consumer.stream()) == [("marker", 0, 3, 5)]
@@ -328,7 +328,7 @@ REQUESTS = [
 
 
 @given(st.lists(st.integers(0, 200), max_size=12).map(sorted))
-def test_however_the_bytes_arrive_the_answers_are_the_same(cuts: list[int]) -> None:
+def test_responses_do_not_depend_on_how_the_bytes_arrive(cuts: list[int]) -> None:
     data = b"".join(encode(frame) for frame in REQUESTS) + b"\x80\x50" + bytes(22)
     whole, pieces = DcpClient(filled_bucket()[0]), DcpClient(filled_bucket()[0])
     whole.connection.receive(data, 0)
@@ -343,7 +343,7 @@ def test_however_the_bytes_arrive_the_answers_are_the_same(cuts: list[int]) -> N
 
 
 @pytest.mark.parametrize("version", ["3.1", "6.0", "6.6", "7.0", "8.0"])
-def test_a_frame_that_is_none_closes(version: str) -> None:
+def test_an_invalid_header_closes_the_connection(version: str) -> None:
     consumer = DcpClient(make_bucket(version), features=())
     consumer.connection.receive(b"\x80\x53" + bytes(6) + b"\xff\xff\xff\xff" + bytes(12), 0)
     assert (consumer.receive(), consumer.connection.closing) == ([], True)
@@ -394,7 +394,7 @@ def seen(seqno: int, document: Document, flags: int, expirations: bool) -> Any:
 @given(
     st.lists(DOCUMENTS, max_size=8), FLAGS, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.booleans()
 )
-def test_decoded_what_was_sent_is_what_was_stored(
+def test_decoded_items_are_the_stored_ones(
     documents: list[Any], flags: int, snappy: bool, force: bool, expirations: bool, sids: bool, disk: bool
 ) -> None:
     bucket, vbucket = filled_bucket(0)
@@ -433,7 +433,7 @@ def test_values_are_compressed_where_that_saves_15_percent(repeated: int, worthw
     assert (frame.datatype, frame.value) == ((2, deflate(value)) if worthwhile else (0, value))
 
 
-def test_a_vbucket_that_is_only_a_replica_is_for_those_who_take_one() -> None:
+def test_a_replica_is_streamed_unless_active_is_required() -> None:
     bucket, vbucket = filled_bucket(2)
     vbucket.state = VbucketState.REPLICA
     consumer = DcpClient(bucket)

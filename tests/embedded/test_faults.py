@@ -38,7 +38,7 @@ def everything(cluster: Cluster, window: int = 0) -> list[int]:
         return items(consumer.until("stream_end"))
 
 
-def test_every_fault_is_tried_here() -> None:
+def test_every_fault_has_a_test() -> None:
     tried = {name.removeprefix("test_fault_") for name in globals() if name.startswith("test_fault_")}
     assert tried == set(FAULTS)
 
@@ -132,7 +132,7 @@ def test_fault_garbage(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["garbage", "oversize"])
-def test_what_is_no_frame_comes_on_streams_that_are_sent_at_once(cluster: Cluster, name: str) -> None:
+def test_invalid_frames_are_sent_on_streams_that_fit_into_one_write(cluster: Cluster, name: str) -> None:
     with cluster.fault(name) as fault, Consumer(cluster) as consumer:
         with pytest.raises(FrameError):
             consumer.stream(0, end=COUNT)
@@ -206,7 +206,7 @@ def test_a_stream_ends_after_some_items(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("after", [1, COUNT // 2, COUNT])
-def test_a_stream_that_is_sent_at_once_ends_after_some_items(cluster: Cluster, after: int) -> None:
+def test_a_stream_that_fits_into_one_write_ends_after_some_items(cluster: Cluster, after: int) -> None:
     with Consumer(cluster) as consumer:
         with cluster.fault("end", status="SLOW", after=after, times=1) as fault:
             consumer.stream(0, end=COUNT)
@@ -340,7 +340,7 @@ def test_the_same_seed_makes_the_same_garbage() -> None:
     assert seen[0] == seen[1]
 
 
-def test_an_unknown_name_or_option_lists_what_there_is(cluster: Cluster) -> None:
+def test_an_unknown_name_or_option_lists_the_known_ones(cluster: Cluster) -> None:
     with pytest.raises(LocalProtocolError, match=r"expected one of pause, .*, stream_ids; found 'x'"):
         cluster.fault("x")
     with pytest.raises(LocalProtocolError, match=r"fault gap: expected options among .*items, after, found 'most'"):
@@ -351,7 +351,7 @@ def test_an_unknown_name_or_option_lists_what_there_is(cluster: Cluster) -> None
 
 
 @pytest.mark.parametrize("option", ["node", "vbuckets"])
-def test_a_place_that_there_is_not_is_refused(cluster: Cluster, option: str) -> None:
+def test_an_unknown_node_or_vbucket_is_refused(cluster: Cluster, option: str) -> None:
     with pytest.raises(LocalProtocolError, match=f"fault gap: {option}: expected 0 to 0, found 1"):
         cluster.fault("gap", **{option: 1})
     cluster.fault("gap", **{option: 0})
@@ -365,7 +365,7 @@ def test_the_table_describes_every_fault_and_option() -> None:
         assert all(f"  {one.name}=" in text for one in options_of(fault))
 
 
-def test_a_fault_that_is_over_leaves_nothing_behind(cluster: Cluster) -> None:
+def test_a_cleared_fault_has_no_effect(cluster: Cluster) -> None:
     for name in FAULTS:
         cluster.fault(name).clear()
     assert cluster._faults.active == ()

@@ -36,14 +36,14 @@ SIDE_BY_SIDE = list(zip(QUESTIONS, recorded(), embedded_responses(), strict=True
 @pytest.mark.parametrize(
     ("question", "expected", "found"), SIDE_BY_SIDE, ids=[f"{n}-{q[0]}" for n, q in enumerate(QUESTIONS)]
 )
-def test_both_answer_alike(question: object, expected: list[dcp.Frame], found: list[dcp.Frame]) -> None:
+def test_both_servers_respond_alike(question: object, expected: list[dcp.Frame], found: list[dcp.Frame]) -> None:
     if any(frame.name in DIFFERENT for frame in expected):
         assert [frame.status for frame in found] == [frame.status for frame in expected]
     else:
         assert list(map(comparable, found)) == list(map(comparable, expected))
 
 
-def test_the_questions_reach_many_outcomes() -> None:
+def test_the_commands_reach_many_outcomes() -> None:
     statuses = {frame.status for frames in recorded() for frame in frames}
     expected = {"SUCCESS", "KEY_ENOENT", "KEY_EEXISTS", "NOT_STORED", "DELTA_BADVAL"}
     assert statuses == {Status[name] for name in expected}

@@ -50,7 +50,7 @@ def resume(start: int, vbuuid: int, snapshot_start: int, snapshot_end: int, more
 @pytest.mark.parametrize(
     ("request_", "purge", "point", "why"), CASES, ids=lambda case: case if isinstance(case, str) else ""
 )
-def test_a_request_goes_on_or_back_to_where_it_should(
+def test_a_request_resumes_or_rolls_back_to_the_expected_seqno(
     request_: tuple[int, int, int, int, dict[str, int]], purge: int, point: int | None, why: str
 ) -> None:
     assert rollback_point(resume(*request_), LOG, HIGH, purge) == point
@@ -84,7 +84,7 @@ def test_servers_of_3_0_compare_a_snapshot_as_it_was_announced(
     assert rollback_point(resume(start, vbuuid, first, last, {}), LOG, HIGH, 0, RollbackRules(collapse=False)) == point
 
 
-def test_servers_of_3_0_know_no_purge() -> None:
+def test_servers_of_3_0_ignore_the_purge_seqno() -> None:
     assert rollback_point(resume(150, C, 150, 150, {}), LOG, HIGH, 180, RollbackRules(purge=False)) is None
 
 

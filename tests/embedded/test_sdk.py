@@ -92,7 +92,7 @@ def stream(client: Client, vbucket: int, end: int) -> list[dcp.Frame]:
     return [frame for frame in found if frame.name in CHANGES]
 
 
-def test_what_it_upserts_streams_out(cluster: Cluster, collection: Any, path: str) -> None:
+def test_upserts_of_the_sdk_are_streamed(cluster: Cluster, collection: Any, path: str) -> None:
     result = collection.upsert("upserted", {"n": 1})
     (change,) = changes(cluster, path, "upserted")
     assert (change.name, json.loads(change.value), change.cas) == ("mutation", {"n": 1}, result.cas)
@@ -101,7 +101,7 @@ def test_what_it_upserts_streams_out(cluster: Cluster, collection: Any, path: st
     assert collection.get("upserted").content_as[dict] == {"n": 1}
 
 
-def test_what_it_removes_is_deleted(cluster: Cluster, collection: Any, path: str) -> None:
+def test_removals_of_the_sdk_are_streamed(cluster: Cluster, collection: Any, path: str) -> None:
     collection.upsert("removed", "text")
     result = collection.remove("removed")
     (change,) = changes(cluster, path, "removed")
@@ -111,7 +111,7 @@ def test_what_it_removes_is_deleted(cluster: Cluster, collection: Any, path: str
     assert not collection.exists("removed").exists
 
 
-def test_what_it_lets_expire_expires(cluster: Cluster, collection: Any, path: str) -> None:
+def test_expiries_of_the_sdk_are_streamed(cluster: Cluster, collection: Any, path: str) -> None:
     collection.upsert("expired", [1], options.UpsertOptions(expiry=timedelta(seconds=1)))
     (before,) = changes(cluster, path, "expired")
     assert int(before.fields["expiry"]) > 1_700_000_000
@@ -121,7 +121,7 @@ def test_what_it_lets_expire_expires(cluster: Cluster, collection: Any, path: st
     assert change.name == "expiration"
 
 
-def test_what_is_written_here_it_reads(cluster: Cluster, collection: Any, path: str) -> None:
+def test_the_sdk_reads_documents_of_the_cluster(cluster: Cluster, collection: Any, path: str) -> None:
     cluster.upsert("here", b'{"a": [1, 2]}', collection=path, flags=0x02000006)
     assert collection.get("here").content_as[dict] == {"a": [1, 2]}
     cluster.delete("here", collection=path)
@@ -129,7 +129,7 @@ def test_what_is_written_here_it_reads(cluster: Cluster, collection: Any, path: 
         collection.get("here")
 
 
-def test_its_conditions_hold(collection: Any) -> None:
+def test_cas_conditions_of_the_sdk_hold(collection: Any) -> None:
     collection.upsert("condition", 1)
     with pytest.raises(errors.DocumentExistsException):
         collection.insert("condition", 2)
@@ -142,7 +142,7 @@ def test_its_conditions_hold(collection: Any) -> None:
     collection.remove("condition")
 
 
-def test_it_counts(collection: Any) -> None:
+def test_counters_of_the_sdk_work(collection: Any) -> None:
     binary, begin = collection.binary(), options.SignedInt64(5)
     assert [binary.increment("counter", options.IncrementOptions(initial=begin)).content for _ in range(3)] == [5, 6, 7]
     assert binary.decrement("counter").content == 6
@@ -159,10 +159,10 @@ def test_many_documents_reach_all_nodes(cluster: Cluster, collection: Any, path:
     assert collection.remove_multi(list(documents)).all_ok
 
 
-def test_it_finds_the_cluster_ready(sdk: Any) -> None:
+def test_the_sdk_finds_the_cluster_ready(sdk: Any) -> None:
     sdk.wait_until_ready(timedelta(seconds=10))
 
 
-def test_a_wrong_password_is_one(cluster: Cluster) -> None:
+def test_the_sdk_is_refused_with_a_wrong_password(cluster: Cluster) -> None:
     with pytest.raises(errors.AuthenticationException):
         connect(cluster, password="wrong")

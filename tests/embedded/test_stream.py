@@ -27,7 +27,7 @@ def put(vbucket: VbucketStore, key: bytes, collection: int = 0, event: str = "mu
 # Start and end.
 
 
-def test_a_stream_goes_on_with_what_is_written_later() -> None:
+def test_a_stream_continues_with_later_writes() -> None:
     bucket, vbucket = filled_bucket(2)
     consumer = DcpClient(bucket)
     assert summaries(consumer.stream()) == [("marker", 0, 2, MEMORY), ("mutation", 1), ("mutation", 2)]
@@ -36,7 +36,7 @@ def test_a_stream_goes_on_with_what_is_written_later() -> None:
     assert summaries(consumer.receive()) == [("marker", 4, 4, 0x01), ("mutation", 4)]
 
 
-def test_from_latest_begins_with_what_comes_next() -> None:
+def test_from_latest_begins_with_the_next_write() -> None:
     bucket, vbucket = filled_bucket(3)
     consumer = DcpClient(bucket)
     assert consumer.stream(flags=StreamFlag.FROM_LATEST) == []
@@ -44,13 +44,13 @@ def test_from_latest_begins_with_what_comes_next() -> None:
     assert summaries(consumer.receive()) == [("marker", 3, 4, MEMORY), ("mutation", 4)]
 
 
-def test_to_latest_ends_at_what_there_was() -> None:
+def test_to_latest_ends_at_the_high_seqno_of_the_request() -> None:
     bucket, _ = filled_bucket(3)
     frames = DcpClient(bucket).stream(flags=StreamFlag.TO_LATEST)
     assert summaries(frames) == [("marker", 0, 3, MEMORY), *(("mutation", n) for n in (1, 2, 3)), ("end", StreamEnd.OK)]
 
 
-def test_to_latest_from_where_it_ends_ends_at_once() -> None:
+def test_to_latest_from_the_high_seqno_ends_at_once() -> None:
     bucket, vbucket = filled_bucket(3)
     flags = StreamFlag.TO_LATEST
     assert summaries(DcpClient(bucket).stream(3, vbuuid=vbucket.log.newest.vbuuid, flags=flags)) == [
@@ -58,7 +58,7 @@ def test_to_latest_from_where_it_ends_ends_at_once() -> None:
     ]
 
 
-def test_disk_only_is_what_is_persisted_in_one_snapshot_of_the_disk() -> None:
+def test_disk_only_sends_persisted_items_in_one_disk_snapshot() -> None:
     bucket, vbucket = filled_bucket(4)
     vbucket.persisted_seqno = 3
     frames = DcpClient(bucket).stream(flags=StreamFlag.DISK_ONLY)
@@ -70,13 +70,13 @@ def test_an_end_inside_a_snapshot_is_rounded_up() -> None:
     assert summaries(DcpClient(bucket).stream(0, 2))[-2:] == [("mutation", 4), ("end", StreamEnd.OK)]
 
 
-def test_a_resume_inside_a_snapshot_begins_where_that_began() -> None:
+def test_a_resume_inside_a_snapshot_begins_at_its_start() -> None:
     bucket, vbucket = filled_bucket(4)
     frames = DcpClient(bucket).stream(3, vbuuid=vbucket.log.newest.vbuuid, window=(2, 4))
     assert summaries(frames) == [("marker", 2, 4, MEMORY), ("mutation", 4)]
 
 
-def test_what_left_memory_comes_from_disk_and_the_rest_from_memory() -> None:
+def test_evicted_items_are_read_from_disk_and_others_from_memory() -> None:
     bucket, vbucket = filled_bucket(2)
     vbucket.evict_checkpoint()
     consumer = DcpClient(bucket)
@@ -85,7 +85,7 @@ def test_what_left_memory_comes_from_disk_and_the_rest_from_memory() -> None:
     assert summaries(consumer.receive())[0] == ("marker", 3, 3, MEMORY)
 
 
-def test_a_checkpoint_that_the_disk_has_shown_is_not_announced_again() -> None:
+def test_a_checkpoint_that_was_read_from_disk_is_not_announced_again() -> None:
     bucket, vbucket = filled_bucket(2)
     vbucket.evict_checkpoint()
     put(vbucket, b"a")
@@ -109,7 +109,7 @@ def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool) -> None:
     assert summaries(consumer.receive()) == [("end", StreamEnd.ROLLBACK)]
 
 
-def test_writes_that_are_taken_back_end_the_streams_that_had_them() -> None:
+def test_undone_writes_end_the_streams_that_sent_them() -> None:
     bucket, vbucket = filled_bucket(3)
     consumer = DcpClient(bucket, controls={"connection_buffer_size": "100"})
     vbucket.undo_writes(1)
@@ -148,7 +148,7 @@ def bucket_of(bucket: BucketStore, version: str) -> BucketStore:
 # Markers.
 
 
-def test_a_marker_of_version_2_2_says_up_to_where_tombstones_were_purged() -> None:
+def test_a_marker_of_version_2_2_has_the_purge_seqno() -> None:
     bucket, vbucket = filled_bucket(2)
     put(vbucket, b"key1", event="deletion")
     put(vbucket, b"last")
@@ -159,7 +159,7 @@ def test_a_marker_of_version_2_2_says_up_to_where_tombstones_were_purged() -> No
     assert (marker.fields["snapshot_end"], marker.fields["flags"]) == (4, DISK)
 
 
-def test_a_marker_for_sync_replication_says_what_is_visible() -> None:
+def test_a_marker_for_sync_replication_has_the_visible_seqno() -> None:
     bucket, _ = filled_bucket(2)
     marker = DcpClient(bucket, controls={"enable_sync_writes": "true", "consumer_name": "replica"}).stream()[0]
     assert marker.fields == {
@@ -202,7 +202,7 @@ def ids(*numbers: int) -> list[str]:
     return [f"{number:x}" for number in numbers]
 
 
-def test_a_filter_advances_over_what_is_not_for_it() -> None:
+def test_a_filter_advances_over_items_that_it_leaves_out() -> None:
     bucket, vbucket, _, a, b = with_collections()
     put(vbucket, b"x", a)
     put(vbucket, b"x", b)
@@ -213,7 +213,7 @@ def test_a_filter_advances_over_what_is_not_for_it() -> None:
     assert summaries(consumer.receive()) == [("marker", 6, 6, 0x01), ("seqno_advanced", 6)]
 
 
-def test_a_stream_whose_last_collection_goes_ends_with_its_drop() -> None:
+def test_a_stream_ends_with_the_drop_of_its_last_collection() -> None:
     bucket, _, _, a, b = with_collections()
     consumer = DcpClient(bucket)
     consumer.stream(chosen={"collections": ids(a, b)})
@@ -223,7 +223,7 @@ def test_a_stream_whose_last_collection_goes_ends_with_its_drop() -> None:
     assert summaries(consumer.receive())[1:] == [("system_event", 5), ("end", StreamEnd.FILTER_EMPTY)]
 
 
-def test_a_scope_takes_in_what_is_created_in_it_and_ends_when_it_goes() -> None:
+def test_a_scope_stream_gets_new_collections_and_ends_with_the_drop_of_the_scope() -> None:
     bucket, vbucket, scope, _, _ = with_collections()
     consumer = DcpClient(bucket)
     events = [("system_event", n) for n in (1, 2, 3)]
@@ -240,7 +240,7 @@ def test_a_scope_takes_in_what_is_created_in_it_and_ends_when_it_goes() -> None:
     assert shown[1:] == [("system_event", n) for n in (8, 9, 10, 11)] + [("end", StreamEnd.FILTER_EMPTY)]
 
 
-def test_a_client_without_collections_is_told_nothing_but_documents_of_the_default_one() -> None:
+def test_a_client_without_collections_gets_documents_of_the_default_one_only() -> None:
     bucket, vbucket, _, a, _ = with_collections()
     consumer = DcpClient(bucket, features=())
     assert consumer.stream() == []
@@ -261,17 +261,17 @@ def out_of_order(control: str, last: int) -> list[Any]:
     return summaries(consumer.stream(chosen={"collections": ids(a)}))
 
 
-def test_a_collection_from_disk_may_come_out_of_order() -> None:
+def test_a_collection_from_disk_may_be_sent_out_of_order() -> None:
     shown = out_of_order("true", 0)
     assert shown == [("oso", 1), ("system_event", 2), ("mutation", 5), ("mutation", 4), ("oso", 2)]
 
 
-def test_a_snapshot_out_of_order_can_say_how_far_it_reaches() -> None:
+def test_an_out_of_order_snapshot_can_have_its_end_seqno() -> None:
     shown = out_of_order("true_with_seqno_advanced", 0)
     assert shown[-2:] == [("seqno_advanced", 6), ("oso", 2)]
 
 
-def test_after_a_snapshot_out_of_order_come_ordinary_ones() -> None:
+def test_ordinary_snapshots_follow_an_out_of_order_one() -> None:
     bucket, vbucket, _, a, _ = with_collections()
     put(vbucket, b"x", a)
     vbucket.evict_checkpoint()
@@ -284,7 +284,7 @@ def test_after_a_snapshot_out_of_order_come_ordinary_ones() -> None:
 # Stream ids.
 
 
-def test_streams_with_ids_share_a_vbucket_and_end_each_for_itself() -> None:
+def test_streams_with_ids_share_a_vbucket_and_end_separately() -> None:
     bucket, vbucket = filled_bucket(1)
     consumer = DcpClient(
         bucket, controls={"enable_stream_id": "true", "send_stream_end_on_client_close_stream": "true"}
@@ -330,7 +330,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from([None, (0,), (1,), (0, 2)]), st.booleans(), st.sampled_from(["6.6", "7.0", "8.0"]))
-def test_whenever_it_listens_a_consumer_ends_with_what_there_is(
+def test_a_consumer_ends_up_with_all_items_whenever_it_receives(
     steps: list[Any], chosen: tuple[int, ...] | None, collections: bool, version: str
 ) -> None:
     bucket = make_bucket(version)

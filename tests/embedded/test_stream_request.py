@@ -51,7 +51,7 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(("stream_request", "answer"), RECORDED)
-def test_what_servers_refuse_is_refused_alike(
+def test_requests_are_refused_as_servers_refuse_them(
     stream_request: StreamRequest, answer: GrantedStream | RefusedStream
 ) -> None:
     assert decide(stream_request, PLAIN, make_vbucket(), BucketManifest()) == answer
@@ -88,7 +88,7 @@ def test_checks_come_in_the_order_of_servers() -> None:
 
 
 @pytest.mark.parametrize("state", [VbucketState.REPLICA, VbucketState.PENDING, VbucketState.DEAD])
-def test_the_state_of_a_vbucket_decides_who_may_stream_it(state: VbucketState) -> None:
+def test_the_state_of_a_vbucket_decides_whether_it_is_streamed(state: VbucketState) -> None:
     vbucket = make_vbucket()
     vbucket.state = state
     answers = [
@@ -109,7 +109,7 @@ def test_from_latest_starts_where_the_vbucket_is_and_still_checks_a_uuid() -> No
     )
 
 
-def test_to_latest_ends_at_the_highest_seqno_of_what_is_asked_for() -> None:
+def test_to_latest_ends_at_the_highest_seqno_of_the_requested_collections() -> None:
     vbucket = make_vbucket(12)
     vbucket.put(StoredItem("mutation", 13, b"other", collection_id=8))
     manifest, _ = BucketManifest().create_collection("_default", "c")
@@ -133,7 +133,7 @@ def test_disk_only_ends_at_what_is_persisted() -> None:
     ) == RefusedStream(Status.ERANGE)
 
 
-def test_a_snapshot_that_was_only_announced_and_then_lost_is_forgotten() -> None:
+def test_a_lost_snapshot_without_received_items_is_dropped() -> None:
     answer = decide(make_request(12, vbuuid=UUID, window=(12, 40)), PLAIN, make_vbucket(), BucketManifest())
     assert answer == GrantedStream(12, ENDLESS, 12, 12, frozenset({0}), None)
 
@@ -163,12 +163,12 @@ def test_a_dropped_default_collection_leaves_nothing_for_old_connections() -> No
 
 
 @pytest.mark.parametrize(("version", "flag"), [("7.1", StreamFlag.FROM_LATEST), ("5.0", StreamFlag.STRICT_VB_UUID)])
-def test_a_flag_that_came_later_is_refused(version: str, flag: StreamFlag) -> None:
+def test_a_flag_of_a_later_release_is_refused(version: str, flag: StreamFlag) -> None:
     answer = decide(make_request(flags=flag), Negotiated(Release.of(version)), make_vbucket(), BucketManifest())
     assert answer == RefusedStream(Status.EINVAL)
 
 
 @pytest.mark.parametrize("version", ["2.5", "9.0", "seven", "7", ""])
-def test_a_release_that_never_was_is_refused(version: str) -> None:
+def test_an_unknown_release_is_refused(version: str) -> None:
     with pytest.raises(LocalProtocolError, match="server_version: expected"):
         Release.of(version)

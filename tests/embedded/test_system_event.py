@@ -75,7 +75,7 @@ def test_an_event_has_its_slots(event: SystemEvent, codes: str, content: list[An
     assert read(value, list(codes)) == content
 
 
-def test_a_connection_gets_all_of_its_events_so_once_it_asked() -> None:
+def test_a_connection_gets_flatbuffers_for_all_events_once_enabled() -> None:
     bucket = make_bucket()
     bucket.change_manifest(*bucket.manifest.create_scope("s"))
     bucket.change_manifest(*bucket.manifest.create_collection("s", "c"))

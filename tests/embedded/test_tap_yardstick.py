@@ -212,7 +212,7 @@ def test_the_connection_closes_when_the_recorded_server_closed_it(path: Path) ->
     assert replay.connection.closing is any(direction == "server_close" for direction, _, _ in replay.raw["timeline"])
 
 
-def test_so_many_conversations_are_the_same() -> None:
+def test_all_recordings_are_replayed() -> None:
     assert (len(REPLAYED), len(EXCLUDED)) == (21, 0)
     assert sum(len(cut(transcript(path).main.server)) for path in REPLAYED) == 568
     assert sum(len(replayed(path)[2]) for path in REPLAYED) == 568

@@ -50,7 +50,7 @@ def certified(cluster: Cluster, authority: Authority, name: str, where: Path) ->
     return context
 
 
-def test_a_client_that_trusts_the_authority_talks_in_private(cluster: Cluster) -> None:
+def test_a_client_that_trusts_the_authority_connects(cluster: Cluster) -> None:
     me = cluster.credentials
     with Client(cluster, trusting(cluster)) as client:
         answers = client.ask(HELLO, plain(me.username, me.password), SELECT, request("get_cluster_config"))
@@ -59,12 +59,12 @@ def test_a_client_that_trusts_the_authority_talks_in_private(cluster: Cluster) -
         assert ports == [port for _, port in doors(cluster.tls_url)]
 
 
-def test_a_client_that_trusts_somebody_else_does_not(cluster: Cluster) -> None:
+def test_a_client_that_trusts_another_authority_does_not_connect(cluster: Cluster) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         Client(cluster, ssl.create_default_context())
 
 
-def test_values_of_many_records_come_whole(cluster: Cluster) -> None:
+def test_values_of_many_tls_records_arrive_whole(cluster: Cluster) -> None:
     me, value = cluster.credentials, bytes(range(256)) * (5 << 12)
     with Client(cluster, trusting(cluster)) as client:
         client.ask(HELLO, plain(me.username, me.password), SELECT)
@@ -81,7 +81,7 @@ def test_the_name_in_a_certificate_is_the_user(cluster: Cluster, authority: Auth
         assert [answer.status for answer in answers] == [Status.SUCCESS, Status.SUCCESS, Status.EACCESS]
 
 
-def test_a_certificate_of_nobody_lets_nobody_in(cluster: Cluster, authority: Authority, tmp_path: Path) -> None:
+def test_a_certificate_of_an_unknown_user_is_refused(cluster: Cluster, authority: Authority, tmp_path: Path) -> None:
     with Client(cluster, certified(cluster, authority, "mallory", tmp_path)) as client:
         client.socket.sendall(dcp.encode(HELLO))
         assert client.socket.recv(1) == b""
@@ -96,7 +96,7 @@ def test_a_certificate_of_another_authority_is_refused(cluster: Cluster, tmp_pat
         client.ask(HELLO)
 
 
-def test_noise_on_the_door_ends_one_connection_only(cluster: Cluster) -> None:
+def test_noise_on_the_tls_port_closes_one_connection_only(cluster: Cluster) -> None:
     with socket.create_connection(doors(cluster.tls_url)[0], timeout=PATIENCE) as noise:
         noise.sendall(b"GET / HTTP/1.0\r\n\r\n")
         with suppress(ConnectionResetError):
@@ -106,7 +106,7 @@ def test_noise_on_the_door_ends_one_connection_only(cluster: Cluster) -> None:
         assert client.ask(HELLO)[0].status == Status.SUCCESS
 
 
-def test_our_own_client_gets_in(authority: Authority, tmp_path: Path) -> None:
+def test_the_client_of_this_package_connects(authority: Authority, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="batches are read with pyarrow")
     (tmp_path / "clients.pem").write_bytes(authority.certificate)
     issued = authority.issue("alice")
@@ -124,7 +124,7 @@ def test_our_own_client_gets_in(authority: Authority, tmp_path: Path) -> None:
             assert sorted(keys) == sorted(cluster.truth())
 
 
-def test_the_other_door_is_still_there(cluster: Cluster) -> None:
+def test_the_plain_port_still_works(cluster: Cluster) -> None:
     with Client(cluster) as client:
         answers = client.ask(HELLO, plain("alice", "s3cret"), SELECT, plain("alice", "wrong"))
         assert [answer.status for answer in answers] == 3 * [Status.SUCCESS] + [Status.AUTH_ERROR]
@@ -150,17 +150,17 @@ def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         Cluster(tls=True, certificate=str(tmp_path / "a"), key=str(tmp_path / "b"))
 
 
-def test_files_are_gone_with_the_cluster() -> None:
+def test_generated_files_are_removed_on_close() -> None:
     with Cluster(tls=True) as cluster:
         path = Path(cluster.ca_file)
         assert path.exists()
     assert not path.exists()
 
 
-def test_a_cluster_without_tls_says_so() -> None:
+def test_tls_url_needs_tls() -> None:
     with Cluster() as cluster, pytest.raises(LocalProtocolError, match="Cluster\\(tls=True\\)"):
         _ = cluster.tls_url
 
 
-def test_a_key_is_in_no_text(authority: Authority) -> None:
+def test_a_private_key_is_in_no_repr(authority: Authority) -> None:
     assert "PRIVATE" not in repr(authority.issue("a"))

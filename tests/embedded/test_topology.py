@@ -163,7 +163,7 @@ def test_a_failover_loses_exactly_the_last_writes_of_the_node(lose: int) -> None
 
 
 @pytest.mark.parametrize(("lose", "kept"), [(None, 7), (0, 10), (1, 9), (5, 5)])
-def test_what_replicas_lag_behind_is_lost_unless_it_is_said_how_much(lose: int | None, kept: int) -> None:
+def test_a_failover_loses_the_replica_lag_unless_a_number_is_given(lose: int | None, kept: int) -> None:
     bucket = make_bucket(nodes=2, vbuckets=1)
     bucket.set_replica_lag(3)
     fill(bucket, 10)
@@ -171,7 +171,7 @@ def test_what_replicas_lag_behind_is_lost_unless_it_is_said_how_much(lose: int |
     assert documents(bucket) == {b"key-%d" % n: b"%d" % n for n in range(kept)}
 
 
-def test_no_more_can_be_lost_than_is_remembered() -> None:
+def test_a_failover_cannot_lose_more_than_the_journal_has() -> None:
     bucket = make_bucket(nodes=2, vbuckets=1)
     fill(bucket, JOURNAL + 9)
     with pytest.raises(LocalProtocolError, match=f"lose: expected at most {JOURNAL} writes of node 0"):
@@ -181,7 +181,7 @@ def test_no_more_can_be_lost_than_is_remembered() -> None:
     assert len(documents(bucket)) == 9
 
 
-def test_a_vbucket_that_forgot_its_last_writes_bounds_those_of_the_others() -> None:
+def test_a_cleared_journal_of_one_vbucket_limits_the_lost_writes_of_all() -> None:
     bucket = make_bucket(nodes=2, vbuckets=4)
     fill(bucket, 40)
     forgetful = bucket.active(0)
@@ -192,7 +192,7 @@ def test_a_vbucket_that_forgot_its_last_writes_bounds_those_of_the_others() -> N
         topology.failover(bucket, 0, len(newer) + 1)
 
 
-def test_without_a_replica_a_vbucket_waits_for_its_node() -> None:
+def test_a_vbucket_without_replica_has_no_owner_until_its_node_recovers() -> None:
     bucket = make_bucket(nodes=2, replicas=0)
     fill(bucket, 50)
     mine = [n for n, owners in enumerate(bucket.owners) if owners[0] == 1]
@@ -206,7 +206,7 @@ def test_without_a_replica_a_vbucket_waits_for_its_node() -> None:
     assert all(list(bucket.active(n))[-1].key == b"s" for n in range(8))
 
 
-def test_collections_that_change_while_nobody_has_a_vbucket_are_another_history() -> None:
+def test_a_manifest_change_of_a_vbucket_without_owner_begins_a_new_history() -> None:
     bucket = make_bucket(nodes=2, vbuckets=1)
     bucket.set_replica_lag(1)
     fill(bucket, 2)
@@ -220,7 +220,7 @@ def test_collections_that_change_while_nobody_has_a_vbucket_are_another_history(
     assert [seqno for _, seqno in bucket.active(0).log] == [2, 1, 0]
 
 
-def test_a_vbucket_that_is_made_anew_knows_the_collections() -> None:
+def test_a_recreated_vbucket_has_the_system_events_of_the_manifest() -> None:
     bucket = make_bucket(nodes=2, replicas=0)
     for step in (bucket.manifest.create_scope("s"),):
         bucket.change_manifest(*step)
@@ -237,7 +237,7 @@ def test_a_vbucket_that_is_made_anew_knows_the_collections() -> None:
         ]
 
 
-def test_a_promotion_loses_what_the_replica_has_not() -> None:
+def test_a_promotion_loses_writes_that_the_replica_lacks() -> None:
     bucket = make_bucket(nodes=2, vbuckets=1)
     bucket.set_replica_lag(2)
     fill(bucket, 5)
@@ -249,7 +249,7 @@ def test_a_promotion_loses_what_the_replica_has_not() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
-def test_a_rebalance_gives_everybody_a_share_and_moves_no_more_than_it_has_to(nodes: int) -> None:
+def test_a_rebalance_spreads_vbuckets_evenly_with_few_moves(nodes: int) -> None:
     bucket = make_bucket(nodes=nodes, vbuckets=24)
     before = [owners[0] for owners in bucket.owners]
     new = topology.rebalance_in(bucket).number
@@ -278,7 +278,7 @@ MISTAKES: list[tuple[list[Step], str]] = [
 
 
 @pytest.mark.parametrize(("steps", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
-def test_what_cannot_be_done_is_refused(steps: list[Step], message: str) -> None:
+def test_impossible_changes_are_refused(steps: list[Step], message: str) -> None:
     bucket = make_bucket()
     *before, (mistake, arguments) = steps
     for step, numbers in before:
@@ -287,7 +287,7 @@ def test_what_cannot_be_done_is_refused(steps: list[Step], message: str) -> None
         mistake(bucket, *arguments)
 
 
-def test_the_pager_lets_expire_what_is_due() -> None:
+def test_the_pager_expires_what_is_due() -> None:
     bucket = make_bucket()
     bucket.store(b"old", b"1", expiry=1000)
     bucket.store(b"new", b"1", expiry=1001)

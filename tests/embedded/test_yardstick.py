@@ -243,7 +243,7 @@ def counted(raws: Iterable[bytes]) -> int:
 
 
 @pytest.mark.parametrize("path", EQUAL, ids=named)
-def test_the_node_says_what_the_server_said(path: Path) -> None:
+def test_the_node_sends_what_the_server_sent(path: Path) -> None:
     replay = Replay(transcript(path))
     replay.run()
     recorded = by_stream([one.raw for one in replay.server])
@@ -261,7 +261,7 @@ def shown(raws: list[bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", [path for path in EQUAL if "flow_control" in path.stem], ids=named)
-def test_the_node_stands_still_where_the_server_did(path: Path) -> None:
+def test_the_node_waits_for_acknowledgements_where_the_server_did(path: Path) -> None:
     replay = Replay(transcript(path))
     replay.run()
     window = acknowledged = still = 0

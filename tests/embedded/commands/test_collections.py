@@ -59,7 +59,7 @@ def test_a_scope_is_found_by_its_name(path: bytes, outcome: int) -> None:
     assert make_client().request("get_scope_id", value=path).fields == {"manifest_uid": 2, "scope_id": outcome}
 
 
-def test_who_does_not_find_a_name_is_told_how_new_the_manifest_is() -> None:
+def test_an_unknown_name_is_answered_with_the_manifest_uid() -> None:
     for name, path in (("get_scope_id", b"nowhere"), ("get_collection_id", b"inventory.flight")):
         answer = make_client().request(name, value=path)
         assert (answer.body(), answer.datatype) == ({"manifest_uid": "2"}, 1)
@@ -72,7 +72,7 @@ def test_only_one_of_key_and_value_has_the_path() -> None:
 
 
 @pytest.mark.parametrize("part", [{"vbucket": 1}, {"cas": 1}])
-def test_no_vbucket_and_no_cas_belong_to_the_question(part: dict[str, int]) -> None:
+def test_a_request_has_neither_vbucket_nor_cas(part: dict[str, int]) -> None:
     client = make_client()
     assert client.status("get_collection_id", value=b"inventory.hotel", **part) is Status.EINVAL
     assert client.status("get_collections_manifest", **part) is Status.EINVAL
@@ -86,7 +86,7 @@ def test_the_example_of_the_reference() -> None:
     assert dcp.encode(answer).hex() == expected
 
 
-def test_ids_are_only_for_those_who_agreed_on_collections() -> None:
+def test_ids_need_collections_to_be_negotiated() -> None:
     client = make_client()
     client.hello(Feature.XERROR)
     assert client.status("get_collection_id", value=b"inventory.hotel") is Status.NOT_SUPPORTED

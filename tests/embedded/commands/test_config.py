@@ -21,7 +21,7 @@ def make_cluster(version: str = "8.0") -> BucketStore:
     return bucket
 
 
-def test_the_map_says_who_the_nodes_are_and_what_they_have() -> None:
+def test_the_map_has_nodes_and_owners() -> None:
     bucket = make_cluster()
     bucket.nodes[1].tls_port = 11207
     answer = CommandClient(bucket, node=1).request("get_cluster_config")
@@ -66,7 +66,7 @@ def test_the_map_says_who_the_nodes_are_and_what_they_have() -> None:
     }
 
 
-def test_a_node_that_is_gone_is_not_in_the_map() -> None:
+def test_a_dead_node_is_not_in_the_map() -> None:
     bucket = make_cluster()
     bucket.nodes[1].alive = False
     bucket.owners[2] = [NOBODY]
@@ -110,7 +110,7 @@ def test_a_known_map_has_an_epoch_and_a_revision(epoch: int, revision: int) -> N
     assert CommandClient(make_cluster()).status("get_cluster_config", fields=fields) is Status.EINVAL
 
 
-def test_old_releases_do_not_know_of_known_maps() -> None:
+def test_old_releases_refuse_known_revisions() -> None:
     fields = {"epoch": 1, "revision": 1}
     assert CommandClient(make_cluster("7.2")).status("get_cluster_config", fields=fields) is Status.EINVAL
 
@@ -138,14 +138,14 @@ def test_a_new_map_is_pushed_whole() -> None:
     assert client.receive() == []
 
 
-def test_before_epochs_the_news_are_of_a_revision_alone() -> None:
+def test_before_epochs_notifications_have_a_revision_only() -> None:
     client = notified_client("7.0", NOTIFICATION)
     client.bucket.new_map()
     (notification,) = client.receive()
     assert notification.fields == {"revision": 2}
 
 
-def test_brief_news_have_no_map() -> None:
+def test_brief_notifications_have_no_map() -> None:
     client = notified_client("8.0", BRIEF)
     client.bucket.new_map()
     client.bucket.new_map()
@@ -162,14 +162,14 @@ def test_the_example_of_the_reference_is_what_is_sent() -> None:
     assert dcp.encode(notification).hex() == drawn
 
 
-def test_the_next_hello_ends_the_news() -> None:
+def test_the_next_hello_ends_notifications() -> None:
     client = notified_client("8.0", NOTIFICATION)
     client.hello(*USUAL_FEATURES)
     client.bucket.new_map()
     assert client.receive() == []
 
 
-def test_a_client_learns_that_a_vbucket_is_elsewhere_and_where() -> None:
+def test_a_request_to_the_wrong_node_is_answered_with_the_map() -> None:
     client = CommandClient(make_cluster(), node=0)
     client.hello()
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_a_client_learns_that_a_vbucket_is_elsewhere_and_where() -> None:
         assert answer.body() == client.request("get_cluster_config").body()
 
 
-def test_a_map_that_was_sent_is_not_repeated_if_the_client_so_wishes() -> None:
+def test_a_map_that_was_sent_is_not_repeated_with_deduplication() -> None:
     client = CommandClient(make_cluster())
     client.hello(*USUAL_FEATURES, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
     answers = [client.request("set", key=b"\0k", vbucket=vbucket, fields=STORE) for vbucket in (1, 2, 9)]
@@ -191,14 +191,14 @@ def test_a_map_that_was_sent_is_not_repeated_if_the_client_so_wishes() -> None:
     assert client.request("get", key=b"\0k", vbucket=1).value == b""
 
 
-def test_a_map_that_was_pushed_was_sent() -> None:
+def test_a_pushed_map_counts_as_sent() -> None:
     client = notified_client("8.0", NOTIFICATION, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
     client.bucket.new_map()
     client.receive()
     assert client.request("get", key=b"\0k", vbucket=1).value == b""
 
 
-def test_a_map_of_which_there_were_only_news_was_not() -> None:
+def test_a_map_with_a_brief_notification_does_not_count_as_sent() -> None:
     client = notified_client("8.0", BRIEF, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
     client.bucket.new_map()
     client.receive()

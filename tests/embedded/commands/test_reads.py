@@ -18,7 +18,7 @@ def test_a_quiet_read_is_answered_only_when_it_hits(client: CommandClient) -> No
     assert client.status("getq", key=KEY, vbucket=99) is Status.NOT_MY_VBUCKET
 
 
-def test_a_key_is_told_on_request(client: CommandClient) -> None:
+def test_a_key_is_returned_on_request(client: CommandClient) -> None:
     missed = client.request("getk", key=KEY)
     assert (missed.status, missed.key) == (Status.KEY_ENOENT, KEY)
     store(client, value=b"1")

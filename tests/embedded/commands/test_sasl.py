@@ -85,7 +85,7 @@ def test_a_proof_for_another_nonce_is_refused() -> None:
     assert authenticate(client, "sasl_step", "SCRAM-SHA1", final(proof, nonce)).status == Status.AUTH_ERROR
 
 
-def test_a_proof_with_more_behind_it_is_refused() -> None:
+def test_a_proof_with_trailing_bytes_is_refused() -> None:
     client = make_client()
     authenticate(client, "sasl_auth", "SCRAM-SHA1", FIRST)
     longer = b64encode(b64decode(VECTORS["SCRAM-SHA1"][0]) + b"x").decode()
@@ -93,11 +93,11 @@ def test_a_proof_with_more_behind_it_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"n,,", b"y,,n=alice,r=x", b"n,,n=bob,r=x", b"n,,n=alice,r=", b"\xff"])
-def test_a_first_message_that_is_none_is_refused(text: bytes) -> None:
+def test_a_malformed_first_message_is_refused(text: bytes) -> None:
     assert authenticate(make_client(), "sasl_auth", "SCRAM-SHA1", text).status == Status.AUTH_ERROR
 
 
-def test_a_nonce_with_blanks_is_taken_as_servers_do() -> None:
+def test_a_nonce_with_blanks_is_accepted() -> None:
     # Nonces of the official C++ client contain blanks.
     challenge = authenticate(make_client(), "sasl_auth", "SCRAM-SHA1", b"n,,n=alice,r=0x38 0xffffffd1")
     assert challenge.status == Status.AUTH_CONTINUE
@@ -121,7 +121,7 @@ def test_a_wrong_password_is_refused(text: bytes) -> None:
     assert client.connection.state.user is None
 
 
-def test_who_fails_to_authenticate_again_is_nobody() -> None:
+def test_a_failed_second_authentication_removes_the_user() -> None:
     client = make_client()
     assert authenticate(client, "sasl_auth", "PLAIN", b"\0alice\0s3cret").status == Status.SUCCESS
     assert authenticate(client, "sasl_auth", "PLAIN", b"\0alice\0wrong").status == Status.AUTH_ERROR
@@ -129,14 +129,14 @@ def test_who_fails_to_authenticate_again_is_nobody() -> None:
 
 
 @given(st.sampled_from(["PLAIN", *VECTORS]), st.binary(max_size=60), st.binary(max_size=60))
-def test_nobody_gets_in_with_noise(mechanism: str, first: bytes, second: bytes) -> None:
+def test_noise_does_not_authenticate(mechanism: str, first: bytes, second: bytes) -> None:
     client = make_client()
     for name, text in (("sasl_auth", first), ("sasl_auth", FIRST), ("sasl_step", second)):
         assert authenticate(client, name, mechanism, text).status in (Status.AUTH_ERROR, Status.AUTH_CONTINUE)
     assert client.connection.state.user is None
 
 
-def test_no_password_is_in_a_text() -> None:
+def test_no_password_is_in_a_repr() -> None:
     assert "s3cret" not in repr(ALICE)
     client = make_client()
     authenticate(client, "sasl_auth", "SCRAM-SHA1", FIRST)
@@ -154,7 +154,7 @@ def test_an_unknown_mechanism_is_refused() -> None:
     assert authenticate(make_client(), "sasl_auth", "GSSAPI", b"x").status == Status.AUTH_ERROR
 
 
-def test_a_release_without_users_asks_nobody() -> None:
+def test_a_release_without_users_admits_everybody() -> None:
     client = make_client(version="3.1")
     assert client.status("get", key=b"k") is Status.KEY_ENOENT
 
@@ -181,7 +181,7 @@ def test_a_user_without_the_privilege_may_not_open_a_dcp_connection() -> None:
     assert admitted(ALICE).status("open", **OPEN) is Status.SUCCESS
 
 
-def test_reading_and_writing_are_privileges_of_their_own() -> None:
+def test_reading_and_writing_are_separate_privileges() -> None:
     reader = admitted(User("reader", "x", frozenset({Privilege.READ})))
     assert reader.status("get", key=b"\0k") is Status.KEY_ENOENT
     store = {"key": b"\0k", "fields": {"flags": 0, "expiry": 0}}

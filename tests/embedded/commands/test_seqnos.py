@@ -60,7 +60,7 @@ def test_without_collections_there_is_only_the_default_one() -> None:
     ("fields", "status"),
     [({"state": 5}, Status.EINVAL), ({"state": 0, "collection_id": 9}, Status.UNKNOWN_COLLECTION)],
 )
-def test_what_does_not_exist_has_no_seqno(fields: dict[str, int], status: Status) -> None:
+def test_an_unknown_state_or_collection_is_refused(fields: dict[str, int], status: Status) -> None:
     client = CommandClient(filled())
     client.hello()
     assert client.status("get_all_vb_seqnos", fields=fields) is status
@@ -105,7 +105,7 @@ def test_a_client_can_wait_until_a_seqno_is_on_disk() -> None:
     assert client.receive() == []
 
 
-def test_nobody_waits_for_ever() -> None:
+def test_waiting_for_persistence_has_a_timeout() -> None:
     client = CommandClient(filled())
     assert client.request_all("seqno_persistence", fields={"seqno": 99}) == []
     assert client.connection.due() == 30.0
@@ -129,7 +129,7 @@ def test_a_random_key_is_one_of_the_documents_that_are_there() -> None:
     assert {(answer.value, answer.datatype, answer.fields["flags"]) for answer in found} == {(b"[1]", 1, 4)}
 
 
-def test_a_random_key_is_of_the_collection_asked_for() -> None:
+def test_a_random_key_is_of_the_requested_collection() -> None:
     client = CommandClient(filled())
     client.hello(*USUAL_FEATURES)
     assert client.request("get_random_key", fields={"collection_id": 8}).key == b"\x08x"

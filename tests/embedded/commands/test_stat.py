@@ -43,7 +43,7 @@ def test_the_seqnos_of_a_vbucket() -> None:
 
 
 @pytest.mark.parametrize(("group", "each"), [("vbucket-seqno", 10), ("vbucket-details", 5), ("failovers", 4)])
-def test_without_a_number_all_vbuckets_are_meant(group: str, each: int) -> None:
+def test_without_a_number_the_group_has_all_vbuckets(group: str, each: int) -> None:
     found = stats(CommandClient(filled()), group)
     assert len(found) == 3 * each
     assert {name.partition(":")[0] for name in found} == {"vb_0", "vb_1", "vb_2"}
@@ -80,11 +80,11 @@ def test_the_histories_of_a_vbucket() -> None:
         ("failovers 3", Status.NOT_MY_VBUCKET),
     ],
 )
-def test_a_group_that_is_none_is_refused(group: str, status: Status) -> None:
+def test_an_unknown_group_is_refused(group: str, status: Status) -> None:
     assert CommandClient(filled()).status("stat", key=group.encode()) is status
 
 
-def test_a_node_in_general() -> None:
+def test_general_statistics_of_a_node() -> None:
     found = stats(CommandClient(filled()), "")
     assert (found["curr_items"], found["vb_active_num"], found["vb_replica_num"]) == ("2", "3", "0")
     assert (found["version"], found["ep_dcp_producer_count"]) == ("8.0.0", "0")

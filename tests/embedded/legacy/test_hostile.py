@@ -38,7 +38,7 @@ def frames(draw: st.DrawFn) -> bytes:
 
 @pytest.mark.parametrize("dialect", ["dcp", "tap", "upr1", "upr2"])
 @given(st.lists(frames() | st.binary(max_size=40), max_size=12), st.integers(0, 0x1FF), st.booleans())
-def test_a_conversation_bears_everything(dialect: str, pieces: list[bytes], flags: int, streams: bool) -> None:
+def test_a_connection_survives_any_bytes(dialect: str, pieces: list[bytes], flags: int, streams: bool) -> None:
     peer = LegacyClient(legacy_bucket(), dialect)
     fill(peer.bucket, 10)
     if streams and dialect in ("dcp", "tap"):

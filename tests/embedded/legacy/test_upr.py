@@ -89,7 +89,7 @@ def test_a_stream_ends_with_the_snapshot_that_has_its_last_seqno(draft: str, end
 
 
 @both
-def test_a_stream_ends_when_the_vbucket_is_another_ones(draft: str) -> None:
+def test_a_stream_ends_when_the_vbucket_changes_its_state(draft: str) -> None:
     peer = filled(draft)
     request(peer, 1)
     peer.bucket.active(1).state = VbucketState.DEAD
@@ -104,7 +104,7 @@ CHANGES = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(["stor
 
 @both
 @given(CHANGES, st.integers(0, 30))
-def test_what_arrives_is_what_is_stored(draft: str, changes: list[tuple[str, str]], start: int) -> None:
+def test_decoded_rows_are_the_stored_items(draft: str, changes: list[tuple[str, str]], start: int) -> None:
     peer = LegacyClient(legacy_bucket(vbuckets=1), draft)
     for n, (key, change) in enumerate(changes):
         if change == "store":
@@ -133,7 +133,7 @@ def test_what_arrives_is_what_is_stored(draft: str, changes: list[tuple[str, str
 
 @both
 @given(cuts=CUTS)
-def test_it_does_not_matter_how_the_bytes_of_a_client_are_cut(draft: str, cuts: list[int]) -> None:
+def test_requests_may_arrive_in_any_pieces(draft: str, cuts: list[int]) -> None:
     outputs = []
     for cut in ([], cuts):
         peer = filled(draft)
@@ -152,7 +152,7 @@ def test_it_does_not_matter_how_the_bytes_of_a_client_are_cut(draft: str, cuts: 
 
 
 @both
-def test_a_vbucket_that_is_not_here_is_refused(draft: str) -> None:
+def test_a_vbucket_of_another_node_is_refused(draft: str) -> None:
     peer = filled(draft)
     peer.bucket.active(1).state = VbucketState.DEAD
     assert [outcome(frame) for frame in request(peer, 99)] == ["not_my_vbucket"]
@@ -160,7 +160,7 @@ def test_a_vbucket_that_is_not_here_is_refused(draft: str) -> None:
 
 
 @both
-def test_the_failover_log_is_told(draft: str) -> None:
+def test_the_failover_log_is_sent(draft: str) -> None:
     peer = filled(draft)
     vbucket = peer.bucket.active(1)
     vbucket.log = vbucket.log.begin(0xABCD, 3)
@@ -187,7 +187,9 @@ RESUMES = {
 
 @both
 @pytest.mark.parametrize(("start", "vbuuid", "expected", "seqno"), RESUMES.values(), ids=RESUMES)
-def test_a_consumer_goes_on_or_back(draft: str, start: int, vbuuid: int, expected: str, seqno: int | None) -> None:
+def test_a_consumer_resumes_or_rolls_back(
+    draft: str, start: int, vbuuid: int, expected: str, seqno: int | None
+) -> None:
     peer = filled(draft, 8, vbuckets=1)
     vbucket = peer.bucket.active(0)
     assert vbucket.high_seqno == 10
@@ -203,7 +205,7 @@ def test_a_consumer_goes_on_or_back(draft: str, start: int, vbuuid: int, expecte
         assert outcome(request(peer, start=seqno or 0, vbuuid=vbuuid, high=high)[0]) == "stream_ok"
 
 
-def test_a_history_that_is_unknown_has_a_word_of_its_own_in_the_second_draft() -> None:
+def test_the_second_draft_has_a_status_for_an_unknown_history() -> None:
     answers = [outcome(request(filled(draft), start=2, vbuuid=UNKNOWN)[0]) for draft in DRAFTS]
     assert answers == ["rollback", "KEY_ENOENT"]
     assert request(filled("upr1"), start=2, vbuuid=UNKNOWN)[0].fields == {"rollback_seqno": 0}
@@ -222,7 +224,7 @@ def test_one_vbucket_has_one_stream() -> None:
     assert {frame.opaque for frame in first.receive()} == {12}
 
 
-def test_what_ends_before_it_starts_is_refused_where_there_is_a_word_for_it() -> None:
+def test_a_stream_that_ends_before_its_start_is_refused_in_the_second_draft() -> None:
     peer = filled("upr2", vbuckets=1)
     vbuuid = newest(peer.bucket.active(0))
     assert [outcome(frame) for frame in request(peer, start=5, end=4, vbuuid=vbuuid)] == ["ERANGE"]
@@ -242,7 +244,7 @@ def test_a_vbucket_is_handed_over_in_the_second_draft() -> None:
 
 
 @both
-def test_what_cannot_be_read_is_refused_and_does_no_harm(draft: str) -> None:
+def test_a_malformed_request_is_refused(draft: str) -> None:
     peer = filled(draft)
     whole = encode(upr_stream_request(peer), draft)
     peer.connection.receive(whole[:4] + b"\x08" + whole[5:8] + (8).to_bytes(4, "big") + whole[12:32], 0.0)
@@ -252,7 +254,7 @@ def test_what_cannot_be_read_is_refused_and_does_no_harm(draft: str) -> None:
 
 
 @both
-def test_tap_is_not_spoken_there(draft: str) -> None:
+def test_tap_is_refused_on_a_upr_connection(draft: str) -> None:
     peer = filled(draft)
     peer.connect()
     assert decode(peer.receive_bytes(), "tap")[0].status == Status.UNKNOWN_COMMAND
