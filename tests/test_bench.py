@@ -116,7 +116,7 @@ def test_a_run_leaves_a_table_and_json(tmp_path: Path) -> None:
     assert found["versions"]["cython"]
     for measurement in found["measurements"]:
         for sample in measurement["samples"].values():
-            assert sample["ns_a_row"] == pytest.approx(min(sample["nanoseconds"]) / sample["rows"])
+            assert sample["ns_per_row"] == pytest.approx(min(sample["nanoseconds"]) / sample["rows"])
 
 
 def test_one_benchmark_as_json_prints_nothing_else(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     Spark imports this module for a lookup of any data source, so it must not import dcp until `dcp` is asked for.
     """
 
+    # Spark calls the class with the options, and uses whatever object that returns.
     def __new__(cls, options: dict[str, str]) -> DcpDataSource:
         from dcp.spark import DcpDataSource
 

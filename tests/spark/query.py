@@ -60,7 +60,7 @@ class Query:
         self.driver = StreamReader(self.options, self.timing)
 
     def invalidate(self) -> None:
-        """Make the driver observe the cluster anew."""
+        """Make the driver query the cluster again."""
         self.driver._view.invalidate()
 
     @property

@@ -1,4 +1,4 @@
-"""Helpers of the Spark tests: rows applied as a reader has to, and what they must come to."""
+"""Helpers of the Spark tests: rows applied as by a reader, and the documents of a cluster."""
 
 from __future__ import annotations
 

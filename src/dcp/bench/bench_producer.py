@@ -42,6 +42,7 @@ def producer_case(case: Case, repetitions: int) -> Measurement:
         address = stack.enter_context(process("serve", rows, case.value, case.vbuckets))
         path = Path(directory, "bytes")
         size = path.write_bytes(b"".join(sent_bytes(address, case.vbuckets)))
+        # Another process, as the cluster is: both contenders then have a core for the sender.
         plain = stack.enter_context(process("send", path))
         contenders = {
             PRODUCER: lambda: receive(request_all(address, case.vbuckets), size),
@@ -68,6 +69,7 @@ def request_all(address: str, vbuckets: int) -> socket.socket:
     host_port, user, password = address.split()
     sock = _connect(host_port)
     login = f"\0{user}\0{password}".encode()
+    # The streams end at the present high seqnos, so the number of bytes is the same each time.
     flags = int(StreamFlag.TO_LATEST)
     numbers = dict.fromkeys(("start_seqno", "vbuuid", "snapshot_start", "snapshot_end"), 0)
     requests = [

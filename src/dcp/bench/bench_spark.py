@@ -110,6 +110,7 @@ def frame_of(spark: SparkSession, plan: dcp.spark.Plan, floor_tasks: list[FloorT
     return map_partitions(numbers, tasks, SparkSchema(plan.options))
 
 
+# Of one bucket at a time, in each worker process.
 _KEPT: dict[str, list[list[pa.RecordBatch]]] = {}
 
 
@@ -134,6 +135,7 @@ def prebuilt(task: FloorTask, batches: list[pa.RecordBatch], login: str | None) 
 
 def received(login: str, task: FloorTask) -> Iterator[int]:
     """Yield the number of bytes received so far. They are not decoded."""
+    # Without flow control the node does not wait for acknowledgements, which a loop that decodes nothing cannot send.
     with dcp.connect(login, dcp_buffer_size=0) as client, closing(requested(client, task.partition)) as caller:
         room, seen = bytearray(_BUFFER), 0
         while seen < task.bytes:

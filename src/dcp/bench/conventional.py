@@ -31,6 +31,7 @@ def decode(data: bytes) -> Any:
     """Return a record batch of the mutations and deletions in `data`, which holds complete frames."""
     import pyarrow as pa
 
+    # Written as a user would write it: clear, and without tricks.
     rows = []
     windows = {}
     at = 0
@@ -47,6 +48,7 @@ def decode(data: bytes) -> Any:
             seqno, rev_seqno, delete_time = _DELETION.unpack_from(data, extras_at)
             change = ("deletion", vbucket, seqno, rev_seqno, cas, 0, 0, 0, delete_time)
         else:
+            # A marker gives the following changes of its stream their snapshot. All other messages are skipped.
             if opcode == 0x56:
                 windows[opaque] = _MARKER.unpack_from(data, extras_at)[:2]
             at = end

@@ -61,7 +61,7 @@ class Case:
     in_cache: bool = True
 
     @property
-    def rows_a_snapshot(self) -> int:
+    def rows_per_snapshot(self) -> int:
         """Number of rows of a vbucket between two snapshot markers."""
         if self.mix == "markers":
             return 4
@@ -217,7 +217,9 @@ def make_wire(case: Case) -> Wire:
         rows += [change(case, "deletion", b"", 0)]
     opening = marker(case)
     templates = rows + ([opening] if opening else [])
+    # The index of a template is its kind: changes come first, so that kinds below len(rows) are rows.
     kinds, numbers = order(case, rows, has_markers=opening is not None)
+    # As many frames as fit into `total`, but at least a marker and a change.
     frame_sizes = np.array([len(t.raw) for t in templates])
     kinds = kinds[: max(int(np.searchsorted(np.cumsum(frame_sizes[kinds]), case.total, "right")), 2)]
     numbers = numbers[: len(kinds)]
@@ -231,6 +233,7 @@ def make_wire(case: Case) -> Wire:
 
 def order(case: Case, rows: list[Template], *, has_markers: bool) -> tuple[_Ints, _Ints]:
     """Return the template of each frame, and the number of its row; a marker has that of the next row."""
+    # Twice as many frames as expected: the caller cuts them off at the number of bytes.
     average = sum(len(row.raw) for row in rows) // len(rows)
     n = 2 * case.total // average + case.vbuckets
     number = np.arange(n, dtype=np.int64)
@@ -242,7 +245,7 @@ def order(case: Case, rows: list[Template], *, has_markers: bool) -> tuple[_Ints
     if not has_markers:
         return kind, number
     turn, vbucket = number // case.vbuckets, number % case.vbuckets
-    marked = np.flatnonzero(((turn + vbucket) % case.rows_a_snapshot == 0) | (turn == 0))
+    marked = np.flatnonzero(((turn + vbucket) % case.rows_per_snapshot == 0) | (turn == 0))
     return np.insert(kind, marked, len(rows)), np.insert(number, marked, number[marked])
 
 
@@ -255,7 +258,7 @@ def fill(data: npt.NDArray[np.uint8], starts: _Ints, numbers: _Ints, one: Templa
         put(data, starts + one.seqno_at, seqno, 8)
     if one.start_at >= 0:
         put(data, starts + one.start_at, seqno, 8)
-        put(data, starts + one.end_at, seqno + case.rows_a_snapshot - 1, 8)
+        put(data, starts + one.end_at, seqno + case.rows_per_snapshot - 1, 8)
     if one.key_end > 0:
         put(data, starts + CAS_AT, FIRST_CAS + (numbers << 16), 8)
         for digit in range(DIGITS):

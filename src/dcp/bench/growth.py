@@ -69,6 +69,7 @@ def _is_worker(process: int) -> bool:
 
 def _peak(process: int) -> int:
     """Return the peak MiB of a process."""
+    # VmHWM is the peak resident size in KiB.
     lines = Path(f"/proc/{process}/status").read_text("ascii").splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
 

@@ -25,6 +25,7 @@ def plot(measurements: Iterable[Measurement], path: Path) -> None:
     from matplotlib.figure import Figure
 
     decoded = [measurement for measurement in measurements if measurement.bench == "decode"]
+    # Without pyplot, which would need a display or a global backend.
     figure = Figure(figsize=(13, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
     by_size, by_mix = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -41,6 +42,7 @@ def _draw_sizes(axes: Any, decoded: dict[int, Measurement]) -> None:
         if points:
             axes.plot(*zip(*points, strict=True), style, marker="o", markersize=4, color=color, label=label)
     _draw_budgets(axes, decoded)
+    # symlog, since there are values of 0 bytes.
     axes.set_xscale("symlog", base=2, linthresh=16, linscale=0.5)
     axes.set_yscale("log")
     axes.set_xticks(values, [f"{value:,}" for value in values])

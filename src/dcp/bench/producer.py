@@ -17,6 +17,7 @@ def main(count: int, value_size: int) -> None:
     with Cluster(nodes=NODES, vbuckets=VBUCKETS) as cluster:
         cluster.load(count, value_size=value_size)
         print(cluster.url, flush=True)
+        # The pipe closes when the parent ends, however it ends: no cluster is left over.
         sys.stdin.read()
 
 

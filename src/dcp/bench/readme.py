@@ -37,6 +37,7 @@ SHOWN = {
 
 def rewrite(page: str, measurements: Sequence[Measurement], judged: Iterable[Verdict], command: str) -> str:
     """Return the page with new figures between its markers. Raises ValueError if it lacks them."""
+    # Everything outside of the markers stays as it is.
     before, start, rest = page.partition(START)
     _, end, after = rest.partition(END)
     if not (start and end):

@@ -86,6 +86,7 @@ def aligned(rows: list[list[str]]) -> str:
     """Return rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
+    # Names are aligned to the left, numbers to the right.
     for first, *cells in rows:
         padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *padded]).rstrip())
@@ -135,7 +136,7 @@ def as_json(measurements: Iterable[Measurement], verdicts: Iterable[Verdict]) ->
 def _measured(measurement: Measurement) -> dict[str, Any]:
     """Return a measurement for JSON."""
     samples = {
-        name: asdict(sample) | {"ns_a_row": sample.best, "gb_a_second": sample.throughput, "noise": sample.noise}
+        name: asdict(sample) | {"ns_per_row": sample.best, "gb_per_second": sample.throughput, "noise": sample.noise}
         for name, sample in measurement.samples.items()
     }
     return {
@@ -157,6 +158,7 @@ def commit() -> str | None:
         return None
     try:
         ran = subprocess.run(
+            # --exclude=* ignores tags: always a hash, which a shallow clone has as well.
             ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
             cwd=_ROOT,
             capture_output=True,
@@ -215,6 +217,7 @@ def _cython() -> str | None:
 
 def build() -> dict[str, str | None]:
     """Return the compiler that built the extension, from its signature, and the flags of a build on this machine."""
+    # GCC and clang write their version into a section of every object file.
     signed = re.search(rb"(GCC: \([^\0]*|clang version [^\0]*)\0", Path(str(_codec.__file__)).read_bytes())
     lists = re.findall(r"COMPILE = \[(.*)\]", _SETUP.read_text("utf-8") if _SETUP.exists() else "")
     own = [re.findall('"(.*?)"', listed) for listed in lists]

@@ -12,6 +12,7 @@ import dpkt
 
 from dcp.errors import DcpError
 
+# First bytes of a file: pcapng, and pcap in both byte orders with times in micro- or nanoseconds.
 _MAGICS = {
     b"\n\r\r\n": dpkt.pcapng.Reader,
     b"\xa1\xb2\xc3\xd4": dpkt.pcap.Reader,
@@ -19,6 +20,7 @@ _MAGICS = {
     b"\xa1\xb2\x3c\x4d": dpkt.pcap.Reader,
     b"\x4d\x3c\xb2\xa1": dpkt.pcap.Reader,
 }
+# Link types by the class that parses their packets. Loopback captures differ between systems.
 _LINKS = {
     dpkt.pcap.DLT_NULL: dpkt.loopback.Loopback,
     dpkt.pcap.DLT_LOOP: dpkt.loopback.Loopback,
@@ -56,6 +58,8 @@ def streams(data: bytes) -> Iterator[tuple[float, Flow, bytes]]:
         if not isinstance(segment, dpkt.tcp.TCP):
             continue
         flow = Flow(_address(packet.data.src, segment.sport), _address(packet.data.dst, segment.dport))
+        # A capture may begin in the middle of a connection: then its first segment counts as the start. A SYN takes one
+        # sequence number, and begins a new connection if the port is reused.
         if segment.flags & dpkt.tcp.TH_SYN or flow not in flows:
             flows[flow] = _Reassembly(segment.seq + bool(segment.flags & dpkt.tcp.TH_SYN))
         if arrived := flows[flow].take(segment.seq, bytes(segment.data)):
@@ -79,6 +83,7 @@ def _packets(data: bytes) -> Iterator[tuple[float, Any]]:
 
 def _address(host: bytes, port: int) -> str:
     """Return host and port as text, IPv6 in brackets."""
+    # dpkt returns addresses as 4 or 16 bytes.
     address = ip_address(host)
     return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
 
@@ -96,6 +101,7 @@ class _Reassembly:
             # Of two segments with the same start, the longer one has everything.
             self.early[sequence] = max(data, self.early.get(sequence, b""), key=len)
         arrived = b""
+        # A segment that starts at or before the next byte is ready; the part that was seen before is cut off.
         while ready := [start for start in self.early if self._distance(start) <= 0]:
             for start in ready:
                 segment = self.early.pop(start)[-self._distance(start) :]

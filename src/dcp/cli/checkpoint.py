@@ -147,6 +147,7 @@ def verify(file: Path, url: str, kind: str, as_text: bool) -> None:
     """
     found = load(file, kind)
     with dcp.connect(url) as client:
+        # The bucket must be the same one. Collections are not compared: verify is about positions.
         found.check(
             Checkpoint((), client.map.num_vbuckets, client.map.name, client.map.uuid, found.scope, found.collections)
         )
@@ -182,6 +183,7 @@ class ResumeCheck(NamedTuple):
 
 def check_resume(at: StreamPosition, log: FailoverLog | None, high_seqno: int) -> ResumeCheck:
     """Predict the answer by the rules of producers. Purges are ignored, since purge seqnos are not asked for."""
+    # The embedded cluster has the rules of the servers. Imported here, since only `verify` needs it.
     from dcp.embedded.rollback import Resume, rollback_point
 
     if log is None:

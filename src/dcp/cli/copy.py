@@ -130,6 +130,7 @@ def _run(
         raise LocalProtocolError(
             f"{output.directory}: has a checkpoint of its own; leave out --from, or name a new directory"
         )
+    # A copy resumes from its own checkpoint, whatever the defaults are.
     begin = output.checkpoint or parse_start(start or "beginning")
     started = time.monotonic()
     with (
@@ -140,6 +141,7 @@ def _run(
             scope=scope,
             collections=collections or None,
             batch_rows=min(max_rows, _BATCH_ROWS),
+            # Xattrs as a map: Parquet readers have no use for their binary section.
             xattrs="map",
         ) as stream,
         _stop_signals() as signals,
@@ -229,6 +231,7 @@ class _ProgressBar:
             TimeElapsedColumn(),
             console=shown,
             disable=not shown.is_terminal,
+            # The summary replaces the bar.
             transient=True,
         )
         backlog = sum(start.lag({vbucket: highs.get(vbucket, 0) for vbucket in start.by_vbucket()}).values())

@@ -107,6 +107,7 @@ class CopyOutput:
                 "copy the same as before, or into a new directory"
             )
         several = len(checkpoint.collections or names) > 1
+        # Decided once for a directory: mixing both layouts would hide files from readers of partitions.
         self._by_collection = self.partitioned or (self.checkpoint is None and several)
         self.names = names
         if self.checkpoint is None:
@@ -124,6 +125,7 @@ class CopyOutput:
             part = self._open_files.get(number) or self._open(number, rows.schema)
             part.rows += rows.num_rows
             part.buffered.append(rows)
+        # Over all files together: with many collections, a limit for each could exhaust the memory.
         self._buffered += table.nbytes
         if self._buffered >= _MAX_BUFFERED:
             self._flush()
@@ -157,6 +159,7 @@ class CopyOutput:
         saved = copy_checkpoints(self.directory)
         if saved:
             self.checkpoint, self._number = load(saved[-1]), number_of(saved[-1]) or 0
+        # The check comes first: nothing is removed from a directory that is no copy.
         self._check(bool(saved))
         self._clean_up()
 
@@ -202,6 +205,7 @@ class CopyOutput:
         assert self.names is not None
         directory = self.directory
         if self._by_collection:
+            # Hive escapes special characters in names of partitions as %XX, and so does quote().
             name = _NULL_PARTITION if number is None else quote(self.names[number], safe="")
             directory = directory / f"collection={name}"
             directory.mkdir(exist_ok=True)

@@ -76,6 +76,7 @@ def _collection_highs(client: dcp.Client, number: int) -> dict[int, int] | None:
     try:
         return client.high_seqnos(number)
     except dcp.ServerError as error:
+        # Older servers refuse the collection id in the request, instead of ignoring it.
         if error.status != Status.EINVAL:
             raise
         return None
@@ -84,7 +85,9 @@ def _collection_highs(client: dcp.Client, number: int) -> dict[int, int] | None:
 def _backlog(client: dcp.Client, checkpoint: Checkpoint, highs: Mapping[int, int]) -> Mapping[int, int]:
     """Return the number of seqnos after a checkpoint, by vbucket, up to the last change of its collections."""
     known = client.map
+    # Raises if the checkpoint is of another bucket: its backlog would be meaningless.
     checkpoint.check(replace(checkpoint, positions=(), bucket=known.name, bucket_uuid=known.uuid))
+    # Changes of other collections after the checkpoint are no backlog of its consumer.
     if checkpoint.collections:
         found = [client.high_seqnos(number) for number in checkpoint.collections]
         highs = {vbucket: max(one.get(vbucket, 0) for one in found) for vbucket in highs}

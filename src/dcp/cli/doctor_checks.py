@@ -103,6 +103,7 @@ def _url(context: DoctorContext) -> str:
 def _dns(context: DoctorContext) -> str:
     """Resolve SRV records and host names."""
     target = context.known
+    # A URL with one host and no port may name an SRV record instead of a host.
     found = lookup_srv(target.srv, _timeout(target)) if target.srv else ()
     if found:
         context.target = target = replace(target, addresses=found)
@@ -122,6 +123,7 @@ def _dns(context: DoctorContext) -> str:
 def _tcp(context: DoctorContext) -> str:
     """Connect to each address of the URL; one that answers is enough."""
     addresses = context.known.addresses
+    # The client needs one address to start with; it learns the others from the cluster map.
     reached = [address for address in addresses if _reachable(address, context.known)]
     if not reached:
         ports = ", ".join(map(str, addresses))
@@ -188,6 +190,7 @@ def _authentication(context: DoctorContext) -> str:
 def _map(context: DoctorContext) -> str:
     """Check that every vbucket has an active node."""
     found = context.connected.map
+    # A vbucket without an owner is not an error for the client, which waits for one.
     orphans = [vbucket for vbucket in range(found.num_vbuckets) if found.owner(vbucket) is None]
     if orphans:
         raise CheckFailed(
@@ -255,6 +258,7 @@ def _features(context: DoctorContext) -> str:
 
 def _control(context: DoctorContext) -> str:
     """Check that every node accepts noops and flow control."""
+    # dcp_buffer_size=0 turns flow control off, so its absence is no failure.
     unwanted = {"connection_buffer_size"} if context.known.options.get("dcp_buffer_size") == 0 else set()
     for node, found in context.agreements.items():
         missing = [title for name, title in _CONTROLS.items() if name not in found.controls | unwanted]
@@ -300,7 +304,9 @@ def _newest_cas(client: Client) -> int | None:
     chosen = dict([(vbucket, high) for vbucket, high in client.high_seqnos().items() if high][:_SAMPLE])
     if not chosen:
         return None
+    # The uuid of the present history, since without it the node would order a rollback to 0.
     logs = client.failover_logs(chosen)
+    # The position just before the last change, so that each stream delivers one change.
     before = [
         StreamPosition(vbucket, logs[vbucket].newest.vbuuid, high - 1, high - 1, high - 1)
         for vbucket, high in chosen.items()

@@ -75,6 +75,7 @@ def inspect(
     """
     data = file.read()
     table = DIALECTS[dialect] if dialect else guess(data)
+    # All frames at once: the table aligns its columns, and an input without any frame must fail before output.
     seen = list(captured_frames(data, table))
     if not any(captured.frame for captured in seen):
         reason = "".join(f": {captured.violation}" for captured in seen[:1])
@@ -103,6 +104,7 @@ def _print(seen: list[CapturedFrame], dialect: str) -> None:
 
 def guess(data: bytes) -> Dialect:
     """Return the dialect in which the fewest frames are wrong or unknown; the newest of several."""
+    # min() returns the first of equal ones, so the newest dialect comes first.
     return min(reversed(DIALECTS.values()), key=lambda dialect: _mismatches(data, dialect))
 
 
@@ -119,11 +121,13 @@ def captured_frames(data: bytes, dialect: Dialect) -> Iterator[CapturedFrame]:
     for time, flow, chunk in chunks(data):
         splitter = splitters.setdefault(flow, Splitter(MAX_FRAME))
         if splitter is None:
+            # After bytes that are no frame, nothing tells where the next frame begins.
             continue
         splitter.feed(chunk)
         checker = checkers.setdefault(flow.connection, ProtocolChecker())
         try:
             for seen in _frames(splitter, time, flow, dialect):
+                # One rule is enough: a frame that is wrong in itself is not checked against the connection.
                 broken = "" if seen.violation or seen.frame is None else checker.violation(seen.frame, flow.source)
                 yield seen._replace(violation=broken) if broken else seen
         except FrameError as error:
@@ -131,6 +135,7 @@ def captured_frames(data: bytes, dialect: Dialect) -> Iterator[CapturedFrame]:
             yield CapturedFrame(time, flow, None, f"{error}; the rest of this direction is not read")
     for flow, splitter in splitters.items():
         if splitter is not None and splitter.pending:
+            # A capture often ends inside a frame, and raw bytes may have been cut.
             yield CapturedFrame(0.0, flow, None, f"frame at byte {splitter.offset}: the input ends inside it")
 
 
@@ -143,6 +148,7 @@ def write_rows(chunks: list[tuple[float, Flow, bytes]], dialect: Dialect, path: 
     with path.open("wb") as file, pyarrow.ipc.new_file(file, schema) as out:
         for flow in dict.fromkeys(flow for _, flow, _ in chunks):
             data = b"".join(chunk for _, of, chunk in chunks if of == flow)
+            # Each direction is decoded on its own: only the server sends changes, but which side that is, is not known.
             decoder = Decoder(dialect, collections=collections or _has_collection_ids(data, dialect))
             decoder.feed(data)
             for batch in _batches(decoder):
@@ -175,6 +181,7 @@ def _frames(splitter: Splitter, time: float, flow: Flow, dialect: Dialect) -> It
         try:
             yield CapturedFrame(time, flow, read_frame(raw, dialect, offset), "")
         except FrameError as error:
+            # The header is sound, since the frame could be split off: show what it has.
             yield CapturedFrame(time, flow, read_opaque(raw, offset), error.problem)
         offset = splitter.offset
 
@@ -183,6 +190,7 @@ def chunks(data: bytes) -> Iterator[tuple[float, Flow, bytes]]:
     """Yield the bytes of a file as (time, direction, bytes). Raw bytes and hex text are one direction without names."""
     if is_capture(data):
         yield from streams(data)
+    # Frames begin with a magic of 0x80 or above, so raw bytes are never taken for hex text.
     elif data and _HEX.issuperset(data):
         digits = b"".join(data.split()).decode()
         if len(digits) % 2:

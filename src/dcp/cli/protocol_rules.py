@@ -64,6 +64,7 @@ class ProtocolChecker:
         elif frame.name == "snapshot_marker" and "snapshot_start" in frame.fields:
             stream.window = int(frame.fields["snapshot_start"]), int(frame.fields["snapshot_end"])
             stream.out_of_order = False
+        # A message with a seqno is a change; one with a start_seqno describes a range of them.
         elif "seqno" in frame.fields and "start_seqno" not in frame.fields:
             return self._check_seqno(stream, frame, int(frame.fields["seqno"]))
         return ""
@@ -72,6 +73,7 @@ class ProtocolChecker:
     def _check_seqno(stream: _StreamState, frame: Frame, seqno: int) -> str:
         """Check that a change is in its snapshot and after the change before it."""
         before, stream.last = stream.last, max(stream.last, seqno)
+        # These two are no changes: one acknowledges a change, the other skips those of other collections.
         if stream.out_of_order or frame.name in ("seqno_acknowledged", "seqno_advanced"):
             return ""
         if stream.window is None:

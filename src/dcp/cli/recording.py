@@ -30,6 +30,7 @@ def server_bytes(data: bytes) -> bytes:
         if not servers:
             raise LocalProtocolError("capture: expected a connection on which a server answers, found none")
         return max(servers, key=len)
+    # Transcripts of the tests are JSON. Frames never begin with a brace, which is no magic.
     if data.lstrip()[:1] == b"{":
         try:
             return bytes.fromhex(json.loads(data)["server_hex"])

@@ -49,6 +49,7 @@ def replay(file: BinaryIO, host: str, port: int, raw: bool) -> None:
 class ReplayServer(socketserver.ThreadingTCPServer):
     """A TCP server that plays the recording from its beginning on each connection."""
 
+    # A restart must not wait for old connections to time out, and Ctrl-C must not wait for clients.
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False

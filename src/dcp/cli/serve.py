@@ -140,9 +140,11 @@ def serve(load: int, value_size: int, faults: list[_FaultArgument], as_json: boo
             "and connections are not encrypted unless the client uses TLS",
             style="bold yellow",
         )
+    # Before the cluster starts, so that a signal during the load is not lost.
     stopped = _stopped_by_signals()
     with Cluster(**options) as cluster:
         cluster.load(load, value_size=value_size)
+        # After the load, which faults must not disturb.
         handles = [cluster.fault(name, **given) for name, given in faults]
         _greet(cluster, load, tls=tls, as_json=as_json)
         show = _show_json if as_json else _show_live if sys.stdout.isatty() else _show_lines
@@ -232,6 +234,7 @@ def _show_json(cluster: Cluster, stopped: threading.Event) -> None:
 def _print_json(found: dict[str, object]) -> None:
     """Print an object on a line."""
     click.echo(json.dumps(found))
+    # A program that reads from a pipe waits for this line.
     sys.stdout.flush()
 
 

@@ -142,6 +142,7 @@ def _as_json(rows: Iterator[dict[str, Any]], as_hex: bool) -> str:
 
 def _as_text(rows: Iterator[dict[str, Any]], as_hex: bool) -> str:
     """Return rows as lines of a table. Only on a terminal are they cut."""
+    # Into a file or pipe, values are never cut.
     room = _MAX_LINES * shutil.get_terminal_size().columns if uses_colour() else None
     return "".join(_line(_hexadecimal(row) if as_hex else row, room) + "\n" for row in rows)
 

@@ -1,4 +1,8 @@
-"""Couchbase changes as Spark DataFrames: the driver plans which seqnos to read, the tasks stream them."""
+"""Couchbase changes as Spark DataFrames: the driver plans which seqnos to read, tasks on the executors stream them.
+
+The driver runs planner, ranges, offsets, driver_view, admission and stream_reader. Executors run task, projection and
+worker. Partitions and options are pickled from one to the other.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -41,6 +41,7 @@ def bytes_per_seqno(client: Client, options: Options, ranges: Iterable[Range]) -
 
     Return 0 if no change of the sample passes the filters.
     """
+    # The longest ranges have most of the rows. Sorted by vbucket, as a partition requires.
     longest = sorted(heapq.nlargest(_VBUCKETS, ranges, key=lambda part: part.size), key=lambda part: part.vbucket)
     sample = tuple(replace(part, end=min(part.end, part.start.seqno + _SEQNOS)) for part in longest if part.size > 0)
     remaining = without_dropped(options, client.manifest)

@@ -56,6 +56,7 @@ class DriverView:
     def current(self) -> ClusterState:
         """Return the state of the cluster, at most `max_age` seconds old."""
         if self._stale or self.last is None or time.monotonic() - self.last.observed_at > self._timing.max_age:
+            # Taken before the queries: the state is at least as new as its time.
             observed_at = time.monotonic()
             # The refresh notices a recreated bucket. If no node answers it, highs_and_uuids() retries.
             with suppress(TransportError):
@@ -105,6 +106,7 @@ class DriverView:
             if position.vbucket in state.highs
         ):
             return True
+        # Queried after `state`: a change in between is found by the next check.
         highs = filtered_high_seqnos(self.client, state.identity, self._options.scope)
         return any(position.seqno < highs.get(position.vbucket, 0) for position in here)
 

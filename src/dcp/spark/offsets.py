@@ -15,7 +15,7 @@ _VERSION = 1
 
 def to_offset(here: Checkpoint) -> dict[str, Any]:
     """Return a checkpoint as an offset of Spark."""
-    # Spark's JSON parsers read numbers as doubles, so 64-bit values are kept as text.
+    # 64-bit values are text: a JSON parser that reads numbers as doubles would round them above 2^53.
     rows = {str(position.vbucket): _text(position) for position in here}
     return {
         "version": _VERSION,

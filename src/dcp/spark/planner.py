@@ -249,6 +249,7 @@ def _counts(by_node: Mapping[str, list[Range]], at_least: int) -> dict[str, int]
     """Return the number of partitions of each node: one, and each further one where partitions are largest."""
     sizes = {node: sum(part.size for part in parts) for node, parts in by_node.items()}
     counts = dict.fromkeys(by_node, 1)
+    # A heap with the size of one partition of each node, the largest first.
     largest = [(-size, node) for node, size in sizes.items()]
     heapq.heapify(largest)
     while largest and sum(counts.values()) < at_least:

@@ -13,6 +13,7 @@ from dcp.errors import TransportError
 
 T = TypeVar("T")
 
+# Seconds between two repetitions of a query.
 _PAUSE = 0.25
 
 
@@ -21,7 +22,7 @@ class Timing:
     """Timeouts and intervals in seconds. Only tests use others than the defaults.
 
     retry: how long one query of the driver is repeated while a vbucket has no reachable owner.
-    outage: how long a stream's driver, or a task, goes on without an answer of any node.
+    outage: how long a stream's driver, or a task, tolerates that no node answers.
     silence: how long a task receives nothing before it checks if its end can still be reached.
     max_age: how long the driver uses what it knows of the cluster. Spark asks it about 90 times a second.
     """

@@ -46,9 +46,10 @@ class TaskPartition(InputPartition):  # type: ignore[misc]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Planner of micro-batches on the driver, where it keeps a client. Executors call `read` of a pickled copy only.
+    """Planner of micro-batches, and reader of their partitions.
 
-    Raises LocalProtocolError for options that a stream cannot have.
+    Spark creates one instance on the driver, which keeps a client and plans, and others for the executors, which only
+    call `read`. So a new instance must not connect. Raises LocalProtocolError for options that a stream cannot have.
     """
 
     def __init__(self, options: Options, timing: Timing = DEFAULTS) -> None:
@@ -83,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _start_of_batch(self) -> dict[str, Any]:
         """Return the start offset where Spark passes none: before 4.2.
 
-        A restarted query is not told its logged offset then, so `now` may be anywhere in a snapshot: its window begins
+        A restarted query does not get its logged offset then, so `now` may be anywhere in a snapshot: its window begins
         at 0.
         """
         if self._initial is not None:
@@ -121,12 +122,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         except TransportError as error:
             if self._outage.timed_out():
                 raise
+            # The same offset again means "nothing new" to Spark, which asks again at the next trigger.
             log.warning("%s; retrying for up to %g s", error, self._timing.outage)
             return begin
         return self._latest
 
     def _next(self, begin: dict[str, Any], limit: Any) -> dict[str, Any]:
-        """Return where the next batch ends. With failOnDataLoss=false, observe the cluster anew after an error."""
+        """Return where the next batch ends. With failOnDataLoss=false, observe the cluster again after an error."""
         try:
             return self._end_of_batch(begin, self._view.current(), limit)
         except (LocalProtocolError, ServerError):
@@ -141,6 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         state = self._view.last
         if state is None or self._latest is None:
             return None
+        # If the last check found only changes of other collections, there is no backlog.
         idle = self._idle is not None and self._idle == (state, self._latest)
         behind = 0 if idle else sum(from_offset(self._latest).lag(state.highs).values())
         return {"behind": behind, "seqnos": {str(vbucket): seqno for vbucket, seqno in sorted(state.highs.items())}}
@@ -170,6 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 ranges.append(part)
             # The tasks may read snapshots that end after all that the driver has seen so far.
             self._snapshot_ends.pop(vbucket, None)
+        # The tasks now read up to what was observed: the next batch needs a newer observation.
         self._view.invalidate()
         found = divide(ranges, owners_of(self._view.client, ranges), self._options.min_partitions or 1)
         return [TaskPartition(replace(partition, manifest_uid=self._view.manifest_uid)) for partition in found]
@@ -212,6 +216,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return begin
         most = self._max_seqnos(here, ends, state, limit)
         if most is not None:
+            # Only ends are limited. Starts stay, so what is cut off is in the next batch.
             ends = limited_ends(here.by_vbucket(), ends, most)
         self._waiting_since = time.monotonic()
         return to_offset(self._positions_after(here, ends, state, self._view.purge_seqnos(here)))

@@ -36,6 +36,7 @@ def _closed_check(socket: int) -> Callable[[], bool]:
     """Return a function that is true once the other end of a socket has closed it."""
     if not _PEER_CLOSED:
         return lambda: False
+    # poll(), and not a read: the other direction of this socket belongs to Spark.
     poll = select.poll()
     poll.register(socket, _PEER_CLOSED | select.POLLHUP | select.POLLERR)
     return lambda: bool(poll.poll(0))

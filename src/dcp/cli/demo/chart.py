@@ -42,6 +42,7 @@ class _Panel(NamedTuple):
     @property
     def decades(self) -> float:
         """Height of the scale in powers of ten."""
+        # log10(value + 1), so that 0 is at the bottom of the scale.
         return max(1, math.log10(max(value for _, value in self.points) + 1)) * _HEADROOM
 
     def x(self, seconds: float) -> float:
@@ -55,6 +56,7 @@ class _Panel(NamedTuple):
 
 def draw(title: str, samples: Sequence[ProgressSample], events: Sequence[TimelineEvent]) -> str:
     """Return the chart as the text of an SVG file."""
+    # Not 0, by which positions are divided.
     end = max(samples[-1].seconds, 1e-9)
     lags = [(sample.seconds, float(sample.lag)) for sample in samples]
     panels = (
@@ -128,6 +130,7 @@ def _event_marks(panel: _Panel, events: Sequence[TimelineEvent]) -> Iterator[str
     for number, event in enumerate(events):
         x, y = panel.x(event.seconds), 50 + 16 * (number % 2)
         kind = "bad" if event.bad else "mark"
+        # Near the right edge, the text is on the left of its line.
         anchor = "end" if x > _WIDTH * 0.75 else "start"
         yield _line(x, y + 4, x, _HEIGHT - _BOTTOM, kind)
         yield _text(x + (-4 if anchor == "end" else 4), y + 6, event.text, "bad" if event.bad else "small", anchor)

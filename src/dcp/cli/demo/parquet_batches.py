@@ -59,6 +59,7 @@ class ParquetBatches:
         import pyarrow.compute as pc
 
         with self._lock:
+            # Batch 0 is the first read, which cannot roll back.
             numbers = sorted(self._complete - {0})
         found: set[int] = set()
         for number in numbers:
@@ -84,6 +85,7 @@ class ParquetBatches:
         undone = int((~is_rollback).sum() - valid.sum())
         keys = rows.select(["collection_id", "key"]).append_column("index", pa.array(numpy.arange(len(rows))))
         last = keys.filter(valid).group_by(["collection_id", "key"]).aggregate([("index", "max")])
+        # The last row of a key may be a deletion: then there is no document.
         rows = rows.take(last.column("index_max"))
         return CopiedState(_documents(rows.filter(pc.equal(rows.column("event"), "mutation"))), len(valid), undone)
 
@@ -92,6 +94,7 @@ class ParquetBatches:
         import pyarrow as pa
         from pyarrow import parquet
 
+        # Spark writes no file for an empty batch.
         files = sorted(self.path(number).glob("part-*.parquet"))
         return pa.concat_tables([parquet.ParquetFile(file).read(columns) for file in files] or [_empty(columns)])
 
@@ -122,6 +125,7 @@ def differences(state: CopiedState, cluster: Cluster) -> tuple[int, int]:
         truth = {key.decode(): document.value.decode() for key, document in cluster.truth(path).items()}
         copied = state.documents.get(number, {})
         documents += len(truth)
+        # Comparing whole dicts is much faster than key by key, and usually enough.
         if copied != truth:
             differing += sum(copied.get(key) != truth.get(key) for key in copied.keys() | truth.keys())
     return documents, differing

@@ -47,6 +47,7 @@ def run_scenario(
         cleanup.callback(monitor.stop)
         writer = OrderWriter(cluster, count, seed)
         cleanup.callback(writer.stop)
+        # Cleanup runs in reverse order: the writer stops first, and the cluster last.
         scenario = _Scenario(screen, cluster, copier, batches, monitor, writer)
         scenario.read(keys)
         scenario.follow(4 if short else 8)
@@ -145,6 +146,7 @@ class _Scenario:
             self.monitor.sample()
             last = self.monitor.highs
             self._wait(lambda: self.monitor.has_reached(last))
+            # One last sample after the copy has everything, so that the chart ends at a lag of 0.
             self.monitor.stop()
             self.monitor.sample()
             self.copier.close()

@@ -110,6 +110,7 @@ def _session(directory: Path) -> SparkSession:
         raise LocalProtocolError(f"{missing}, {_ADVICE}") from None
     from pyspark.sql import SparkSession
 
+    # On the loopback interface only, and with all files inside of the demo's directory.
     directory.mkdir()
     options |= {
         "spark.ui.enabled": "false",
@@ -130,6 +131,7 @@ def _session(directory: Path) -> SparkSession:
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
     """Redirect standard error to a file, also that of processes that are started meanwhile, such as Spark's Java."""
+    # File descriptor 2 itself: redirect_stderr() does not affect other processes.
     sys.stderr.flush()
     before = os.dup(2)
     try:

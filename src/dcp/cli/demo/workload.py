@@ -35,6 +35,7 @@ def fill(cluster: Cluster, count: int) -> int:
     cluster.load(orders, prefix="order::", collection=ORDERS, value=_orders(customers))
     for number in range(0, orders, _CANCELLED):
         cluster.delete(_key("order", number), collection=ORDERS)
+    # Baskets expire while the copy follows; the expiration is a change of its own.
     due = int(time.time()) + 1
     baskets = orders // _BASKETS
     for number in range(baskets):
@@ -58,10 +59,12 @@ class OrderWriter(threading.Thread):
         """Write at a constant rate until `stop`."""
         started_at = time.monotonic()
         while not self._ended.wait(_TICK):
+            # As many writes as are due by now: a slow round is made up for by the next one.
             due = int((time.monotonic() - started_at) * WRITES_PER_SECOND) - self.writes
             for _ in range(due):
                 self._write_one()
             self.writes += due
+            # The pager of the embedded cluster runs on request only.
             if not self.expired:
                 self.expired = self._cluster.run_pager()
 
