@@ -1,7 +1,7 @@
-"""Imports modules, each into a process that has nothing of this package yet, but the libraries that it takes.
+"""Imports of modules, each in a process that has loaded nothing of this package but the libraries that it uses.
 
-As a program it reads names and prints for each what happened, as JSON: a traceback, or nothing. It must not import
-the package, nor anything that does.
+As a program it reads names, and prints the result of each as JSON: a traceback, or nothing. It must not import the
+package, nor anything that does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Importer(Protocol):
 
 @contextmanager
 def importer() -> Iterator[Importer]:
-    """Says what happens when a module is imported before all others of the package."""
+    """Yield a function that imports a module before all others of the package, and returns the traceback or nothing."""
     with subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as copied:
@@ -68,8 +68,8 @@ def _in_a_copy(name: str) -> str:
         os.write(writable, _problem(name).encode()[-60_000:])
         os._exit(0)
     os.close(writable)
-    with os.fdopen(readable, "rb") as said:
-        problem = said.read().decode(errors="replace")
+    with os.fdopen(readable, "rb") as output:
+        problem = output.read().decode(errors="replace")
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return problem or (f"the process ended with {ended}" if ended else "")
 

@@ -1,6 +1,6 @@
-"""What the tests of conformance read: vectors, recorded conversations, captured packets.
+"""Inputs of the conformance tests: vectors, recorded conversations, captured packets.
 
-Nothing here knows the package under test: frames are cut by their length field alone.
+Nothing here uses the package under test: frames are split by their length field alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HEADER_SIZE = 24
 
 @dataclass(frozen=True)
 class Vector:
-    """One frame that a document draws.
+    """One frame drawn in a document.
 
-    `fields` are its labels in order; their texts are what the table under the drawing says, or, in
-    `examples`, the bytes as hex. `drawn` are the bytes as they stand there, `sound` those of a correct
-    encoder.
+    fields: its labels in order. Their texts are those of the table under the drawing or, in `examples`, bytes in hex.
+    drawn: the bytes in the document.
+    sound: the bytes of a correct encoder.
     """
 
     file: str
@@ -40,7 +40,7 @@ class Vector:
 
     @property
     def short(self) -> str:
-        """The id up to its number."""
+        """Return the id without what follows its number."""
         found = re.match(r".+?-\d\d(?=-)", self.id)
         return found.group() if found else self.id
 
@@ -70,7 +70,7 @@ def _load(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Connection:
-    """All bytes of one connection, and a line a frame from the program that recorded it."""
+    """All bytes of one connection, and the summary of the program that recorded it, a line per frame."""
 
     client: bytes
     server: bytes
@@ -83,7 +83,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class Document:
-    """What had been stored, or deleted, before or during a conversation; None where that is not known."""
+    """Document stored or deleted before or during a conversation; None for what is not known."""
 
     vbucket: int
     collection: int
@@ -100,7 +100,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Turn:
-    """One side of the main connection said so many bytes, so many seconds after the beginning.
+    """Bytes of one side of the main connection: how many, and how many seconds after the beginning.
 
     side: client, server, or server_close where the server closed the connection.
     """
@@ -112,7 +112,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Transcript:
-    """A recorded conversation; `main` is the connection that its scenario is about."""
+    """Recorded conversation. `main` is the connection that its scenario is about."""
 
     version: str
     scenario: str
@@ -134,7 +134,7 @@ class Transcript:
 
     @property
     def streams(self) -> Iterator[tuple[str, bytes]]:
-        """Every direction of every connection."""
+        """Yield every direction of every connection."""
         for connection in self.connections:
             yield from connection.directions
 
@@ -179,7 +179,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def cut(data: bytes) -> list[bytes]:
-    """The frames in `data` by their total body lengths, whatever they are."""
+    """Split `data` into frames by their body lengths alone."""
     frames, position = [], 0
     while position < len(data):
         end = position + HEADER_SIZE + int.from_bytes(data[position + 8 : position + 12], "big")
@@ -214,9 +214,9 @@ UNSENT = {
 
 @dataclass(frozen=True)
 class Change:
-    """What the package read of a change that a server sent; None is what such a message does not say.
+    """A change that a server sent, as the package read it; None for what the message does not have.
 
-    `value` is the body of the document, or what it was compressed to where that was not undone.
+    `value` is the body of the document, compressed if that was not undone.
     """
 
     name: str
@@ -233,19 +233,19 @@ class Change:
 
 
 def open_flags(talk: Transcript) -> int:
-    """The flags with which the client opened its DCP connection."""
+    """Return the flags with which the client opened its DCP connection."""
     opens = [raw for raw in cut(talk.main.client) if raw[1] == _OPEN and raw[4] == 8 and raw[2:4] != b"\0\0"]
     return int.from_bytes(opens[0][28:32], "big") if opens else 0
 
 
 def has_collections(talk: Transcript) -> bool:
-    """Whether the server granted HELLO Collections, and keys carry a prefix."""
+    """Return whether the server granted HELLO Collections, so that keys carry a prefix."""
     answers = [raw for raw in cut(talk.main.server) if raw[1] == _HELLO and raw[0] == 0x81]
     return any((_COLLECTIONS,) in struct.iter_unpack(">H", raw[HEADER_SIZE:]) for raw in answers)
 
 
 def compare_with_documents(talk: Transcript, changes: Iterable[Change]) -> Counter[str]:
-    """Compare what had been stored with what the server sent; how much of it was compared."""
+    """Compare the stored documents with what the server sent. Return how much was compared."""
     sent: dict[tuple[int, int, bytes], list[Change]] = {}
     for change in changes:
         sent.setdefault((change.vbucket, change.collection, change.key), []).append(change)
@@ -268,7 +268,7 @@ def _check_document(document: Document, changes: list[Change], flags: int) -> Co
 
 
 def _check_superseded(document: Document, changes: list[Change]) -> Counter[str]:
-    """The server sends only the last change of a key: here it expired, or was deleted."""
+    """Check a change that was not sent: the server sends only the last change of a key."""
     for change in changes:
         assert change.name in ("deletion", "expiration")
         assert change.cas > (document.cas or 0)
@@ -319,9 +319,9 @@ _INTERFACE, _PACKET, _TCP, _LOOPBACK = 1, 6, 6, 0
 
 
 def tcp_streams(capture: Path) -> dict[tuple[int, int], list[bytes]]:
-    """The bytes of each direction in a pcapng of loopback TCP over IPv4, by (source port, destination port).
+    """Return the bytes of each direction in a pcapng of loopback TCP over IPv4, by (source port, destination port).
 
-    A direction is one run of bytes, and one more behind each segment that the capture lacks.
+    A direction is one run of bytes; each segment that the capture lacks begins another.
     """
     segments: dict[tuple[int, int], dict[int, bytes]] = {}
     for packet in _packets(capture.read_bytes()):

@@ -1,6 +1,6 @@
-"""What pages show of the tables: `python -m tests.drawn` writes it where it belongs, and a test compares.
+"""Generated parts of the pages: `python -m tests.drawn` writes them from the tables, and a test compares.
 
-Each drawing stands between two markers, `<!-- NAME: from the tables -->` and `<!-- NAME: end -->`.
+Each part stands between two markers, `<!-- NAME: from the tables -->` and `<!-- NAME: end -->`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def docstring(room: str) -> str | None:
 
 
 def imports() -> str:
-    """Solid: whatever stands before it. Dotted: only these."""
+    """Return the diagram of imports. Solid arrows: a room may import all before it. Dotted: only these."""
     lines = ["flowchart TB", *(f"    {one} --> {next_}" for one, next_ in pairwise(ORDER))]
     for room, allowed in MAY_IMPORT.items():
         if room in ORDER or room.startswith("__"):
@@ -170,7 +170,7 @@ DRAWN: dict[Path, tuple[Callable[[], str], ...]] = {
 
 
 def redrawn(text: str, draw: Callable[[], str]) -> str:
-    """The page with what stands between the markers of a drawing as the tables have it."""
+    """Return the page with a new drawing between its markers."""
     start, end = f"<!-- {draw.__name__}: from the tables -->", f"<!-- {draw.__name__}: end -->"
     before, found, rest = text.partition(start)
     _, closed, after = rest.partition(end)
@@ -180,7 +180,7 @@ def redrawn(text: str, draw: Callable[[], str]) -> str:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Each page with its drawings, as it should be."""
+    """Yield each page with new drawings."""
     for page, drawings in DRAWN.items():
         text = page.read_text("utf-8")
         for draw in drawings:

@@ -1,4 +1,4 @@
-"""Runs in a process of its own: `python -m tests.memory NAME` does NAME over and over and fails if it needs memory."""
+"""Memory tests in a process of their own: `python -m tests.memory NAME` repeats NAME and fails if memory grows."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ CONNECTION = dcp.Decoder(views=True, errors="quarantine")
 
 
 def flat(step: Callable[[], None], warm_up: int = 300, steps: int = 2000) -> None:
-    """What a step loses is lost 2,000 times: a structure for each column is enough to show."""
+    """Repeat a step 2,000 times: enough to notice a leak of one structure per column."""
     for _ in range(warm_up):
         step()
     before = peak()
@@ -106,14 +106,14 @@ def peak() -> int:
 
 
 def limit_address_space(room: int) -> None:
-    """From here on the process gets no more than `room` bytes: what is asked for counts, touched or not."""
+    """Limit the process to `room` more bytes of address space: what is allocated counts, touched or not."""
     with open("/proc/self/statm") as statm:  # noqa: PTH123
         used = int(statm.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
 
 
 def announced(take_in: Callable[[dcp.Decoder, bytes], object] = lambda decoder, data: decoder.feed(data)) -> None:
-    """Twenty connections announce 30 MiB each, and send next to nothing of them."""
+    """Announce 30 MiB on each of twenty connections, and send next to nothing."""
     header = bytearray(mutation(1, b"value"))
     header[LENGTH_AT] = (30 * MIB - 24).to_bytes(4, "big")
     limit_address_space(100 * MIB)
@@ -127,7 +127,7 @@ def announced(take_in: Callable[[dcp.Decoder, bytes], object] = lambda decoder, 
 
 
 def announced_on_sockets() -> None:
-    """The same, where decoders receive by themselves."""
+    """Do the same with decoders that receive from sockets."""
     announced(from_socket)
 
 
@@ -137,7 +137,7 @@ def from_socket(decoder: dcp.Decoder, data: bytes) -> None:
 
 
 def large() -> None:
-    """A document of 20 MiB comes in pieces of 64 KiB: twice what is there, the column, and a copy in the making."""
+    """Receive a document of 20 MiB in pieces of 64 KiB: twice its size, the column, and one copy while it grows."""
     frame = mutation(1, bytes(20 * MIB))
     limit_address_space(120 * MIB)
     decoder = dcp.Decoder()

@@ -1,4 +1,4 @@
-"""What the decoder of columns has to answer, said slowly: frame by frame, from the tables alone."""
+"""Reference decoder of columns: slow, frame by frame, from the tables alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEQNO_FELL = "seqno: expected one above {}, the last of the same snapshot"
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of a decoder that change what it answers."""
+    """Arguments of a decoder that change its result."""
 
     columns: tuple[str, ...] | None = None
     collections: bool = False
@@ -50,7 +50,7 @@ class Options:
 
 @dataclass
 class Answer:
-    """All rows and controls, the bytes for flow control, and what was wrong with the frame behind them."""
+    """Expected result: rows, control frames, bytes for flow control, and the error after them."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     controls: list[tuple[int, dcp.Frame]] = field(default_factory=list)
@@ -72,11 +72,11 @@ class Value(NamedTuple):
 
 
 class Wrong(Exception):
-    """What is wrong with a row, or with its value."""
+    """Error in a row, or in its value."""
 
 
 def answer(data: bytes, dialect: str = "dcp", options: Options | None = None) -> Answer:
-    """What the decoder has to make of `data`."""
+    """Return what the decoder has to make of `data`."""
     reader = Reader(dialect_of(dialect), options or Options())
     try:
         for offset, raw in _split(data, reader.options.max_frame):
@@ -107,17 +107,17 @@ class Reader:
     def read(self, raw: bytes, offset: int) -> None:
         frame = read_frame(raw, self.dialect, offset)
         message = self.dialect.by_name.get(frame.name)
-        said = message is not None and frame.kind is message.kind
-        if said and frame.name in self.events:
+        sent = message is not None and frame.kind is message.kind
+        if sent and frame.name in self.events:
             try:
                 self.answer.rows.append(self._row(frame))
             except Wrong as wrong:
                 raise dcp.FrameError(_whose(frame) + str(wrong), offset, raw[1], frame.vbucket) from None
         else:
             self.answer.controls.append((len(self.answer.rows), frame))
-        if message is not None and said:
+        if message is not None and sent:
             self._act(frame, message.effect)
-        if raw[0] in (0x80, 0x08) and not (message and said and message.effect is Effect.UNCOUNTED):
+        if raw[0] in (0x80, 0x08) and not (message and sent and message.effect is Effect.UNCOUNTED):
             self.answer.flow_bytes += len(raw)
 
     def _act(self, frame: dcp.Frame, effect: Effect) -> None:
@@ -212,7 +212,7 @@ class Reader:
 
 
 def inflate(value: bytes, max_value: int) -> bytes:
-    """A bomb is refused for what it announces, as long as a block of its length can make that much."""
+    """Decompress a block. One that announces more than its length can give is refused."""
     announced = _announced(value)
     if announced is None or announced > 22 * len(value):
         raise Wrong(BAD_SNAPPY)
@@ -234,12 +234,12 @@ def _announced(value: bytes) -> int | None:
 
 
 def _signed(cell: Any) -> Any:
-    """Of 64 bits, with the same bits."""
+    """Return the signed 64-bit number with the same bits."""
     return cell - (1 << 64) if isinstance(cell, int) and cell >> 63 else cell
 
 
 def _stream_id(frame: dcp.Frame) -> int | None:
-    """Of two bytes: what else has that id in a request is none."""
+    """Return the stream id of a request; an info of another length is none."""
     named = [info for info in frame.frame_info if info.id == RequestInfo.STREAM_ID and len(info.data) == 2]
     return int.from_bytes(named[0].data, "big") if named and not frame.kind.answers else None
 

@@ -1,4 +1,4 @@
-"""Frames drawn from the tables: whatever a dialect can say, Hypothesis says here."""
+"""Hypothesis strategies from the tables: everything that a dialect can express."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _fields(draw: st.DrawFn, message: Message, kind: Kind, form: Layout) -> dict
 
 
 def _spare(fields: dict[str, Any], siblings: tuple[Layout, ...], form: Layout) -> dict[str, Any]:
-    """Numbers that are nobody's `when`, for the form that takes all the rest."""
+    """Numbers that no form requires, for the form that takes all others."""
     taken = [sibling.when for sibling in siblings if sibling.when]
     if not form.when and any(when.keys() <= fields.keys() for when in taken):
         fields["version"] = max(when["version"] for when in taken) + 1
@@ -156,7 +156,7 @@ OUT_OF_ORDER, IN_ORDER = 1, 2
 
 @dataclass
 class Stream:
-    """One of a connection's streams, as its producer sees it."""
+    """One stream of a connection, as its producer sees it."""
 
     vbucket: int
     opaque: int
@@ -169,10 +169,10 @@ STEPS = ("run", "run", "run", "change", "change", "change", "snapshot", "snapsho
 
 
 class Producer:
-    """Says what a producer could say, as its table spells it, on three streams at once.
+    """Producer of everything that a table allows, on three streams at once.
 
-    Everything comes from a seed, so that an example is a list of small numbers. `faults` are the chances of
-    what an honest producer does not send: falling seqnos, broken prefixes, blocks and sections.
+    All of it follows from a seed, so that an example is a list of small numbers. `faults` are the chances of what an
+    honest producer does not send: falling seqnos, broken prefixes, blocks and sections.
     """
 
     def __init__(self, dialect: Dialect, collections: bool = False, faults: float = 0.0) -> None:
@@ -292,7 +292,7 @@ class Producer:
 def produced(
     draw: st.DrawFn, dialect: Dialect, collections: bool = False, faults: float = 0.0, longest: int = 20
 ) -> list[bytes]:
-    """The frames of a few streams of one connection."""
+    """Frames of a few streams of one connection."""
     producer = Producer(dialect, collections, faults)
     step = st.tuples(st.sampled_from(STEPS), st.integers(0, 2), st.integers(0, 2**20))
     steps = draw(st.lists(step, max_size=longest))
@@ -300,7 +300,7 @@ def produced(
 
 
 def chunks(data: bytes, cuts: list[int]) -> list[bytes]:
-    """The pieces of `data` between these places, which count from its beginning, its end or anywhere."""
+    """Split `data` at these places, which count from its beginning, its end or anywhere."""
     edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     return [data[a:b] for a, b in pairwise(edges)]
 
@@ -310,7 +310,7 @@ CUTS = st.lists(st.integers(0, 2**16), max_size=6)
 
 @st.composite
 def options(draw: st.DrawFn, dialect: Dialect, collections: bool = False) -> Options:
-    """Any arguments of a decoder. None means the default ones as often as all others together."""
+    """Any arguments of a decoder; the default columns as often as all others together."""
     possible = events_of(dialect, [message.name for message in dialect.messages if message.role is Role.ROW])
     names = sorted(columns_of(dialect))
     return Options(
@@ -329,7 +329,7 @@ def options(draw: st.DrawFn, dialect: Dialect, collections: bool = False) -> Opt
 
 @dataclass(frozen=True)
 class Case:
-    """Bytes of a dialect, and how they are decoded."""
+    """Bytes of a dialect, and how to decode them."""
 
     dialect: str
     data: bytes
@@ -346,7 +346,7 @@ LIMITS = st.tuples(st.none() | st.integers(1, 20), st.none() | st.sampled_from([
 
 @st.composite
 def cases(draw: st.DrawFn, sound: bool = False) -> Case:
-    """Streams, or any frames, of any dialect; bytes that nobody meant now and then."""
+    """Streams, or any frames, of any dialect; now and then garbage."""
     dialect, collections = draw(DIALECTS), draw(st.booleans())
     faults = 0.0 if sound else draw(st.sampled_from([0.0, 0.0, 0.1]))
     streams = produced(dialect, collections, faults)

@@ -1,7 +1,7 @@
-"""What may import what in src/dcp, held by reading the source.
+"""Rules for imports in src/dcp, checked by reading the source.
 
-Each rule yields its violations as `file:line: what is wrong` for any source tree, so that the same code that finds none
-in ours is shown, at the end of this file, to find one in a tree that has it.
+Each rule yields its violations as `file:line: what is wrong` for any source tree. The end of this file shows that each
+rule finds a violation in a tree that has one.
 """
 
 import ast
@@ -82,7 +82,7 @@ def where(source: Path, path: Path, line: int) -> str:
 
 
 def targets(node: ast.Import | ast.ImportFrom, package: list[str]) -> Iterator[str]:
-    """The modules that an import statement names, absolute."""
+    """Yield the modules that an import statement names, as absolute names."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
         return

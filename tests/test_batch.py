@@ -1,4 +1,4 @@
-"""A batch in the hands of Arrow libraries: equal values, shared memory, and memory that lives as long as it is used."""
+"""Batches in Arrow libraries: equal values, shared memory, and memory that lives as long as it is used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BODY = b'{"n": 17, "a body": "that no view has room for"}'
 
 
 def frame(number: int) -> dcp.Frame:
-    """Rows that fill every column, one in a while."""
+    """Return a row; every so often one that fills every column."""
     value, datatype = {0: (b"", 0), 1: (BODY, 1), 2: (bytes(cramjam.snappy.compress_raw(BODY * 3)), 3)}.get(
         number % 5, (join_xattrs([(b"_sync", b"1" * number)], BODY[: number % 40]), 5)
     )
@@ -133,7 +133,7 @@ def test_every_library_reads_the_same_maps(views: bool) -> None:
 
 
 def _pairs(cell: Any) -> list[tuple[str, str]]:
-    """A map is a dictionary in one library, and a list of structs in another."""
+    """Return the entries of a map, which is a dict in one library and a list of structs in another."""
     return list(cell.items()) if isinstance(cell, dict) else [tuple(pair.values()) for pair in cell or []]
 
 

@@ -1,4 +1,4 @@
-"""Benchmarks on small sizes: they run, and what they compare does the same work. No test depends on time."""
+"""Benchmarks run, on tiny sizes, and their contenders do the same work. Nothing here is timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structured values: what they say, what they refuse, and that they come back."""
+"""Structured values: decoding, refusals, and encoding back to the same bytes."""
 
 from __future__ import annotations
 

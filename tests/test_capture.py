@@ -1,4 +1,4 @@
-"""A public capture of real servers: a client's stream with xattrs, and replication, on a loopback interface."""
+"""Packets of real servers: a public capture of a client's stream with xattrs, and of replication on a loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: their JSON, what is refused, and two of them compared."""
+"""Checkpoints: their JSON, refusals, comparisons, and the file that keeps one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cluster maps: a recorded one, built ones, and garbage."""
+"""Cluster maps: a recorded one, constructed ones, and garbage."""
 
 from __future__ import annotations
 

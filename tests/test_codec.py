@@ -1,4 +1,4 @@
-"""The splitter: any chunking gives the same frames, and no length is believed before it is checked."""
+"""The splitter: any chunks give the same frames, and no length is believed before it is checked."""
 
 from __future__ import annotations
 

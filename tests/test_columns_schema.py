@@ -1,4 +1,4 @@
-"""Which columns there are, in which order and of which types, and that each has a place in every plan."""
+"""Columns: names, order and types, and a place for each in every plan."""
 
 from __future__ import annotations
 

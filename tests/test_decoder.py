@@ -1,4 +1,4 @@
-"""The decoder of columns against a slow one, against what had been stored, and against a hostile peer."""
+"""The decoder of columns against a slow one, against stored documents, and against a hostile peer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def feed(decoder: dcp.Decoder, data: bytes, feeding: str) -> None:
 
 
 def take(decoder: dcp.Decoder, found: Answer, max_rows: int | None = None, max_bytes: int | None = None) -> bool:
-    """Take a batch, and say whether there was anything in it."""
+    """Take a batch. Return whether there was anything in it."""
     batch = decoder.take(max_rows, max_bytes)
     assert len(batch) <= (max_rows or len(batch))
     assert all(0 <= row <= len(batch) for row, _ in batch.controls)
@@ -196,12 +196,12 @@ def marker(start: int, end: int, **changes: Any) -> dcp.Frame:
     return replace(dcp.Frame("snapshot_marker", 0x80, opaque=9, vbucket=77, fields=fields), **changes)
 
 
-def said(*frames: dcp.Frame) -> bytes:
+def encoded(*frames: dcp.Frame) -> bytes:
     return b"".join(encode(frame) for frame in frames)
 
 
 def plain(count: int, first: int = 1) -> list[dcp.Frame]:
-    """Mutations that the decoder takes in runs; their keys and values are around every size that it treats apart."""
+    """Return mutations for the fast path, with keys and values around every size that it treats differently."""
     return [
         mutation(n, b"k" * (1 + n % 40), bytes([n % 256]) * (n * 7 % 90 if n % 50 else 5000), datatype=n % 2)
         for n in range(first, first + count)
@@ -239,7 +239,7 @@ ODD = {
 
 
 def numbered(frames: list[dcp.Frame]) -> list[dcp.Frame]:
-    """The frames of rows with rising seqnos."""
+    """Return frames of rows with rising seqnos."""
     return [
         replace(frame, fields={**frame.fields, "seqno": n}) if "seqno" in frame.fields else frame
         for n, frame in enumerate(frames, 1)
@@ -250,20 +250,20 @@ def numbered(frames: list[dcp.Frame]) -> list[dcp.Frame]:
 @pytest.mark.parametrize("odd", ODD)
 def test_a_run_with_one_odd_frame_is_the_same_as_frame_by_frame(odd: str, where: int) -> None:
     frames = plain(400)
-    data = said(marker(0, 1000), *numbered([*frames[:where], *ODD[odd], *frames[where:]]))
+    data = encoded(marker(0, 1000), *numbered([*frames[:where], *ODD[odd], *frames[where:]]))
     assert_same(decode(data), answer(data))
 
 
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_frames_that_look_alike_are_a_run_for_nobody(odd: str) -> None:
     rows = [frame for frame in ODD[odd] if "seqno" in frame.fields]
-    data = said(marker(0, 1000), marker(0, 1000, opaque=10), *numbered([*plain(3), *rows * 20, *plain(3)]))
+    data = encoded(marker(0, 1000), marker(0, 1000, opaque=10), *numbered([*plain(3), *rows * 20, *plain(3)]))
     assert_same(decode(data), answer(data))
 
 
 def test_both_lanes_give_the_same_rows() -> None:
     frames = [marker(0, 5000), *plain(700), marker(5001, 6000), *plain(700, 5001)]
-    data = said(*frames)
+    data = encoded(*frames)
     fast = decode(data)
     assert len(fast.rows) == 1400
     assert decode(data, views=True).rows == fast.rows
@@ -278,13 +278,13 @@ def test_both_lanes_give_the_same_rows() -> None:
 
 @pytest.mark.parametrize("columns", [("key", "value"), ("value", "opaque", "nru", "key", "delete_time", "durability")])
 def test_a_run_fills_only_what_is_asked_for(columns: tuple[str, ...]) -> None:
-    data, options = said(marker(0, 1000), *plain(300)), Options(columns=columns)
+    data, options = encoded(marker(0, 1000), *plain(300)), Options(columns=columns)
     assert_same(decode(data, options=options), answer(data, options=options))
 
 
 @pytest.mark.parametrize("seqnos", [[5, 5], [5, 4], [2**64 - 1, 0], [5, 6, 7, 6], [0, 0]])
 def test_a_seqno_that_falls_ends_a_run(seqnos: list[int]) -> None:
-    data = said(marker(0, 9), *(mutation(n) for n in seqnos))
+    data = encoded(marker(0, 9), *(mutation(n) for n in seqnos))
     found = decode(data)
     assert [row["seqno"] for row in found.rows] == seqnos[:-1]
     assert_same(found, answer(data))
@@ -292,8 +292,8 @@ def test_a_seqno_that_falls_ends_a_run(seqnos: list[int]) -> None:
 
 @pytest.mark.parametrize("end", [0, 1, 23, 24, 25, 54, 55, 56, 60])
 def test_a_run_stops_before_a_frame_that_is_not_whole(end: int) -> None:
-    whole = said(marker(0, 9), *plain(5))
-    last = said(mutation(6, b"a key", b"a value"))
+    whole = encoded(marker(0, 9), *plain(5))
+    last = encoded(mutation(6, b"a key", b"a value"))
     decoder, found = dcp.Decoder(), Answer()
     decoder.feed(whole + last[:end])
     drain(decoder, found)
@@ -307,18 +307,18 @@ def test_a_run_stops_before_a_frame_that_is_not_whole(end: int) -> None:
 def test_a_run_stops_before_a_frame_above_max_frame(views: bool) -> None:
     frames = [marker(0, 9), mutation(1), mutation(2), mutation(3, value=bytes(500))]
     decoder = dcp.Decoder(max_frame=300, views=views)
-    decoder.feed(said(*frames))
+    decoder.feed(encoded(*frames))
     assert len(decoder.take()) == 2
     with pytest.raises(dcp.FrameError, match=r"frame length: expected at most 300 bytes \(max_frame\)"):
         decoder.take()
 
 
 def test_a_run_does_not_read_a_length_that_does_not_add_up() -> None:
-    sound = said(marker(0, 9), *plain(5))
+    sound = encoded(marker(0, 9), *plain(5))
     for at, byte in ((4, 32), (3, 0), (2, 1), (11, 20)):
-        broken = bytearray(said(mutation(6)))
+        broken = bytearray(encoded(mutation(6)))
         broken[at] = byte
-        data = sound + bytes(broken) + said(mutation(7)) * 30
+        data = sound + bytes(broken) + encoded(mutation(7)) * 30
         assert_same(decode(data), answer(data))
 
 
@@ -328,7 +328,7 @@ def test_a_run_does_not_read_a_length_that_does_not_add_up() -> None:
 @pytest.mark.parametrize("views", [False, True])
 @pytest.mark.parametrize("max_rows", [1, 7, 255, 256, 257, 10_000])
 def test_batches_of_at_most_so_many_rows_are_full_until_the_last(max_rows: int, views: bool) -> None:
-    data = said(marker(0, 1000), *plain(600))
+    data = encoded(marker(0, 1000), *plain(600))
     decoder, sizes = dcp.Decoder(views=views), []
     decoder.feed(data)
     while size := len(decoder.take(max_rows)):
@@ -341,7 +341,7 @@ def test_a_batch_takes_about_max_bytes_and_a_row_that_is_larger_comes_alone(data
     sizes = [100, 100, 100, 3000, 100, 100, 20, 20]
     values = [bytes(cramjam.snappy.compress_raw(bytes(n))) if datatype else bytes(n) for n in sizes]
     decoder = dcp.Decoder(columns=["value"])
-    decoder.feed(said(marker(0, 9), *(mutation(n, value=v, datatype=datatype) for n, v in enumerate(values))))
+    decoder.feed(encoded(marker(0, 9), *(mutation(n, value=v, datatype=datatype) for n, v in enumerate(values))))
     taken: list[list[int]] = []
     while batch := decoder.take(max_bytes=1000):
         taken.append([len(value) for value in batch.to_arrow()["value"].to_pylist()])
@@ -350,7 +350,7 @@ def test_a_batch_takes_about_max_bytes_and_a_row_that_is_larger_comes_alone(data
 
 def test_controls_fill_a_batch_too() -> None:
     decoder, found = dcp.Decoder(), Answer()
-    decoder.feed(said(*(marker(n, n) for n in range(100))))
+    decoder.feed(encoded(*(marker(n, n) for n in range(100))))
     batches = 0
     while take(decoder, found, None, 1000):
         batches += 1
@@ -359,7 +359,7 @@ def test_controls_fill_a_batch_too() -> None:
 
 def test_advance_says_when_a_limit_is_reached() -> None:
     decoder = dcp.Decoder()
-    decoder.feed(said(*plain(5)))
+    decoder.feed(encoded(*plain(5)))
     assert decoder.advance(max_rows=3)
     assert not decoder.advance(max_rows=5)
     assert (decoder.rows, len(decoder.take())) == (5, 5)
@@ -373,7 +373,7 @@ def test_a_limit_of_nothing_is_refused(name: str) -> None:
 
 # ----------------------------------------------------------------------------------------- errors
 
-SOUND = said(marker(0, 1000), mutation(5))
+SOUND = encoded(marker(0, 1000), mutation(5))
 SNAPPY = bytes(cramjam.snappy.compress_raw(b"0123456789" * 20))
 BOMB = bytes(cramjam.snappy.compress_raw(bytes(1000)))
 COLLECTION = "key: expected a collection id of at most 32 bits as the shortest LEB128 before it"
@@ -414,8 +414,8 @@ WRONG: list[tuple[dcp.Frame, Options, str]] = [
 
 @pytest.mark.parametrize(("frame", "options", "problem"), WRONG)
 def test_what_is_wrong_is_raised_behind_the_rows_before_it(frame: dcp.Frame, options: Options, problem: str) -> None:
-    sound = said(marker(0, 1000), mutation(5, b"\0key"))
-    data = sound + said(frame, mutation(9))
+    sound = encoded(marker(0, 1000), mutation(5, b"\0key"))
+    data = sound + encoded(frame, mutation(9))
     found = decode(data, options=options)
     assert isinstance(found.error, dcp.FrameError)
     assert found.error.problem == f"mutation of seqno {frame.fields['seqno']!r}: {problem}"
@@ -426,7 +426,7 @@ def test_what_is_wrong_is_raised_behind_the_rows_before_it(frame: dcp.Frame, opt
 
 @pytest.mark.parametrize(("frame", "options", "problem"), WRONG)
 def test_in_quarantine_a_bad_value_is_delivered_as_it_came(frame: dcp.Frame, options: Options, problem: str) -> None:
-    data = said(marker(0, 1000), mutation(5, b"\0key"), frame, mutation(9, b"\0key"))
+    data = encoded(marker(0, 1000), mutation(5, b"\0key"), frame, mutation(9, b"\0key"))
     found = decode(data, options=replace(options, errors="quarantine"))
     if problem not in NOTED:
         assert found.error is not None
@@ -438,17 +438,17 @@ def test_in_quarantine_a_bad_value_is_delivered_as_it_came(frame: dcp.Frame, opt
 
 @pytest.mark.parametrize(("frame", "options", "problem"), WRONG)
 def test_what_is_not_asked_for_is_not_looked_at(frame: dcp.Frame, options: Options, problem: str) -> None:
-    found = decode(said(frame), options=replace(options, columns=("cas",)))
+    found = decode(encoded(frame), options=replace(options, columns=("cas",)))
     assert (found.error is None) == (problem != COLLECTION)
 
 
 def test_a_value_that_inflates_to_just_max_value_is_delivered() -> None:
-    (row,) = decode(said(mutation(1, value=BOMB, datatype=2)), options=Options(max_value=1000)).rows
+    (row,) = decode(encoded(mutation(1, value=BOMB, datatype=2)), options=Options(max_value=1000)).rows
     assert row["value"] == bytes(1000)
 
 
 def test_a_value_that_inflates_to_nothing_has_no_xattrs() -> None:
-    data = said(mutation(1, value=b"\0", datatype=6))
+    data = encoded(mutation(1, value=b"\0", datatype=6))
     (row,) = decode(data).rows
     assert (row["value"], row["xattrs"]) == (b"", None)
     assert_same(decode(data), answer(data))
@@ -459,7 +459,7 @@ def test_a_value_that_inflates_to_nothing_has_no_xattrs() -> None:
 def test_snappy_accepts_what_another_implementation_accepts(block: bytes, announced: int | None) -> None:
     value = block if announced is None else bytes([announced & 0x7F | 0x80, announced >> 7, *block])
     value = value or b"\0"
-    data = said(mutation(1, value=value, datatype=2))
+    data = encoded(mutation(1, value=value, datatype=2))
     assert_same(decode(data), answer(data))
 
 
@@ -468,7 +468,7 @@ def test_snappy_accepts_what_another_implementation_accepts(block: bytes, announ
 def test_compressed_values_come_back(parts: list[bytes], views: bool) -> None:
     value = b"".join(parts) or b"{}"
     block = bytes(cramjam.snappy.compress_raw(value))
-    (row,) = decode(said(mutation(1, value=block, datatype=3)), views=views).rows
+    (row,) = decode(encoded(mutation(1, value=block, datatype=3)), views=views).rows
     assert (row["value"], row["datatype"]) == (value, 3)
 
 
@@ -476,19 +476,19 @@ def test_every_byte_of_a_block_may_be_wrong() -> None:
     block = bytes(cramjam.snappy.compress_raw(b"0123456789" * 30 + b"abcabcabc" * 9 + bytes(300)))
     for at in range(len(block)):
         for byte in (0, 0x7F, 0xFF, block[at] ^ 1):
-            data = said(mutation(1, value=block[:at] + bytes([byte]) + block[at + 1 :], datatype=2))
+            data = encoded(mutation(1, value=block[:at] + bytes([byte]) + block[at + 1 :], datatype=2))
             assert_same(decode(data), answer(data))
 
 
 BROKEN_FRAMES = {
     "magic": b"\0" * 24,
-    "lengths": said(mutation(1))[:10] + b"\0\1" + bytes(12),
-    "announced": said(mutation(1))[:8] + b"\xff" * 4,
-    "extras": said(mutation(1))[:4] + b"\x1e" + said(mutation(1))[5:],
-    "no key": said(mutation(1, b"k"))[:3] + b"\0" + said(mutation(1, b"k"))[4:],
-    "control": said(marker(1, 2))[:4] + b"\x13" + said(marker(1, 2))[5:],
-    "nmeta": said(mutation(1, value=b"v", fields={"meta": b"m"})).replace(b"\0\1\x07", b"\0\7\x07"),
-    "frame infos": said(mutation(1, value=bytes(9), magic=0x08, frame_info=(FrameInfo(1, b"abc"),))).replace(
+    "lengths": encoded(mutation(1))[:10] + b"\0\1" + bytes(12),
+    "announced": encoded(mutation(1))[:8] + b"\xff" * 4,
+    "extras": encoded(mutation(1))[:4] + b"\x1e" + encoded(mutation(1))[5:],
+    "no key": encoded(mutation(1, b"k"))[:3] + b"\0" + encoded(mutation(1, b"k"))[4:],
+    "control": encoded(marker(1, 2))[:4] + b"\x13" + encoded(marker(1, 2))[5:],
+    "nmeta": encoded(mutation(1, value=b"v", fields={"meta": b"m"})).replace(b"\0\1\x07", b"\0\7\x07"),
+    "frame infos": encoded(mutation(1, value=bytes(9), magic=0x08, frame_info=(FrameInfo(1, b"abc"),))).replace(
         b"\x13abc", b"\x14abc"
     ),
 }
@@ -497,7 +497,7 @@ BROKEN_FRAMES = {
 @pytest.mark.parametrize("views", [False, True])
 @pytest.mark.parametrize("broken", BROKEN_FRAMES)
 def test_a_frame_that_the_tables_refuse_is_refused_in_their_words(broken: str, views: bool) -> None:
-    data = SOUND + BROKEN_FRAMES[broken] + said(mutation(9))
+    data = SOUND + BROKEN_FRAMES[broken] + encoded(mutation(9))
     found = decode(data, views=views)
     with pytest.raises(dcp.FrameError) as refused:
         dcp.decode(data)
@@ -506,13 +506,13 @@ def test_a_frame_that_the_tables_refuse_is_refused_in_their_words(broken: str, v
 
 
 def test_flow_control_counts_nothing_behind_a_control_that_is_wrong() -> None:
-    found = decode(SOUND + BROKEN_FRAMES["control"] + said(mutation(9)) * 3)
+    found = decode(SOUND + BROKEN_FRAMES["control"] + encoded(mutation(9)) * 3)
     assert found.flow_bytes == len(SOUND)
 
 
 def test_a_system_event_whose_value_is_not_that_of_its_version_is_refused() -> None:
     fields = {"seqno": 1, "event_id": 0, "version": 0, "manifest_uid": 1, "scope_id": 0, "collection_id": 8}
-    raw = bytearray(said(dcp.Frame("system_event", 0x80, fields=fields, key=b"fruit")))
+    raw = bytearray(encoded(dcp.Frame("system_event", 0x80, fields=fields, key=b"fruit")))
     raw[11] -= 1
     found = decode(bytes(raw[:-1]), options=Options(events=frozenset(["system_event"])))
     assert "system_event: value length: expected 16, found 15" in str(found.error)
@@ -520,7 +520,7 @@ def test_a_system_event_whose_value_is_not_that_of_its_version_is_refused() -> N
 
 def test_the_key_of_a_system_event_is_a_name_without_a_collection() -> None:
     fields = {"seqno": 1, "event_id": 0, "version": 0, "manifest_uid": 1, "scope_id": 0, "collection_id": 8}
-    data = said(dcp.Frame("system_event", 0x80, fields=fields, key=b"fruit"))
+    data = encoded(dcp.Frame("system_event", 0x80, fields=fields, key=b"fruit"))
     (row,) = decode(data, options=Options(collections=True, events=frozenset(["system_event"]))).rows
     assert (row["key"], row["collection_id"]) == (b"fruit", None)
 
@@ -593,7 +593,7 @@ def test_a_decoder_forgets_rows_and_counts_their_bytes() -> None:
     data = encode(marker(1, 9)) + b"".join(encode(mutation(seqno)) for seqno in range(1, 6))
     decoder.feed(data)
     decoder.advance()
-    decoder.forget(3)
+    decoder.discard_rows(3)
     batch = decoder.take()
     assert batch.to_arrow()["seqno"].to_pylist() == [1, 2, 3]
     assert batch.flow_bytes == len(data)
@@ -618,7 +618,7 @@ def test_streams_that_share_a_vbucket_have_snapshots_of_their_own() -> None:
         mutation(5, magic=0x08, frame_info=(stream_id(1),)),
         mutation(1),
     ]
-    rows = decode(said(*frames)).rows
+    rows = decode(encoded(*frames)).rows
     assert [(row["stream_id"], row["snapshot_start"], row["snapshot_end"]) for row in rows] == [
         (2, 20, 30),
         (1, 0, 10),
@@ -628,13 +628,13 @@ def test_streams_that_share_a_vbucket_have_snapshots_of_their_own() -> None:
 
 def test_a_new_snapshot_may_begin_lower_and_a_stream_that_ended_is_forgotten() -> None:
     end = dcp.Frame("stream_end", 0x80, opaque=9, vbucket=77, fields={"reason": 0})
-    rows = decode(said(marker(5, 9), mutation(9), marker(1, 4), mutation(3), end, mutation(2))).rows
+    rows = decode(encoded(marker(5, 9), mutation(9), marker(1, 4), mutation(3), end, mutation(2))).rows
     assert [(row["seqno"], row["snapshot_start"]) for row in rows] == [(9, 5), (3, 1), (2, None)]
 
 
 def test_out_of_order_snapshots_have_no_window_and_no_order() -> None:
     start, end = (dcp.Frame("oso_snapshot", 0x80, opaque=9, vbucket=77, fields={"flags": n}) for n in (1, 2))
-    data = said(start, mutation(9), mutation(3), mutation(3), end, mutation(5), mutation(5))
+    data = encoded(start, mutation(9), mutation(3), mutation(3), end, mutation(5), mutation(5))
     found = decode(data)
     assert [(row["seqno"], row["snapshot_end"]) for row in found.rows] == [(9, None), (3, None), (3, None), (5, None)]
     assert found.error is not None
@@ -645,7 +645,7 @@ def test_all_vbuckets_of_a_bucket_may_be_interleaved() -> None:
     markers = [marker(n, n + 9, vbucket=n, opaque=n ^ 3) for n in range(1024)]
     rounds = [mutation(n + k, vbucket=n, opaque=n ^ 3, value=b"v" * k) for k in range(3) for n in range(1023, -1, -1)]
     ends = [dcp.Frame("stream_end", 0x80, n ^ 3, vbucket=n, fields={"reason": 0}) for n in range(0, 1024, 3)]
-    data = said(*markers, *rounds, *ends, *(mutation(n + 5, vbucket=n, opaque=n ^ 3) for n in range(1024)))
+    data = encoded(*markers, *rounds, *ends, *(mutation(n + 5, vbucket=n, opaque=n ^ 3) for n in range(1024)))
     found = decode(data)
     assert len(found.rows) == 4096
     assert_same(found, answer(data))
@@ -661,12 +661,12 @@ def test_streams_may_open_and_end_in_any_order(steps: list[tuple[bool, int]]) ->
         end = dcp.Frame("stream_end", 0x80, opaque, vbucket=vbucket, fields={"reason": 0})
         frames += [marker(seqno, seqno + 1, opaque=opaque, vbucket=vbucket) if opens else end]
     frames += [mutation(1, opaque=stream << 20, vbucket=stream % 2, value=b"") for stream in range(201)]
-    data = said(*frames)
+    data = encoded(*frames)
     assert_same(decode(data), answer(data))
 
 
 def test_a_peer_that_opens_streams_without_end_is_refused() -> None:
-    one = bytearray(said(marker(1, 2)))
+    one = bytearray(encoded(marker(1, 2)))
     most, pieces = 1 << 18, []
     for opaque in range(most + 1):
         one[12:16] = opaque.to_bytes(4, "big")
@@ -686,7 +686,7 @@ def test_a_peer_that_opens_streams_without_end_is_refused() -> None:
 @pytest.mark.parametrize("views", [False, True])
 def test_a_document_of_20_mib_arrives_in_pieces(views: bool) -> None:
     value = bytes(range(256)) * (80 << 10)
-    data = said(marker(1, 9), mutation(1, value=value), mutation(2))
+    data = encoded(marker(1, 9), mutation(1, value=value), mutation(2))
     decoder, found = dcp.Decoder(views=views), Answer()
     for begin in range(0, len(data), 1 << 16):
         decoder.feed(data[begin : begin + (1 << 16)])
@@ -697,7 +697,7 @@ def test_a_document_of_20_mib_arrives_in_pieces(views: bool) -> None:
 
 def test_room_to_receive_grows_with_a_frame_and_not_with_each_piece_of_it() -> None:
     numpy = pytest.importorskip("numpy", reason="numpy says where memory is")
-    data = said(mutation(1, value=bytes(4 << 20)))
+    data = encoded(mutation(1, value=bytes(4 << 20)))
     decoder, places = dcp.Decoder(), set()
     for begin in range(0, len(data), 1 << 12):
         piece = data[begin : begin + (1 << 12)]
@@ -712,7 +712,7 @@ def test_room_to_receive_grows_with_a_frame_and_not_with_each_piece_of_it() -> N
 
 
 class Packet(bytes):
-    """As some libraries hand bytes out."""
+    """Buffer that is not `bytes`, as some libraries deliver."""
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, Packet])
@@ -795,7 +795,7 @@ def test_a_decoder_in_two_hands_is_refused_but_does_not_crash(steps: tuple[str, 
 
 
 def test_two_decoders_in_two_threads_are_right() -> None:
-    data = said(marker(0, 2000), *plain(1500))
+    data = encoded(marker(0, 2000), *plain(1500))
     expected = answer(data)
     found = [Answer() for _ in range(4)]
     threads = [threading.Thread(target=_decode_often, args=(data, one, n % 2 == 0)) for n, one in enumerate(found)]
@@ -822,7 +822,7 @@ CHANGED = (
 
 
 def changes(talk: Transcript, **more: Any) -> Iterator[Change]:
-    """The rows of what the server sent, as the comparison with stored documents wants them."""
+    """Yield the rows as Change, for the comparison with stored documents."""
     tap = talk.dialect == "tap"
     # Where only the datatype is that of the value, nothing is compressed.
     underlying = open_flags(talk) & NO_VALUE_WITH_UNDERLYING_DATATYPE

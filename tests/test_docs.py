@@ -1,4 +1,4 @@
-"""Links of the pages lead somewhere, and what they name is there. Nothing is fetched."""
+"""Links of the pages lead somewhere, and the files that they name exist. Nothing is fetched."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ NAMED = re.compile(r"`((?:\.ci|\.github|bench|docs|src|tests)/[\w./*-]*)`")
 
 
 def prose(page: Path) -> str:
-    """What is not code."""
+    """Return a page without its code blocks."""
     return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings, as GitHub makes anchors of them."""
+    """Return the anchors that GitHub makes of the headings."""
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(prose(page))}
 
 
 def dead(page: Path, root: Path = ROOT) -> Iterator[str]:
-    """What a page leads or refers to that is not there."""
+    """Yield links and file names of a page whose target does not exist."""
     text = prose(page)
     for link in LINK.findall(re.sub(r"`[^`]*`", "", text)):
         if re.match(r"(https|mailto):", link):

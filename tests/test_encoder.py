@@ -1,4 +1,4 @@
-"""Columns back to frames: what was decoded comes out byte for byte, from any Arrow library's rows."""
+"""Columns to frames: decoded rows are encoded byte for byte, also from other Arrow libraries."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def events(dialect: Dialect) -> list[str]:
 
 
 def all_columns(dialect: Dialect) -> list[str]:
-    """Every column that says something of a frame."""
+    """Return the columns that are part of a frame."""
     return [name for name in columns_of(dialect) if name not in ("timestamp", "error")]
 
 
 def rows_of(data: bytes, dialect: Dialect) -> list[bytes]:
-    """The frames that become rows."""
+    """Return the frames that become rows."""
     found = []
     for offset, raw in split(data):
         frame = read_frame(raw, dialect, offset)

@@ -1,4 +1,4 @@
-"""Errors cross processes whole and say whose fault they are."""
+"""Errors keep their attributes across processes, and are listed in the tree of their module."""
 
 from __future__ import annotations
 

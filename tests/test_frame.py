@@ -1,4 +1,4 @@
-"""One message as an object: properties over everything the tables can say, and what errors tell."""
+"""Frames as objects: properties of everything that the tables can express, and texts of errors."""
 
 from __future__ import annotations
 

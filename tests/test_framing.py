@@ -1,4 +1,4 @@
-"""Framing extras: escapes, ends, and what a duration means."""
+"""Framing extras: escapes, ends, and durations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fuzzers' targets, once over what they begin with and over all that they ever found: see tests/fuzz/README.md."""
+"""Targets of the fuzzers, run once over their seeds and all of their findings: see tests/fuzz/README.md."""
 
 from __future__ import annotations
 

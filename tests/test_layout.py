@@ -1,4 +1,4 @@
-"""The tables themselves: every row is told apart, is complete, and says what it should."""
+"""The tables: every form can be recognised, is complete, and says what it should."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = pytest.mark.parametrize(("dialect", "message"), ALL, ids=[f"{d.name}-{m.n
 
 
 def _forms(message: Message) -> list[tuple[Layout, ...]]:
-    """The forms among which one must be found: those sent, and for each status those of the answer."""
+    """Yield the sets of forms that have to be distinguishable: those sent, and for each status those of the answer."""
     answers: dict[int, list[Layout]] = {}
     for form in message.answer:
         answers.setdefault(form.status, []).append(form)

@@ -1,4 +1,4 @@
-"""Histories of vbuckets."""
+"""Failover logs of vbuckets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_log_is_ordered_and_bounded_whatever_happened(events: list[tuple[int, 
 
 @given(st.sets(st.integers(1, 50)), st.integers(0, 60), st.integers(0, 9), st.integers(0, 60))
 def test_who_took_less_goes_back_to_a_snapshot_below_that(ends: set[int], seqno: int, rest: int, kept: int) -> None:
-    """Whatever a failover leaves of the window, the place to go on is one where nothing was replaced."""
+    """Whatever part of the window a failover loses, the position to resume from has no replaced versions below it."""
     marks = tuple(sorted((end for end in ends if end < seqno), reverse=True))
     start = max(marks, default=0) if rest else seqno
     position = StreamPosition(1, 7, seqno, start, seqno + rest, marks=marks)

@@ -1,4 +1,4 @@
-"""How a position advances: each row of the protocol's table, and its traps."""
+"""Progress of positions: each row of the protocol's table, and its traps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Whatever part of a stream was seen, and however often the vbucket failed over: going on from the position
-gives the state that the vbucket has. The producer's side is the rollback test of the embedded cluster."""
+"""Random streams and failovers: resuming from any position gives the state that the vbucket has.
+
+The producer's side is the rollback test of the embedded cluster.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ Event = tuple[int, bytes, bytes | None]
 
 
 class Round(NamedTuple):
-    """What happens between two moments at which the stream may break."""
+    """Events between two moments at which the stream may break."""
 
     written: list[tuple[bytes, bool]]
     purged: bool
@@ -113,7 +115,7 @@ class Model:
         return rollback_point(asked, self.vbucket.log, self.vbucket.high_seqno, self.vbucket.purge_seqno)
 
     def announce(self, before: int, newer: bool) -> None:
-        """A marker starts at the first row, or somewhere before it; newer ones tell the purge seqno."""
+        """Send a marker. It starts at the first row or below; newer ones have the purge seqno."""
         if self.cursor < self.vbucket.purge_seqno != self.purged:
             # A backfill that finds its start purged ends the stream.
             self.streaming = False

@@ -1,4 +1,4 @@
-"""How far each stream is: what a decoder says beside its rows, against the rows themselves."""
+"""Last seqnos of streams: those that a decoder reports beside its rows, against the rows themselves."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ STREAMS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["row", "marker"
 @given(STREAMS, st.integers(1, 200), st.integers(1, 5))
 def test_lasts_and_befores_are_those_of_the_rows(steps: list[tuple[int, str]], chunk: int, most: int) -> None:
     frames, last, windowed = [], dict.fromkeys((1, 2, 3), 0), set()
-    befores = []
+    last_seqnos = []
     for opaque, kind in steps:
         if kind == "row":
             last[opaque] += 2 if opaque in windowed else 0
             frames.append(mutation(opaque, opaque + 4, last[opaque] or 1))
         elif kind == "marker":
-            befores.append(last[opaque])
+            last_seqnos.append(last[opaque])
             windowed.add(opaque)
             frames.append(marker(opaque, opaque + 4, last[opaque], last[opaque] + BIG))
         else:
-            befores.append(last[opaque])
+            last_seqnos.append(last[opaque])
             frames.append(Frame("seqno_advanced", 0x80, opaque, vbucket=opaque + 4, fields={"seqno": BIG}))
     data = b"".join(map(encode, frames))
     decoder = dcp.Decoder(columns=["opaque", "seqno"])
     found: dict[int, int] = {}
-    told: list[int] = []
+    reported: list[int] = []
     for begin in range(0, len(data), chunk):
         decoder.feed(data[begin : begin + chunk])
         while decoder.advance(most) or decoder.rows or decoder.new_controls:
-            told += [last_seqno for _, _, last_seqno in decoder.new_controls]
-            batch = decoder.hand_out()
+            reported += [last_seqno for _, _, last_seqno in decoder.new_controls]
+            batch = decoder.finish_batch()
             found |= {opaque: seqno for opaque, _, _, seqno in batch.last_seqnos}
-    assert told == befores
+    assert reported == last_seqnos
     assert found == {opaque: seqno for opaque, seqno in last.items() if seqno}
 
 

@@ -1,4 +1,4 @@
-"""The fixtures in a test run of somebody else."""
+"""Fixtures of the plugin, in a test run of another project."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_fixtures_start_clusters_and_close_them(pytester: pytest.Pytester) -
     ("arguments", "said"),
     [("nodes=99", "*nodes: expected 1 to 8, found 99*"), ("3", "*expected options by name*found 3*")],
 )
-def test_a_wrong_option_is_told(pytester: pytest.Pytester, arguments: str, said: str) -> None:
+def test_a_wrong_option_is_reported(pytester: pytest.Pytester, arguments: str, said: str) -> None:
     pytester.makepyfile(f"import pytest\n@pytest.mark.dcp_cluster({arguments})\ndef test_it(dcp_cluster): ...")
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(errors=1)

@@ -1,4 +1,4 @@
-"""Examples and tables of the README and of the other pages are true."""
+"""Examples of the README run, and print what the README shows."""
 
 from __future__ import annotations
 

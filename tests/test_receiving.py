@@ -1,4 +1,4 @@
-"""A decoder that receives from a socket by itself: the same answers, and when it comes back."""
+"""Decoders that receive from a socket themselves: the same results, and the conditions to return."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import dcp
 from dcp.columns.decoder import CAN_RECEIVE
 from tests.reference import Answer, Options, answer
 from tests.strategies import Case, cases, chunks
-from tests.test_decoder import assert_same, decoder_for, drain, marker, mutation, said, take
+from tests.test_decoder import assert_same, decoder_for, drain, encoded, marker, mutation, take
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not CAN_RECEIVE, reason="on Windows bytes come by buffer() and received()")
@@ -27,8 +27,8 @@ PATIENCE = 60.0
 
 
 @dataclass
-class Line:
-    """A connection whose node is the test, and a bell."""
+class Connection:
+    """Connection to a node played by the test, with a bell."""
 
     ours: socket.socket
     node: socket.socket
@@ -46,15 +46,15 @@ class Line:
 
 
 @contextmanager
-def line() -> Iterator[Line]:
+def line() -> Iterator[Connection]:
     ours, node = socket.socketpair()
     ear, bell = socket.socketpair()
     with ours, node, ear, bell:
-        yield Line(ours, node, ear, bell)
+        yield Connection(ours, node, ear, bell)
 
 
 def received(case: Case, pieces: list[bytes]) -> Answer:
-    """What a decoder makes of pieces, each of which comes when all before it is decoded."""
+    """Return what a decoder makes of pieces, each sent once all before it are decoded."""
     decoder, found = decoder_for(case.dialect, case.options, case.views), Answer()
     with line() as there:
         for piece in pieces:
@@ -94,10 +94,10 @@ def test_byte_by_byte_the_answer_is_the_same(case: Case) -> None:
 @pytest.mark.parametrize("views", [False, True])
 @pytest.mark.parametrize("size", [0, 100, 20_000, 70_000, 20 << 20])
 def test_documents_of_any_size_come_whole(size: int, views: bool) -> None:
-    """Smaller than a piece, larger than one, and larger than the memory that a decoder begins with."""
+    """Sizes: below a piece, above one, and above the memory that a decoder starts with."""
     count = max(3, min(2000, (4 << 20) // (size + 1)))
     values = [bytes([n % 251]) * size for n in range(count)]
-    data = said(marker(1, count), *(mutation(n + 1, value=value) for n, value in enumerate(values)))
+    data = encoded(marker(1, count), *(mutation(n + 1, value=value) for n, value in enumerate(values)))
     decoder = dcp.Decoder(views=views)
     found: list[dcp.Batch] = []
     with line() as there:
@@ -106,7 +106,7 @@ def test_documents_of_any_size_come_whole(size: int, views: bool) -> None:
         while sum(map(len, found)) < count:
             there.receive(decoder, 0.001, max_bytes=1 << 20)
             if decoder.advance(max_bytes=1 << 20) or decoder.offset == len(data):
-                found.append(decoder.hand_out())
+                found.append(decoder.finish_batch())
         sender.join()
     # Views are read last: what came later must not lie where they point.
     assert [value for batch in found for value in batch.to_arrow()["value"].to_pylist()] == values
@@ -117,9 +117,9 @@ def test_documents_of_any_size_come_whole(size: int, views: bool) -> None:
 
 def test_a_full_batch_ends_it_and_the_rest_stays_for_the_next_one() -> None:
     decoder, found = dcp.Decoder(), Answer()
-    rows = said(*(mutation(n) for n in range(1, 8)))
+    rows = encoded(*(mutation(n) for n in range(1, 8)))
     with line() as there:
-        there.node.sendall(said(marker(1, 9)))
+        there.node.sendall(encoded(marker(1, 9)))
         there.receive(decoder)
         decoder.advance()
         there.node.sendall(rows)
@@ -130,21 +130,21 @@ def test_a_full_batch_ends_it_and_the_rest_stays_for_the_next_one() -> None:
                 sizes.append(decoder.rows)
                 take(decoder, found, 3)
     assert sizes == [3, 3, 1]
-    assert_same(found, answer(said(marker(1, 9)) + rows))
+    assert_same(found, answer(encoded(marker(1, 9)) + rows))
 
 
 def test_a_control_ends_it_before_the_rows_behind_it_are_many() -> None:
     decoder = dcp.Decoder()
     with line() as there:
-        there.node.sendall(said(marker(1, 1)))
-        assert there.receive(decoder) == (len(said(marker(1, 1))), False)
+        there.node.sendall(encoded(marker(1, 1)))
+        assert there.receive(decoder) == (len(encoded(marker(1, 1))), False)
         decoder.advance()
         assert [frame.name for _, frame, _ in decoder.new_controls] == ["snapshot_marker"]
 
 
 def test_the_first_rows_of_a_batch_end_it_and_later_ones_do_not() -> None:
     decoder = dcp.Decoder()
-    one = said(mutation(1))
+    one = encoded(mutation(1))
     with line() as there:
         there.node.sendall(one)
         # It would wait for a minute otherwise, as it does below.
@@ -180,7 +180,7 @@ def test_it_waits_for_so_long_and_no_longer(seconds: float) -> None:
 
 def test_bytes_that_trickle_in_do_not_make_it_longer() -> None:
     decoder, over = dcp.Decoder(), threading.Event()
-    frame = said(mutation(1, value=bytes(1 << 20)))
+    frame = encoded(mutation(1, value=bytes(1 << 20)))
     with line() as there:
 
         def trickle() -> None:
@@ -209,7 +209,7 @@ def test_what_ends_it_does_so_while_more_and_more_is_there(rings: bytes, seconds
         node.setblocking(False)
         ours, _ = server.accept()
         with ours:
-            frame, sent = said(mutation(1, value=bytes(1 << 20))), 0
+            frame, sent = encoded(mutation(1, value=bytes(1 << 20))), 0
             with suppress(BlockingIOError):
                 while sent < len(frame):
                     sent += node.send(frame[sent:])
@@ -220,7 +220,7 @@ def test_what_ends_it_does_so_while_more_and_more_is_there(rings: bytes, seconds
 
 def test_what_came_before_the_end_of_a_connection_is_there() -> None:
     decoder = dcp.Decoder()
-    data = said(mutation(1), mutation(2))
+    data = encoded(mutation(1), mutation(2))
     with line() as there:
         there.node.sendall(data)
         there.receive(decoder)
@@ -237,7 +237,7 @@ def test_a_connection_that_broke_is_an_error_of_the_system_behind_what_came() ->
         node, _ = server.accept()
         decoder, (ear, bell) = dcp.Decoder(), socket.socketpair()
         with ear, bell:
-            node.sendall(said(mutation(1)))
+            node.sendall(encoded(mutation(1)))
             assert decoder.receive(ours.fileno(), ear.fileno(), PATIENCE)[0]
             decoder.advance()
             # Closed at once, with a reset.
@@ -255,7 +255,7 @@ def test_what_is_no_socket_is_an_error_of_the_system() -> None:
 
 def test_behind_what_breaks_the_protocol_nothing_is_received() -> None:
     decoder, found = dcp.Decoder(), Answer()
-    data = said(mutation(1)) + b"\0" * 24
+    data = encoded(mutation(1)) + b"\0" * 24
     with line() as there:
         there.node.sendall(data)
         there.receive(decoder)
@@ -275,8 +275,8 @@ def test_a_limit_of_nothing_is_refused(name: str) -> None:
 @given(st.lists(st.sampled_from(["feed", "buffer", "socket"]), max_size=12), st.data())
 @settings(deadline=None)
 def test_the_ways_in_may_take_turns(ways: list[str], data: st.DataObject) -> None:
-    """Each leaves what it has not decoded where the next one finds it."""
-    whole = said(marker(1, 99), *(mutation(n, value=bytes(50)) for n in range(1, 20)))
+    """Each way leaves its undecoded bytes where the next finds them."""
+    whole = encoded(marker(1, 99), *(mutation(n, value=bytes(50)) for n in range(1, 20)))
     decoder, found, at = dcp.Decoder(), Answer(), 0
     with line() as there:
         for way in [*ways, "socket"]:

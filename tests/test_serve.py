@@ -1,4 +1,4 @@
-"""`dcp serve` as a process: what it says, that clients reach it, and how it ends."""
+"""`dcp serve` as a process: its output, its clients, and its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dcp.cli.commands import dcp
 from dcp.embedded.faults import FAULTS
 from dcp.wire import DIALECTS
 
-# Longer than anything takes that goes right.
+# Seconds: longer than any step takes unless it fails.
 TIMEOUT = 60
 
 
@@ -48,14 +48,14 @@ def refused(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_a_cluster_is_served_until_a_signal_comes(end: signal.Signals) -> None:
+def test_a_cluster_is_served_until_a_signal(end: signal.Signals) -> None:
     with serving("--nodes", "2", "--load", "50", "--json", "--fault", "gap:items=2") as process:
-        said = json.loads(next(lines(process)))
-        assert said["documents"] == 50
-        assert len(said["addresses"]) == 2
-        assert f"{said['username']}:" in said["url"]
-        assert said["password"]
-        host, _, port = said["addresses"][1].rpartition(":")
+        greeting = json.loads(next(lines(process)))
+        assert greeting["documents"] == 50
+        assert len(greeting["addresses"]) == 2
+        assert f"{greeting['username']}:" in greeting["url"]
+        assert greeting["password"]
+        host, _, port = greeting["addresses"][1].rpartition(":")
         with socket.create_connection((host, int(port)), TIMEOUT):
             while not json.loads(next(lines(process)))["nodes"]["1"]["connections"]:
                 pass
@@ -65,12 +65,12 @@ def test_a_cluster_is_served_until_a_signal_comes(end: signal.Signals) -> None:
         assert process.stderr.read() == "gap: 0 hits\n"
 
 
-def test_people_get_lines() -> None:
+def test_a_pipe_gets_lines() -> None:
     with serving("--password", "open sesame") as process:
-        said = [next(lines(process)) for _ in range(5)]
-        assert [line.split()[0] for line in said] == ["url", "nodes", "user", "password", "documents"]
-        assert said[3] == "password   open sesame\n"
-        host, _, port = said[1].split()[1].rpartition(":")
+        greeting = [next(lines(process)) for _ in range(5)]
+        assert [line.split()[0] for line in greeting] == ["url", "nodes", "user", "password", "documents"]
+        assert greeting[3] == "password   open sesame\n"
+        host, _, port = greeting[1].split()[1].rpartition(":")
         next(lines(process))
         with socket.create_connection((host, int(port)), TIMEOUT):
             assert next(lines(process)).startswith("node 0: 1 connections, 0 streams, 0 items, 0 bytes sent")
@@ -88,7 +88,7 @@ def test_a_terminal_gets_a_table() -> None:
     os.close(mine)
 
 
-def test_the_world_is_warned() -> None:
+def test_listening_beyond_loopback_is_warned_about() -> None:
     with serving("--host", "0.0.0.0", "--json") as process:
         next(lines(process))
         process.terminate()
@@ -98,7 +98,7 @@ def test_the_world_is_warned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "greeting"),
     [
         (["--nodes", "99"], "Error: nodes: expected 1 to 8, found 99"),
         (["--server-version", "new"], "Error: server_version: expected a release such as 7.2, found 'new'"),
@@ -112,8 +112,8 @@ def test_the_world_is_warned() -> None:
         (["--nodes", "many"], "'many' is not a valid integer range"),
     ],
 )
-def test_a_bad_option_is_told_without_a_traceback(arguments: list[str], said: str) -> None:
-    assert said in refused(*arguments).output.replace("\n", " ")
+def test_a_bad_option_is_reported_without_a_traceback(arguments: list[str], greeting: str) -> None:
+    assert greeting in refused(*arguments).output.replace("\n", " ")
 
 
 def test_the_faults_are_listed() -> None:
@@ -124,9 +124,9 @@ def test_the_faults_are_listed() -> None:
 
 def test_a_client_reads_over_tls_what_was_loaded() -> None:
     with serving("--tls", "--username", "me", "--password", "s3cret", "--load", "50", "--json") as process:
-        said = json.loads(next(lines(process)))
-        authority = Path(said["ca_file"])
-        with connect(said["tls_url"], ca_cert_path=authority) as client:
+        greeting = json.loads(next(lines(process)))
+        authority = Path(greeting["ca_file"])
+        with connect(greeting["tls_url"], ca_cert_path=authority) as client:
             assert sum(client.high_seqnos().values()) == 50
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) == 0
@@ -134,7 +134,7 @@ def test_a_client_reads_over_tls_what_was_loaded() -> None:
 
 
 @pytest.mark.parametrize("dialect", list(DIALECTS))
-def test_any_dialect_is_served_until_it_is_told_to_stop(dialect: str) -> None:
+def test_any_dialect_is_served_until_a_signal(dialect: str) -> None:
     with serving("--dialect", dialect, "--json") as process:
         assert json.loads(next(lines(process)))["addresses"]
         process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Conversations recorded from real servers: every frame, against the recorder's own words and what had been stored."""
+"""Conversations recorded from real servers: every frame, against the recorder's summary and stored documents."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def talk(request: pytest.FixtureRequest) -> Transcript:
 
 @dataclass(frozen=True)
 class Read:
-    """A frame's bytes, and the frame, or why there is none."""
+    """Bytes of a frame, and the frame or the error."""
 
     raw: bytes
     frame: dcp.Frame | None
@@ -97,7 +97,7 @@ class Read:
 
 @cache
 def reads(data: bytes, dialect: str) -> tuple[Read, ...]:
-    """Every frame of one direction; where one is malformed the next ones follow all the same."""
+    """Yield every frame of one direction, also those after a malformed one."""
     found: list[Read] = []
     offset = 0
     for raw in cut(data):
@@ -263,7 +263,7 @@ WORDS = {
 
 
 def spell(word: str, frame: dcp.Frame, dialect: str) -> str:
-    """What we read, as the recorder spells it."""
+    """Return the value that we read, as the recorder spells it."""
     if word in WORDS:
         return WORDS[word].format(frame=frame, **frame.fields)
     return SPECIAL_WORDS[word](frame, dialect)
@@ -306,7 +306,7 @@ def _log(frame: dcp.Frame, dialect: str) -> str:
 
 
 def _tail(frame: dcp.Frame, dialect: str) -> str:
-    """A deletion's extras behind the seqnos: no extended metadata, or the delete time and an unused byte."""
+    """Return the end of a deletion's extras: no extended metadata, or the delete time and an unused byte."""
     if "delete_time" not in frame.fields:
         return "0000"
     return f"{_number(frame, 'delete_time'):08x}" + ("00" if frame.name == "deletion" else "")
@@ -330,7 +330,7 @@ SPECIAL_WORDS: dict[str, Callable[[dcp.Frame, str], str]] = {
 
 
 def lines(connection: Connection, side: str) -> Iterator[str | int]:
-    """The lines of one direction; a number stands for that many changes that have none."""
+    """Yield the lines of one direction; a number stands for that many changes without a line."""
     for line in connection.summary:
         if line[0] == side and line != CLOSED:
             elided = ELISION.fullmatch(line)
@@ -338,7 +338,7 @@ def lines(connection: Connection, side: str) -> Iterator[str | int]:
 
 
 def check_line(line: str, read: Read, dialect: str) -> int:
-    """Compare a summary line with a frame; how many of its words were compared."""
+    """Compare a summary line with a frame. Return the number of words compared."""
     found = LINE.fullmatch(line)
     assert found is not None
     if read.frame is None:
@@ -363,7 +363,7 @@ def _is_cut(text: str, key: bytes) -> bool:
 
 
 def _check_bare(rest: str, frame: dcp.Frame) -> int:
-    """A marker's range and a control's value stand without a name."""
+    """Compare a marker's range and a control's value, which have no name in a line."""
     bounds, value = RANGE.search(rest), BARE_VALUE.search(rest)
     if frame.name == "snapshot_marker" and bounds:
         assert (int(bounds[1]), int(bounds[2])) == (frame.fields["snapshot_start"], frame.fields["snapshot_end"])
@@ -377,7 +377,7 @@ def _check_bare(rest: str, frame: dcp.Frame) -> int:
 
 @cache
 def check_summaries(path: Path) -> tuple[int, int]:
-    """Compare all lines of a recording with its frames; how many lines, and how many words in them."""
+    """Compare all lines of a recording with its frames. Return the number of lines and words compared."""
     talk, compared, words = transcript(path), 0, 0
     for connection in talk.connections:
         for side, data in connection.directions:
@@ -441,7 +441,7 @@ def _optional(frame: dcp.Frame, name: str) -> int | None:
 
 
 def _item_flags(frame: dcp.Frame) -> int | None:
-    """TAP's are in the byte order of the server, a little-endian one, unless the frame says otherwise."""
+    """Return the flags of a TAP item: little-endian, as the server stores them, unless the frame says otherwise."""
     found, tap_flags = _optional(frame, "flags"), _optional(frame, "tap_flags")
     if found is None or tap_flags is None or tap_flags & TapFlag.NETWORK_BYTE_ORDER:
         return found

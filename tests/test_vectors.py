@@ -1,4 +1,4 @@
-"""The frames that documents draw: each label has the value that our frame says."""
+"""Frames drawn in documents: each label has the value that our frame has."""
 
 from __future__ import annotations
 
@@ -227,11 +227,11 @@ _VALUE_WIDTHS = {
     "nru": 1,
 }
 
-Said = Iterator[tuple[str, bytes]]
+Members = Iterator[tuple[str, bytes]]
 
 
-def said(frame: dcp.Frame, dialect: str) -> Said:
-    """Name and bytes of everything that a frame says, in wire order, from its members alone.
+def members_of(frame: dcp.Frame, dialect: str) -> Members:
+    """Yield name and bytes of every part of a frame, in wire order, from its members alone.
 
     Only the lengths, which no member has, are those of the encoded frame.
     """
@@ -249,7 +249,7 @@ def said(frame: dcp.Frame, dialect: str) -> Said:
     yield from _value(frame, layout, dialect)
 
 
-def _header(frame: dcp.Frame, dialect: str, opcode: int, byte_5: int) -> Said:
+def _header(frame: dcp.Frame, dialect: str, opcode: int, byte_5: int) -> Members:
     raw = encode(frame, dialect)
     has_status = frame.kind.answers and dialect != "upr1"
     yield "magic", bytes([frame.magic])
@@ -263,7 +263,7 @@ def _header(frame: dcp.Frame, dialect: str, opcode: int, byte_5: int) -> Said:
     yield "cas", frame.cas.to_bytes(_WIDTHS["cas"], "big")
 
 
-def _infos(frame: dcp.Frame) -> Said:
+def _infos(frame: dcp.Frame) -> Members:
     for info in frame.frame_info:
         if info.id == RequestInfo.STREAM_ID:
             assert frame.stream_id is not None
@@ -272,7 +272,7 @@ def _infos(frame: dcp.Frame) -> Said:
             yield RequestInfo(info.id).name.lower(), join_infos([info])
 
 
-def _field(frame: dcp.Frame, f: Field, dialect: str) -> Said:
+def _field(frame: dcp.Frame, f: Field, dialect: str) -> Members:
     if f.measures == "engine":
         yield "engine_length", encode(frame, dialect)[HEADER_SIZE : HEADER_SIZE + f.width]
     elif f.measures == "meta":
@@ -287,7 +287,7 @@ def _field(frame: dcp.Frame, f: Field, dialect: str) -> Said:
         yield f.name, int(frame.fields[f.name]).to_bytes(f.width, "big")
 
 
-def _value(frame: dcp.Frame, layout: Layout, dialect: str) -> Said:
+def _value(frame: dcp.Frame, layout: Layout, dialect: str) -> Members:
     content = frame.body(dialect)
     if isinstance(content, TapConnect):
         yield from _tap_connect(content)
@@ -305,7 +305,7 @@ def _value(frame: dcp.Frame, layout: Layout, dialect: str) -> Said:
         yield from _nonempty("value", frame.value)
 
 
-def _tap_connect(content: TapConnect) -> Said:
+def _tap_connect(content: TapConnect) -> Members:
     if content.backfill is not None:
         yield "backfill", content.backfill.to_bytes(8, "big")
     if content.vbuckets is not None:
@@ -313,12 +313,12 @@ def _tap_connect(content: TapConnect) -> Said:
         yield from (("vbucket", vbucket.to_bytes(2, "big")) for vbucket in content.vbuckets)
 
 
-def _members(numbers: dict[str, Any]) -> Said:
+def _members(numbers: dict[str, Any]) -> Members:
     for name, number in numbers.items():
         yield name, number.to_bytes(_VALUE_WIDTHS[name], "big")
 
 
-def _cached(d: CachedDocument) -> Said:
+def _cached(d: CachedDocument) -> Members:
     yield from _members({"cas": d.cas, "seqno": d.seqno, "rev_seqno": d.rev_seqno, "value_length": len(d.value)})
     yield from _members({"flags": d.flags, "expiry": d.expiry, "key_length": len(d.key)})
     yield from _members({"datatype": d.datatype, "nru": d.nru})
@@ -326,19 +326,19 @@ def _cached(d: CachedDocument) -> Said:
     yield from _nonempty("value", d.value)
 
 
-def _nonempty(name: str, data: bytes) -> Said:
+def _nonempty(name: str, data: bytes) -> Members:
     if data:
         yield name, data
 
 
 def names_of(label: str, message: str) -> tuple[str, ...]:
-    """What we call a label, whose range in brackets and punctuation do not matter."""
+    """Return our name of a label. Its range in brackets and its punctuation do not matter."""
     bare = re.sub(r" \(\d+(-\d+)?\)$", "", label).lower().rstrip(".").replace("_", " ")
     return ALIASES_OF.get((message, bare)) or ALIASES[bare]
 
 
 def labels_of(vector: Vector) -> list[tuple[str, str]]:
-    """Labels and texts in wire order."""
+    """Return labels and texts in wire order."""
     labels = [(label, text) for label, text in vector.fields if label not in HEADINGS]
     if swapped := REORDERED.get(vector.short):
         first, second = ([label for label, _ in labels].index(label) for label in swapped)
@@ -347,7 +347,7 @@ def labels_of(vector: Vector) -> list[tuple[str, str]]:
 
 
 def spells(vector: Vector, name: str, text: str, value: bytes) -> bool:
-    """Whether a label's text says `value`."""
+    """Return whether the text of a label denotes `value`."""
     if vector.file == "examples":
         return bytes.fromhex(text) == value
     if name in ("key", "value"):
@@ -397,7 +397,7 @@ def test_the_splitter_finds_the_frame_in_any_pieces(vector: Vector) -> None:
 def test_every_label_has_the_value_that_the_frame_says(vector: Vector) -> None:
     frame = read(vector)
     unmentioned = UNMENTIONED.get(vector.short, [])
-    ours = [(name, value) for name, value in said(frame, vector.dialect) if name not in unmentioned]
+    ours = [(name, value) for name, value in members_of(frame, vector.dialect) if name not in unmentioned]
     labels = labels_of(vector)
     assert len(labels) == len(ours)
     for (label, text), (name, value) in zip(labels, ours, strict=True):
@@ -458,5 +458,5 @@ def test_the_first_draft_can_have_its_rollback_seqno_in_the_extras_too() -> None
 
 def test_the_flatbuffer_of_a_system_event_says_what_its_title_does() -> None:
     frame = read(ALL["se_fb"])
-    said = frame.body()
-    assert (said["name"], said["collection_id"]) == (frame.key.decode(), 0x91)
+    body = frame.body()
+    assert (body["name"], body["collection_id"]) == (frame.key.decode(), 0x91)

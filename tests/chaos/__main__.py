@@ -1,4 +1,4 @@
-"""Many schedules: what happened in them, and the seeds of those that failed.
+"""Run many schedules; report their events, and the seeds of those that failed.
 
 python -m tests.chaos --count 20000 --seed 0
 python -m tests.chaos --kind memory --count 20000

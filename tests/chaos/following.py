@@ -1,7 +1,7 @@
 """A consumer as a process of its own, until it is killed: `python -m tests.chaos.following URL DIRECTORY`.
 
-Changes go to the end of a log, then a checkpoint is stored under the length that the log has. What a process that was
-killed wrote behind its last checkpoint is cut off by the next one. A line on stdout says that a batch is stored.
+Changes are appended to a log, then a checkpoint is stored under the length of the log. After a kill, the next process
+truncates the log to the length of the last checkpoint. Each stored batch is reported as a line on stdout.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def log_of(directory: Path) -> Path:
 
 
 def last_length(directory: Path) -> int:
-    """How long the log was at the last checkpoint."""
+    """Return the length of the log at the last checkpoint."""
     return max((int(path.stem) for path in directory.glob("[0-9]*.json")), default=0)
 
 
 def read_log(directory: Path) -> Iterator[dict[str, Any]]:
-    """What is stored, row by row."""
+    """Iterate over the stored rows."""
     with log_of(directory).open("rb") as log:
         for line in log.read(last_length(directory)).splitlines():
             row = json.loads(line)

@@ -1,4 +1,4 @@
-"""A real process that follows a cluster is killed at any moment, and started again, while the cluster is in trouble."""
+"""A consumer process is killed at random moments and restarted, while the cluster changes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.client.consumer import truth
 
 KEYS = [f"key{n}" for n in range(30)]
 VBUCKETS, NODES = 4, 3
-PATIENCE = 60
+TIMEOUT = 60
 
 
 class Process:
-    """The consumer. `waits` for it to store a batch."""
+    """Consumer process."""
 
     def __init__(self, url: str, directory: Path) -> None:
         command = [sys.executable, "-m", "tests.chaos.following", url, str(directory)]
@@ -39,15 +39,15 @@ class Process:
         for line in self._popen.stdout:
             self._lines.put(line)
 
-    def waits(self, seconds: float) -> bool:
-        """Whether it has stored a batch within this time."""
+    def wait_for_batch(self, seconds: float) -> bool:
+        """Return whether the process stores a batch within this time."""
         assert self._popen.poll() is None, "the consumer ended by itself"
         with contextlib.suppress(queue.Empty):
             return bool(self._lines.get(timeout=seconds))
         return False
 
     def kill(self) -> None:
-        """SIGKILL, where there are signals."""
+        """Kill the process (SIGKILL, where there are signals)."""
         self._popen.kill()
         self._popen.wait()
         self._reader.join()
@@ -72,21 +72,21 @@ class Killing:
             directory = Path(name)
             self._change()
             for _ in range(self._kills):
-                self._live_and_die(directory)
+                self._run_until_killed(directory)
             self._end(directory)
         return self.done
 
-    def _live_and_die(self, directory: Path) -> None:
+    def _run_until_killed(self, directory: Path) -> None:
         process = Process(self._cluster.url, directory)
         try:
             stored = self._random.choice((0, 1, 1, 2, 5))
             while stored:
-                got = process.waits(0.02)
+                got = process.wait_for_batch(0.02)
                 stored -= got
                 self.done["batches"] += got
                 self._change()
-            # Not always right behind a batch, or at the beginning.
-            process.waits(self._random.choice((0.0, 0.001, 0.01, 0.5)))
+            # At other moments than right after a batch as well.
+            process.wait_for_batch(self._random.choice((0.0, 0.001, 0.01, 0.5)))
         finally:
             process.kill()
         self.done["kills"] += 1
@@ -95,17 +95,17 @@ class Killing:
     def _end(self, directory: Path) -> None:
         process = Process(self._cluster.url, directory)
         try:
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIMEOUT
             while self._ledger(directory).state() != truth(self._cluster):
                 assert time.monotonic() < deadline, "the consumer does not get what the cluster has"
-                process.waits(0.5)
+                process.wait_for_batch(0.5)
         finally:
             process.kill()
         self.done["rows"] += sum(1 for _ in read_log(directory))
         self.done["rollback rows"] += len(self._ledger(directory).rollbacks)
 
     def _ledger(self, directory: Path) -> Ledger:
-        """What is stored; a checkpoint that comes while this looks may take the one before away."""
+        """Return the rows up to the last checkpoint; none if the process replaces the checkpoint at this moment."""
         ledger = Ledger()
         ledger.keep(read_log(directory) if last_length(directory) else ())
         return ledger
@@ -131,7 +131,7 @@ class Killing:
         self._cluster.set_lag(self._random.choice((0, 1, 4)))
 
     def _promote(self) -> None:
-        """What its replica lags behind is lost."""
+        """Promote a replica: writes that it has not received are lost."""
         self._cluster.promote(self._random.randrange(VBUCKETS), self._random.randrange(NODES))
 
     def _move(self) -> None:

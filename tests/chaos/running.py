@@ -1,4 +1,4 @@
-"""Many schedules at once, on all cores: what happened, and which of them failed."""
+"""Run many schedules on all cores, and count their events and failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK = 48
 
 
 class Outcome(NamedTuple):
-    """What came of a seed. `error` is empty if all went well."""
+    """Outcome of one seed. `error` is empty if it passed."""
 
     seed: int
     done: Counter[str]
@@ -27,13 +27,13 @@ class Outcome(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What is played for a seed, and how many share a process."""
+    """Function that runs one seed, and the number of seeds that share a process."""
 
     play: Callable[[int], Counter[str]]
     together: int
 
 
-# On sockets schedules wait for a part of their time.
+# Schedules on sockets spend a part of their time waiting, so several share a process.
 KINDS = {
     "sockets": Kind(lambda seed: Schedule(seed).run(), 6),
     "memory": Kind(lambda seed: Counter(play_in_memory(seed).counts), 1),
@@ -49,9 +49,9 @@ def play(kind: str, seed: int) -> Outcome:
 
 
 def play_all(kind: str, seeds: range) -> Iterator[Outcome]:
-    """On all cores."""
+    """Run seeds on all cores."""
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
-    # A copy of this process would have its threads' locks, and not its threads.
+    # A forked process would have the locks of this one's threads, but not the threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(len(chunks), os.cpu_count() or 1), context) as pool:
         for outcomes in pool.map(partial(_play_some, kind), chunks):
@@ -64,6 +64,6 @@ def _play_some(kind: str, seeds: Iterable[int]) -> list[Outcome]:
 
 
 def report(done: Counter[str]) -> str:
-    """How often everything happened, a line each."""
+    """Return a line for each event with its count."""
     width = max(map(len, done), default=0)
     return "\n".join(f"  {name:{width}}  {done[name]:,}" for name in sorted(done))

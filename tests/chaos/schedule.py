@@ -1,4 +1,4 @@
-"""A schedule: what happens to a cluster and its consumer, step by step, drawn from a seed."""
+"""A schedule: random steps that change a cluster and its consumer, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from random import Random
 import dcp
 from dcp.embedded import Cluster
 from dcp.embedded.faults import FaultHandle
+from tests.chaos.fault_options import AT_REQUESTS, BREAKING, FAULT_OPTIONS
 from tests.chaos.ledger import Ledger
 from tests.chaos.setting import LASTING, PATH, SCOPE, Setting
-from tests.chaos.trouble import AT_REQUESTS, BREAKING, TROUBLE
 from tests.client.consumer import truth
 
 KEYS = [f"key{n}" for n in range(8)]
 STEPS = 20
-# How long the consumer waits for something that has to come.
-PATIENCE = 30
-# How long it looks whether something comes.
-_LOOK = 0.1
-_MOST_NODES = 5
+# Seconds for which the consumer waits for rows that have to arrive.
+TIMEOUT = 30
+# Seconds for which it waits for rows that may arrive.
+_SHORT_WAIT = 0.1
+_MAX_NODES = 5
 
 
 class Schedule:
-    """One run. What happens to the cluster depends on the seed alone, not on what the consumer has meanwhile.
+    """One run. The steps of the cluster depend on the seed only, not on the progress of the consumer.
 
-    The consumer keeps what it has together with the checkpoint, as a transaction would.
+    The consumer stores its rows together with the checkpoint, as in a transaction.
     """
 
     def __init__(self, seed: int, log: Callable[[str], None] = lambda line: None) -> None:
@@ -36,21 +36,21 @@ class Schedule:
         self.setting = Setting.draw(seed)
         self.done: Counter[str] = Counter(self.setting.kinds)
         self.random = Random(f"steps {seed}")
-        self._say = log
-        # What the consumer does at random depends on when batches come: it has its own dice.
-        self._dice = Random(f"consumer {seed}")
+        self._log = log
+        # The number of random choices of the consumer depends on timing, so they have a generator of their own.
+        self._consumer_random = Random(f"consumer {seed}")
         self._faults: list[FaultHandle] = []
-        # Whether a fault that is over has broken the protocol since the consumer connected.
+        # True if a fault that has ended has broken the protocol since the consumer connected.
         self._broken = False
         self._down: list[int] = []
         self._written = 0
         # This node never leaves: a client that knows it finds all others.
-        self._rock = self.random.randrange(self.setting.cluster["nodes"])
+        self._permanent_node = self.random.randrange(self.setting.cluster["nodes"])
         self._ledger = Ledger()
         self._saved = "", Ledger()
 
     def run(self) -> Counter[str]:
-        self._say(f"{self.setting}")
+        self._log(f"{self.setting}")
         with Cluster(**self.setting.cluster) as self.cluster:
             if self.setting.collections:
                 self.cluster.create_scope(SCOPE)
@@ -60,7 +60,7 @@ class Schedule:
                 for _ in range(STEPS):
                     self._step()
                 self._settle()
-                self._begin_again()
+                self._resume_to_the_end()
             finally:
                 self.client.close()
         return self.done
@@ -70,53 +70,53 @@ class Schedule:
         try:
             STEPS_OF[name][1](self)
         except dcp.LocalProtocolError as impossible:
-            # There is no such node, no document, nobody to take over: next time, perhaps.
-            self._say(f"{name}: {impossible}")
+            # The step is not possible now: there is no such node, document or replica.
+            self._log(f"{name}: {impossible}")
             return
-        self._say(name)
+        self._log(name)
         self.done[name] += 1
 
-    # The consumer.
+    # Consumer.
 
     def _connect(self, checkpoint: dcp.Checkpoint | None, end: str | None = None) -> None:
         self._broken = False
         while True:
-            # Whatever starts the process starts it again.
+            # A process manager would restart the consumer.
             try:
                 self.client = dcp.connect(self.cluster.url, **self.setting.options)
                 self.stream = self.client.stream(checkpoint or "beginning", end, **self.setting.stream)
                 return
             except dcp.TransportError:
-                self._calm()
+                self._clear_faults()
 
     def _read(self, timeout: float) -> bool:
-        """Take a batch; whether there was one."""
+        """Take a batch; return whether there was one."""
         try:
             batch = self.stream.next(timeout)
         except TimeoutError:
             return False
         except dcp.RemoteProtocolError as error:
             assert self._broken or any(map(_breaks, self._faults)), error
-            self._die()
+            self._restart()
             return True
         if batch is None:
             return False
         self._ledger.take(batch)
         self.done["batches"] += 1
         self.done["rows"] += len(batch)
-        if self._dice.random() < 0.5:
+        if self._consumer_random.random() < 0.5:
             self._save()
         return True
 
     def _save(self) -> None:
         self._saved = self.stream.checkpoint.to_json(), self._ledger.copy()
 
-    def _die(self) -> None:
-        """The process is gone, with everything since the last checkpoint; another one goes on."""
+    def _restart(self) -> None:
+        """Restart the consumer from its last checkpoint, without the rows since then."""
         self._close()
-        self._go_on()
+        self._resume()
 
-    def _go_on(self, end: str | None = None) -> None:
+    def _resume(self, end: str | None = None) -> None:
         text, ledger = self._saved
         self._ledger = ledger.copy()
         self._connect(dcp.Checkpoint.from_json(text) if text else None, end)
@@ -129,22 +129,22 @@ class Schedule:
         self.done.update({f"stream ends: {name}": count for name, count in counters.stream_ends.items()})
 
     def _settle(self) -> None:
-        """Everything is well again: then the consumer gets what the cluster has."""
-        self._heal()
-        deadline = time.monotonic() + PATIENCE
+        """Repair everything; then the consumer has to get all documents."""
+        self._repair()
+        deadline = time.monotonic() + TIMEOUT
         while not self._agrees():
             assert time.monotonic() < deadline, self._difference()
-            assert self._read(PATIENCE), self._difference()
+            assert self._read(TIMEOUT), self._difference()
 
-    def _begin_again(self) -> None:
-        """A consumer that goes on from the last checkpoint until now gets there as well, and to an end."""
+    def _resume_to_the_end(self) -> None:
+        """Resume from the last checkpoint up to now: the stream has to get all documents as well, and to end."""
         self._close()
         later = self.random.random() < 0.3
         fault = self.cluster.fault("beyond_end", items=self.random.randrange(1, 4))
-        self._go_on("now")
+        self._resume("now")
         if later:
             self._write()
-        while self._read(PATIENCE):
+        while self._read(TIMEOUT):
             pass
         self.done["fault beyond_end"] += fault.hits > 0
         if later:
@@ -165,7 +165,7 @@ class Schedule:
         return all(self._ledger.state(ids[path]) == truth(self.cluster, path) for path in self._followed())
 
     def _difference(self) -> str:
-        """What the consumer has that it should not, and lacks."""
+        """Describe the documents that the consumer has in excess, and those that it lacks."""
         ids, lines = self.cluster.collection_ids(), []
         for path in self._followed():
             has, should = self._ledger.state(ids[path]).items(), truth(self.cluster, path).items()
@@ -198,7 +198,7 @@ class Schedule:
         action(self.random.choice(alive), collection=path)
 
     def _page(self) -> None:
-        """A document whose time has come, and goes when somebody looks."""
+        """Write a document whose expiry has passed, and run the pager."""
         self.cluster.upsert(self.random.choice(KEYS), '"short"', collection=self._path(), expiry=1)
         self.cluster.run_pager()
 
@@ -222,8 +222,10 @@ class Schedule:
     # Nodes.
 
     def _node(self) -> int:
-        """One that may leave."""
-        others = [node for node in range(len(self.cluster.stats())) if node != self._rock and node not in self._down]
+        """Choose a node that may leave."""
+        others = [
+            node for node in range(len(self.cluster.stats())) if node != self._permanent_node and node not in self._down
+        ]
         if not others:
             raise dcp.LocalProtocolError("no node can leave")
         return self.random.choice(others)
@@ -234,7 +236,7 @@ class Schedule:
             self.cluster.failover(node, lose)
             self.done["failover that loses writes"] += lose is not None
         except dcp.LocalProtocolError:
-            # There are not so many writes that could be lost.
+            # The node has fewer writes than that.
             self.cluster.failover(node)
 
     def _crash(self) -> None:
@@ -254,19 +256,19 @@ class Schedule:
         self._hand_over(self.cluster.promote, vbuckets)
 
     def _lose_the_end_of_a_snapshot(self) -> None:
-        """The consumer dies in the middle of a snapshot, and what the rest of it was is lost.
+        """Restart the consumer in the middle of a snapshot, the rest of which is lost.
 
-        What newer versions in that rest had replaced is the truth again: the consumer never saw it.
+        Versions that the lost ones had replaced are current again, and the consumer has never received them.
         """
-        self._look()
+        self._read_for_a_while()
         self._close()
         self.cluster.set_lag(self.random.choice((1, 2, 5)))
         try:
             self._write()
             self._write()
         finally:
-            self._go_on()
-        self._read(_LOOK)
+            self._resume()
+        self._read(_SHORT_WAIT)
         self._save()
         self._close()
         try:
@@ -274,13 +276,13 @@ class Schedule:
                 with contextlib.suppress(dcp.LocalProtocolError):
                     self._promote(vbucket)
         finally:
-            self._go_on()
+            self._resume()
 
     def _move(self) -> None:
         self._hand_over(self.cluster.move)
 
     def _hand_over(self, action: Callable[[int, int], None], chosen: Sequence[int] = ()) -> None:
-        """A vbucket, perhaps one of these, to another node that can take it."""
+        """Hand a vbucket (one of `chosen`, if given) over to another node that can take it."""
         vbuckets, nodes = chosen or range(self.setting.cluster["vbuckets"]), range(len(self.cluster.stats()))
         places = [(vbucket, node) for vbucket in vbuckets for node in nodes]
         for vbucket, node in self.random.sample(places, len(places)):
@@ -290,15 +292,15 @@ class Schedule:
         raise dcp.LocalProtocolError("no node can take a vbucket")
 
     def _lose_again_and_again(self) -> None:
-        """Writes that the consumer has are lost, several times."""
+        """Lose writes that the consumer has received, several times."""
         for _ in range(self.random.choice((1, 2, 3))):
             self.cluster.set_lag(self.random.choice((1, 2, 5)))
             self._write()
-            self._look()
+            self._read_for_a_while()
             self._promote()
 
     def _rebalance_in(self) -> None:
-        if len(self.cluster.stats()) >= _MOST_NODES:
+        if len(self.cluster.stats()) >= _MAX_NODES:
             raise dcp.LocalProtocolError("there are nodes enough")
         self.cluster.rebalance_in()
 
@@ -308,25 +310,25 @@ class Schedule:
     # Faults.
 
     def _fault(self) -> None:
-        name = self.random.choice(list(TROUBLE))
-        self._faults.append(self.cluster.fault(name, **TROUBLE[name](self.random)))
-        self._say(f"{self._faults[-1]}")
+        name = self.random.choice(list(FAULT_OPTIONS))
+        self._faults.append(self.cluster.fault(name, **FAULT_OPTIONS[name](self.random)))
+        self._log(f"{self._faults[-1]}")
         if self.random.random() < 0.5:
             self._write()
         if self.random.random() < (0.8 if name in AT_REQUESTS else 0.1):
-            self._die()
-            self._look()
+            self._restart()
+            self._read_for_a_while()
 
-    def _calm(self) -> None:
-        """No fault is on any more; those that have acted are counted."""
+    def _clear_faults(self) -> None:
+        """Clear all faults, and count those that have acted."""
         for fault in self._faults:
             fault.clear()
             self._broken |= _breaks(fault)
             self.done[f"fault {fault.name}"] += fault.hits > 0
         self._faults.clear()
 
-    def _heal(self) -> None:
-        self._calm()
+    def _repair(self) -> None:
+        self._clear_faults()
         while self._down:
             with contextlib.suppress(dcp.LocalProtocolError):
                 self.cluster.recover(self._down.pop())
@@ -334,12 +336,12 @@ class Schedule:
         if any(self.cluster.owner(f"key{n}") < 0 for n in range(32)):
             self.cluster.rebalance_in()
 
-    def _look(self) -> None:
-        deadline = time.monotonic() + _LOOK
-        while not self._agrees() and self._read(_LOOK / 2) and time.monotonic() < deadline:
+    def _read_for_a_while(self) -> None:
+        deadline = time.monotonic() + _SHORT_WAIT
+        while not self._agrees() and self._read(_SHORT_WAIT / 2) and time.monotonic() < deadline:
             pass
 
-    def _glance(self) -> None:
+    def _read_one_batch(self) -> None:
         self._read(0.0)
 
 
@@ -347,7 +349,7 @@ def _breaks(fault: FaultHandle) -> bool:
     return fault.name in BREAKING and fault.hits > 0
 
 
-# What may happen, and how often in comparison.
+# Steps, with their relative frequencies.
 STEPS_OF: dict[str, tuple[int, Callable[[Schedule], None]]] = {
     "write": (30, Schedule._write),
     "delete": (8, Schedule._delete),
@@ -367,9 +369,9 @@ STEPS_OF: dict[str, tuple[int, Callable[[Schedule], None]]] = {
     "rebalance in": (1, Schedule._rebalance_in),
     "rebalance out": (1, Schedule._rebalance_out),
     "fault": (15, Schedule._fault),
-    "calm": (3, Schedule._calm),
-    "read one batch": (8, Schedule._glance),
-    "read for a while": (16, Schedule._look),
+    "calm": (3, Schedule._clear_faults),
+    "read one batch": (8, Schedule._read_one_batch),
+    "read for a while": (16, Schedule._read_for_a_while),
     "catch up": (2, Schedule._settle),
-    "die and resume": (5, Schedule._die),
+    "die and resume": (5, Schedule._restart),
 }

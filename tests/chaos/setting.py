@@ -1,4 +1,4 @@
-"""What a schedule happens to: a cluster and a consumer as they may be, drawn from a seed."""
+"""Configuration of a cluster and its consumer, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 SCOPE, LASTING = "shop", "order"
 DEFAULT, PATH = "_default._default", f"{SCOPE}.{LASTING}"
 
-# Those that differ in how they stream.
+# Releases that differ in their streams.
 _VERSIONS = ("4.0", "5.5", "6.6", "7.0", "7.2", "8.0", "8.0", "8.5")
 _WITH_COLLECTIONS = (7, 0)
-# A client that cannot connect tries again soon, and one that nobody tells of a new map looks soon.
-_IMPATIENT = {"kv_connect_timeout": "500ms", "bootstrap_timeout": "500ms", "config_poll_interval": "300ms"}
+# Short timeouts: schedules have many nodes that do not respond, and changes of the map that are not announced.
+_SHORT_TIMEOUTS = {"kv_connect_timeout": "500ms", "bootstrap_timeout": "500ms", "config_poll_interval": "300ms"}
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Setting:
             "record_versions": True,
             "seed": seed,
         }
-        # PBKDF2 is slow on purpose: once in a while will do.
+        # SCRAM is slow on purpose (PBKDF2), so few schedules use it.
         mechanism = "PLAIN" if random.random() < 0.95 else "SCRAM-SHA256"
-        options = _IMPATIENT | {
+        options = _SHORT_TIMEOUTS | {
             "sasl_mech_force": mechanism if release >= (5, 0) else "PLAIN",
             "dcp_buffer_size": random.choice((0, 100, 1000, 20 << 20)),
             "compression": random.choice(("on", "off")),
@@ -54,14 +54,14 @@ class Setting:
         return tuple(map(int, self.cluster["server_version"].split("."))) >= _WITH_COLLECTIONS
 
     def sees(self, path: str) -> bool:
-        """Whether the consumer follows this collection."""
+        """Return whether the consumer receives this collection."""
         if "collections" in self.stream:
             return path in self.stream["collections"]
         return path.startswith(f"{self.stream['scope']}.") if "scope" in self.stream else True
 
     @property
     def kinds(self) -> list[str]:
-        """What of it is worth counting."""
+        """Properties that are counted over all schedules."""
         chosen = "collections" if "collections" in self.stream else "scope" if "scope" in self.stream else "no"
         return [
             f"server {self.cluster['server_version']}",

@@ -1,7 +1,7 @@
-"""Whatever happens, a consumer that goes on from its checkpoint ends up with what the cluster has.
+"""Whatever happens, a consumer that resumes from its checkpoint ends up with the documents of the cluster.
 
-Every schedule is drawn from a seed. CHAOS_SEED is the first, CHAOS_COUNT how many. What fails can be seen step by
-step with `python -m tests.chaos --replay --seed N`.
+Each schedule is drawn from a seed. CHAOS_SEED is the first seed, CHAOS_COUNT the number of schedules. To see the steps
+of a failed one: `python -m tests.chaos --replay --seed N`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.chaos.schedule import STEPS_OF
 
 FIRST = int(os.environ.get("CHAOS_SEED", "0"))
 COUNT = int(os.environ.get("CHAOS_COUNT", "1000"))
-# So many in a test: enough for everything to happen in each.
+# Schedules of one test: enough for every step to happen.
 BLOCK = 250
 
 
@@ -32,6 +32,6 @@ def test_no_change_is_lost(first: int, tally: Counter[str]) -> None:
     failed = sorted(outcome.seed for outcome in outcomes if outcome.error)
     assert not failed, f"replay these seeds: {failed}"
     if len(seeds) == BLOCK:
-        # It would mean little if nothing had happened.
+        # Without these events the schedules would prove little.
         assert {name for name in STEPS_OF if not any(outcome.done[name] for outcome in outcomes)} == set()
         assert sum(outcome.done["rollback rows"] for outcome in outcomes) > BLOCK // 10

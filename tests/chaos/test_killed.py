@@ -1,4 +1,4 @@
-"""A consumer that is killed between any two batches goes on from its last checkpoint, and ends with the truth."""
+"""A consumer that is killed at any moment resumes from its last checkpoint and ends up with all documents."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from tests.chaos.killing import Killing
 
-# How often each consumer is killed.
+# Number of times that each consumer is killed.
 KILLS = 7
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_process_that_is_killed_goes_on(seed: int, tally: Counter[str]) -> None:
+def test_a_killed_process_resumes(seed: int, tally: Counter[str]) -> None:
     done = Killing(seed, KILLS).run()
     tally.update({f"processes: {name}": count for name, count in done.items()})
     assert done["kills"] == KILLS

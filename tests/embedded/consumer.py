@@ -1,4 +1,4 @@
-"""A consumer that does what it is told, over a real socket, and believes nothing."""
+"""DCP consumer on a blocking socket that reacts to nothing by itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dcp.wire.frame import Frame, encode, read_frame
 from dcp.wire.layout import Kind, Magic
 from dcp.wire.memcached import FEATURES, MAX_FRAME, Feature, Status
 
-# Longer than anything takes that goes right.
+# Seconds: longer than any step takes unless it fails.
 PATIENCE = 20.0
 
 
@@ -25,7 +25,7 @@ class Gone(Exception):
 
 
 class Consumer:
-    """A connection for DCP to a node of a cluster."""
+    """DCP connection to one node of a cluster."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Consumer:
     def ask(
         self, name: str, vbucket: int = 0, *, fields: dict[str, int] | None = None, key: bytes = b"", value: bytes = b""
     ) -> Frame:
-        """Send a request and wait for its answer; what comes before is kept for `frames`."""
+        """Send a request and wait for its response; frames that arrive before it are kept for `frames`."""
         opaque = next(self._opaques)
         request = Frame(name, Magic.REQUEST, opaque, vbucket=vbucket, fields=fields or {}, key=key, value=value)
         self.socket.sendall(encode(request))
@@ -91,14 +91,14 @@ class Consumer:
         self.socket.sendall(encode(Frame("buffer_ack", Magic.REQUEST, fields={"bytes": size})))
 
     def frames(self) -> Iterator[Frame]:
-        """Everything that comes, until the node closes the connection."""
+        """Iterate over all frames until the node closes the connection."""
         while self._waiting:
             yield self._waiting.pop(0)
         while frame := self._next():
             yield frame
 
     def until(self, *last: str, seqno: int = 0) -> list[Frame]:
-        """All frames up to the first with one of these names, or that reaches a seqno."""
+        """Return the frames up to the first one with one of these names, or that reaches a seqno."""
         found: list[Frame] = []
         for frame in self.frames():
             found.append(frame)
@@ -107,17 +107,19 @@ class Consumer:
         raise Gone
 
     def rest(self) -> list[Frame]:
-        """All frames until the connection is gone."""
+        """Return all frames until the node closes the connection."""
         return list(self.frames())
 
     def quiet(self) -> bool:
-        """Whether streams have sent nothing by the time a question is answered, which comes after their turn."""
+        """Return whether streams have sent nothing before the response to a second request.
+
+        Each response follows a turn of the node in which its streams could have sent something."""
         for _ in range(2):
             self.ask("get_failover_log")
         return not self._waiting and not self._arrived
 
     def dumb(self) -> bool:
-        """Whether nothing at all is there to be read."""
+        """Return whether there is nothing to read from the socket."""
         self.socket.setblocking(False)
         try:
             self.socket.recv(1)
@@ -128,7 +130,7 @@ class Consumer:
         return False
 
     def _next(self) -> Frame | None:
-        """The next frame, or None if the node has closed the connection."""
+        """Return the next frame, or None if the node has closed the connection."""
         while not self._arrived:
             if not (data := self._receive()):
                 return None
@@ -145,7 +147,7 @@ class Consumer:
 
 
 def items(frames: list[Frame]) -> list[int]:
-    """The seqnos of what a stream sent."""
+    """Return the seqnos of items among frames."""
     return [int(frame.fields["seqno"]) for frame in frames if "seqno" in frame.fields]
 
 

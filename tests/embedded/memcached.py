@@ -1,8 +1,8 @@
-"""What another server answers to commands of documents: memcached, which speaks the same binary protocol.
+"""Responses of another server to document commands: memcached, which speaks the same binary protocol.
 
     python -m tests.embedded.memcached
 
-asks the `memcached` of this machine, and writes its answers to memcached.json beside this file.
+sends the commands to the `memcached` of this machine and writes its responses to memcached.json beside this file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import dcp
 from dcp.wire.layout import Magic
 
 ANSWERS = Path(__file__).with_name("memcached.json")
-# In place of a CAS: that of the last answer that had one.
+# Placeholder for the CAS of the last response that had one.
 LAST = -1
 _PATIENCE = 10.0
 _END = "noop"
@@ -98,7 +98,7 @@ QUESTIONS: list[Question] = [
 
 
 def answers(ask: Ask) -> Iterator[list[dcp.Frame]]:
-    """Put all questions; the answers to each, of which there are none or one."""
+    """Send all commands; yield the responses to each: none or one."""
     cas = 0
     for name, parts in QUESTIONS:
         known = {**parts, "cas": cas} if parts.get("cas") == LAST else parts
@@ -110,7 +110,7 @@ def answers(ask: Ask) -> Iterator[list[dcp.Frame]]:
 
 
 def recorded() -> list[list[dcp.Frame]]:
-    return [dcp.decode(bytes.fromhex("".join(said))) for said in json.loads(ANSWERS.read_text())["answers"]]
+    return [dcp.decode(bytes.fromhex("".join(frames))) for frames in json.loads(ANSWERS.read_text())["answers"]]
 
 
 def _record() -> None:
@@ -120,7 +120,7 @@ def _record() -> None:
         Path(directory).chmod(0o777)
         server = subprocess.Popen(command)
         try:
-            found = [[dcp.encode(frame).hex() for frame in said] for said in answers(_connect(path))]
+            found = [[dcp.encode(frame).hex() for frame in frames] for frames in answers(_connect(path))]
         finally:
             server.terminate()
             server.wait()

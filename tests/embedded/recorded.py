@@ -1,4 +1,4 @@
-"""What a recording tells of the server behind it: which frames came when, and what its vbuckets held."""
+"""State of a recorded server: its frames with their times, and the contents of its vbuckets."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _WITHOUT_VALUES = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 
 
 @dataclass(frozen=True)
-class Said:
-    """A frame of one side, and the turn in which it was said."""
+class SentFrame:
+    """Frame of one side, and the turn in which it was sent."""
 
     raw: bytes
     turn: int
@@ -43,14 +43,16 @@ class Said:
         return read_frame(self.raw, DCP)
 
 
-def said(talk: Transcript, side: str) -> list[Said]:
-    """The frames of a side of the main connection: the client's are said when they end, the server's as they begin."""
-    turns = [turn for number, one in enumerate(talk.timeline) if one.side == side for turn in [number] * one.size]
-    data = dict(talk.main.directions)[side]
+def frames_of(recording: Transcript, side: str) -> list[SentFrame]:
+    """Return the frames of one side of the main connection.
+
+    A frame of the client belongs to the turn in which it ends, one of the server to that in which it begins."""
+    turns = [turn for number, one in enumerate(recording.timeline) if one.side == side for turn in [number] * one.size]
+    data = dict(recording.main.directions)[side]
     assert len(turns) == len(data)
     found, position = [], 0
     for raw in cut(data):
-        found.append(Said(raw, turns[position + (len(raw) - 1 if side == "client" else 0)]))
+        found.append(SentFrame(raw, turns[position + (len(raw) - 1 if side == "client" else 0)]))
         position += len(raw)
     return found
 
@@ -67,24 +69,24 @@ def begins_checkpoint(marker: Frame) -> bool:
     return MarkerFlag.CHECKPOINT in MarkerFlag(int(marker.fields["flags"]))
 
 
-# ------------------------------------------------------------------------- what had been stored
+# Stored items.
 
 Items = dict[int, list[AnyItem]]
 
 
-def items_of(talk: Transcript) -> Items:
-    """What the vbuckets held or were to hold, in order: what was sent, and what the recorder stored besides.
+def items_of(recording: Transcript) -> Items:
+    """Return the items of each vbucket, in order: those that were sent, and others that the recorder stored.
 
     Recordings of the same bucket, and of the same history, complete each other.
     """
-    talks = [talk, *_relatives(talk)]
+    recordings = [recording, *_relatives(recording)]
     found: dict[tuple[int, int], AnyItem] = {}
-    for one in talks:
+    for one in recordings:
         for vbucket, stored in _documented(one):
             found.setdefault((vbucket, stored.seqno), stored)
-    for one in talks:
+    for one in recordings:
         for vbucket, item in _sent(one, one.main):
-            found[vbucket, item.seqno] = _fullest(talk.version, vbucket, item)
+            found[vbucket, item.seqno] = _fullest(recording.version, vbucket, item)
     by_vbucket: Items = {}
     for (vbucket, _), item in sorted(found.items(), key=lambda pair: pair[0]):
         by_vbucket.setdefault(vbucket, []).append(item)
@@ -94,16 +96,16 @@ def items_of(talk: Transcript) -> Items:
 _RELATIVES = {"collections": "collections", "error_kv_on_dcp_connection": "stream_memory_full_then_live"}
 
 
-def _relatives(talk: Transcript) -> Iterator[Transcript]:
+def _relatives(recording: Transcript) -> Iterator[Transcript]:
     for scenario, others in _RELATIVES.items():
-        if talk.scenario.startswith(scenario):
+        if recording.scenario.startswith(scenario):
             for other in map(transcript, TRANSCRIPTS):
-                if other.version == talk.version and other.scenario.startswith(others):
+                if other.version == recording.version and other.scenario.startswith(others):
                     yield other
 
 
-def _documented(talk: Transcript) -> Iterator[tuple[int, StoredItem]]:
-    for document in talk.documents:
+def _documented(recording: Transcript) -> Iterator[tuple[int, StoredItem]]:
+    for document in recording.documents:
         if document.seqno is not None and not document.deleted:
             yield document.vbucket, _from_document(document)
 
@@ -127,8 +129,8 @@ def _from_document(document: Document) -> StoredItem:
     )
 
 
-def _sent(talk: Transcript, connection: Connection) -> Iterator[tuple[int, AnyItem]]:
-    collections = has_collections(talk)
+def _sent(recording: Transcript, connection: Connection) -> Iterator[tuple[int, AnyItem]]:
+    collections = has_collections(recording)
     for raw in cut(connection.server):
         frame = read_frame(raw, DCP)
         if frame.name in _CHANGES:
@@ -159,7 +161,7 @@ def _system(frame: Frame) -> SystemItem:
 
 
 def _fullest(version: str, vbucket: int, item: AnyItem) -> AnyItem:
-    """The item as it was stored, where the connection did not get to see all of it but another one did."""
+    """Return the item as it was stored, if another connection received more of it."""
     if isinstance(item, SystemItem):
         return item
     seen = _seen_in_full(version).get((vbucket, item.seqno, item.cas))
@@ -168,13 +170,13 @@ def _fullest(version: str, vbucket: int, item: AnyItem) -> AnyItem:
 
 @cache
 def _seen_in_full(version: str) -> dict[tuple[int, int, int], StoredItem]:
-    """The changes that a server sent to those who asked for all of their values."""
+    """Return the changes that a server sent to connections with full values."""
     found: dict[tuple[int, int, int], StoredItem] = {}
-    for talk in map(transcript, TRANSCRIPTS):
-        flags = OpenFlag(open_flags(talk))
+    for recording in map(transcript, TRANSCRIPTS):
+        flags = OpenFlag(open_flags(recording))
         in_full = OpenFlag.INCLUDE_XATTRS in flags and not flags & _WITHOUT_VALUES
-        if talk.version == version and talk.dialect == "dcp" and in_full:
-            for vbucket, item in _sent(talk, talk.main):
+        if recording.version == version and recording.dialect == "dcp" and in_full:
+            for vbucket, item in _sent(recording, recording.main):
                 if isinstance(item, StoredItem):
                     known = found.setdefault((vbucket, item.seqno, item.cas), item)
                     if item.datatype & Datatype.SNAPPY and not known.datatype & Datatype.SNAPPY:
@@ -182,51 +184,52 @@ def _seen_in_full(version: str) -> dict[tuple[int, int, int], StoredItem]:
     return found
 
 
-# ------------------------------------------------------------------------- what there was besides
+# Other state.
 
 
-def logs_of(talk: Transcript) -> dict[int, FailoverLog]:
-    """The failover logs that the server told."""
-    asked = {frame.opaque: frame.vbucket for frame in _requests(talk, ("stream_request", "get_failover_log"))}
+def logs_of(recording: Transcript) -> dict[int, FailoverLog]:
+    """Return the failover logs that the server sent."""
+    requested = {frame.opaque: frame.vbucket for frame in _requests(recording, ("stream_request", "get_failover_log"))}
     found: dict[int, FailoverLog] = {}
-    for one in said(talk, "server"):
+    for one in frames_of(recording, "server"):
         frame = one.frame
-        if frame.kind.answers and frame.opaque in asked and frame.status == Status.SUCCESS:
-            found[asked[frame.opaque]] = FailoverLog.of(FAILOVER_LOG.decode(frame.value, {}))
+        if frame.kind.answers and frame.opaque in requested and frame.status == Status.SUCCESS:
+            found[requested[frame.opaque]] = FailoverLog.of(FAILOVER_LOG.decode(frame.value, {}))
     return found
 
 
-def seqnos_of(talk: Transcript) -> list[dict[int, int]]:
-    """How far the server said its vbuckets were, each time that it was asked."""
-    answers = (one.frame for one in said(talk, "server") if one.frame.name == "get_all_vb_seqnos")
+def seqnos_of(recording: Transcript) -> list[dict[int, int]]:
+    """Return the high seqnos in each response of the server."""
+    answers = (one.frame for one in frames_of(recording, "server") if one.frame.name == "get_all_vb_seqnos")
     return [dict(frame.body()) for frame in answers if frame.status == Status.SUCCESS]
 
 
-def bucket_of(talk: Transcript) -> str:
-    """The name of the bucket that the client talked about."""
-    refused = {one.frame.opaque for one in said(talk, "server") if one.frame.status}
-    names = [frame.key.decode() for frame in _requests(talk, ["select_bucket"]) if frame.opaque not in refused]
+def bucket_of(recording: Transcript) -> str:
+    """Return the name of the bucket that the client selected."""
+    refused = {one.frame.opaque for one in frames_of(recording, "server") if one.frame.status}
+    names = [frame.key.decode() for frame in _requests(recording, ["select_bucket"]) if frame.opaque not in refused]
     return names[-1] if names else "default"
 
 
-def absent_vbuckets(talk: Transcript) -> set[int]:
-    """Those that the server said it does not have."""
-    refused = {one.frame.opaque for one in said(talk, "server") if one.frame.status == Status.NOT_MY_VBUCKET}
-    return {frame.vbucket for frame in _requests(talk, None) if frame.opaque in refused}
+def absent_vbuckets(recording: Transcript) -> set[int]:
+    """Return the vbuckets that the server did not have."""
+    refused = {one.frame.opaque for one in frames_of(recording, "server") if one.frame.status == Status.NOT_MY_VBUCKET}
+    return {frame.vbucket for frame in _requests(recording, None) if frame.opaque in refused}
 
 
-def _requests(talk: Transcript, names: Iterable[str] | None) -> Iterator[Frame]:
-    for one in said(talk, "client"):
+def _requests(recording: Transcript, names: Iterable[str] | None) -> Iterator[Frame]:
+    for one in frames_of(recording, "client"):
         try:
             frame = one.frame
-        except FrameError:  # What the client got wrong on purpose.
+        except FrameError:
+            # Some recordings contain malformed requests.
             continue
         if not frame.kind.answers and (names is None or frame.name in names):
             yield frame
 
 
 def manifest_of(items: Iterable[AnyItem]) -> BucketManifest:
-    """The scopes and collections that the system events leave."""
+    """Return the manifest after these system events."""
     scopes: dict[int, Scope] = {0: BucketManifest().scopes[0]}
     uid = 0
     for item in items:

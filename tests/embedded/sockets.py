@@ -1,4 +1,4 @@
-"""A client of a cluster, on a socket that waits."""
+"""Client of a cluster on a blocking socket, with or without TLS."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import dcp
 from dcp.embedded import Cluster
 from dcp.wire.layout import Magic
 
-# Nothing takes so long unless it hangs.
+# Seconds: longer than any call takes unless it hangs.
 PATIENCE = 30.0
 
 
 def doors(url: str) -> list[tuple[str, int]]:
-    """The hosts and ports in the address of a cluster."""
+    """Return host and port of each node in a URL."""
     parts = urlsplit(url).netloc.rpartition("@")[2].split(",")
     return [(host, int(port)) for host, _, port in (part.rpartition(":") for part in parts)]
 
@@ -34,7 +34,7 @@ class Client:
         self.socket.close()
 
     def ask(self, *frames: dcp.Frame) -> list[dcp.Frame]:
-        """As many answers as questions."""
+        """Send requests; return one frame for each."""
         self.socket.sendall(b"".join(map(dcp.encode, frames)))
         return self.read(len(frames))
 

@@ -1,4 +1,4 @@
-"""What a cluster does not take is refused with the name of the argument, before anything is started."""
+"""Invalid arguments are refused with the name of the argument, before anything is started."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REFUSED.items() for value in values])
-def test_an_argument_that_cannot_be_is_refused_by_name(name: str, value: Any) -> None:
+def test_an_invalid_argument_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(dcp.LocalProtocolError, match=f"^{name}: expected .*, found"):
         Cluster(**{name: value})
 
 
-def test_every_door_needs_a_port() -> None:
+def test_every_listener_needs_a_port() -> None:
     with pytest.raises(dcp.LocalProtocolError, match="port: expected 0 to 65533, found 65534"):
         Cluster(nodes=3, port=65_534)
     with pytest.raises(dcp.LocalProtocolError, match="port: expected 0 to 65530, found 65531"):
@@ -57,7 +57,7 @@ def test_every_door_needs_a_port() -> None:
         lambda cluster: cluster.fault("silent"),
     ],
 )
-def test_a_closed_cluster_changes_no_more_and_can_be_looked_at(change: Callable[[Cluster], object]) -> None:
+def test_a_closed_cluster_can_be_read_but_not_changed(change: Callable[[Cluster], object]) -> None:
     with Cluster(nodes=2, vbuckets=4) as cluster:
         cluster.load(10)
     before = cluster.truth()
@@ -67,13 +67,13 @@ def test_a_closed_cluster_changes_no_more_and_can_be_looked_at(change: Callable[
     assert len(before) == 10
 
 
-def test_a_fault_may_be_over_after_its_cluster() -> None:
+def test_a_fault_may_outlive_its_cluster() -> None:
     with Cluster(vbuckets=2) as cluster, cluster.fault("silent"):
         cluster.close()
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_takes_no_option_with_which_nothing_would_happen(name: str) -> None:
+def test_an_option_with_which_a_fault_never_acts_is_refused(name: str) -> None:
     with Cluster(vbuckets=2) as cluster:
         never: list[tuple[str, object]] = [("times", 0), ("vbuckets", [])]
         for each in options_of(FAULTS[name]):
@@ -85,7 +85,7 @@ def test_a_fault_takes_no_option_with_which_nothing_would_happen(name: str) -> N
                 cluster.fault(name, **{option: value})
 
 
-def test_a_cut_that_is_told_nothing_is_at_once() -> None:
+def test_a_cut_without_options_is_immediate() -> None:
     with Cluster(vbuckets=2) as cluster, cluster.fault("cut") as fault:
         with pytest.raises(dcp.TransportError):
             dcp.connect(cluster.url)

@@ -1,4 +1,4 @@
-"""Trouble with nodes and data, as consumers on real sockets see it."""
+"""Changes of nodes and data, as consumers on real sockets see them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def vbuuid(consumer: Consumer, vbucket: int) -> int:
     return int(next(iter(log))[0])
 
 
-def test_a_failover_rolls_back_who_has_seen_what_was_lost() -> None:
+def test_a_failover_rolls_back_consumers_of_lost_writes() -> None:
     with filled() as cluster, Consumer(cluster) as consumer:
         high = cluster._bucket.active(0).high_seqno
         uuid = vbuuid(consumer, 0)
@@ -41,7 +41,7 @@ def test_a_failover_rolls_back_who_has_seen_what_was_lost() -> None:
             assert another.stream(0, high - 3, vbuuid=uuid).status == Status.SUCCESS
 
 
-def test_two_failovers_make_a_chain() -> None:
+def test_two_failovers_add_two_entries_to_the_failover_log() -> None:
     with filled(nodes=3, replicas=2, vbuckets=1) as cluster, Consumer(cluster) as consumer:
         uuid = vbuuid(consumer, 0)
         cluster.failover(0, lose=2)
@@ -52,7 +52,7 @@ def test_two_failovers_make_a_chain() -> None:
             assert len(FAILOVER_LOG.decode(last.ask("get_failover_log").value, {})) == 2
 
 
-def test_nobody_else_gets_the_address_of_a_crashed_node() -> None:
+def test_no_other_program_gets_the_port_of_a_crashed_node() -> None:
     with Cluster(nodes=2, vbuckets=4) as cluster:
         host, _, port = cluster.addresses[1].rpartition(":")
         cluster.crash(1)
@@ -64,7 +64,7 @@ def test_nobody_else_gets_the_address_of_a_crashed_node() -> None:
         socket.create_connection((host, int(port)), 5).close()
 
 
-def test_a_crashed_node_comes_back_at_its_address_with_a_new_history() -> None:
+def test_a_crashed_node_recovers_at_its_address_with_a_new_history() -> None:
     with filled() as cluster, Consumer(cluster, 1) as consumer:
         address = cluster.addresses[1]
         uuid = vbuuid(consumer, 1)
@@ -97,7 +97,7 @@ def test_a_stream_ends_when_its_vbucket_moves() -> None:
 
 
 @pytest.mark.parametrize("replicas", [0, 1])
-def test_nodes_come_and_go(replicas: int) -> None:
+def test_nodes_join_and_leave(replicas: int) -> None:
     with filled(replicas=replicas, vbuckets=12) as cluster:
         before = cluster.truth()
         assert cluster.rebalance_in() == 2
@@ -112,7 +112,7 @@ def test_nodes_come_and_go(replicas: int) -> None:
         assert len(cluster.addresses) == 1
 
 
-def test_a_replica_is_promoted_as_it_is() -> None:
+def test_a_promoted_replica_lacks_its_lag() -> None:
     with filled(0) as cluster:
         cluster.set_lag(1)
         for n in range(30):
@@ -121,7 +121,7 @@ def test_a_replica_is_promoted_as_it_is() -> None:
         assert len(cluster.truth()) == 29
 
 
-def test_what_was_written_before_a_snapshot_comes_from_disk() -> None:
+def test_items_from_before_a_snapshot_are_read_from_disk() -> None:
     with filled(vbuckets=1) as cluster, Consumer(cluster) as consumer:
         for expected in (MarkerFlag.MEMORY, MarkerFlag.DISK):
             assert consumer.stream(0, end=30).status == Status.SUCCESS
@@ -130,7 +130,7 @@ def test_what_was_written_before_a_snapshot_comes_from_disk() -> None:
             cluster.snapshot()
 
 
-def test_a_purge_rolls_back_who_may_have_missed_deletions() -> None:
+def test_a_purge_rolls_back_consumers_that_may_have_missed_deletions() -> None:
     with filled(vbuckets=1) as cluster, Consumer(cluster) as consumer:
         uuid = vbuuid(consumer, 0)
         cluster.delete("key-3")
@@ -153,7 +153,7 @@ def test_the_pager_sends_expirations() -> None:
         assert set(cluster.truth()) == {b"new"}
 
 
-def test_history_has_what_was_lost() -> None:
+def test_recorded_versions_include_lost_ones() -> None:
     with filled(1, record=True, vbuckets=1) as cluster:
         cluster.upsert("key-0", b"lost")
         cluster.failover(0, lose=1)
@@ -166,12 +166,12 @@ def test_history_has_what_was_lost() -> None:
         assert len(cluster.recorded_versions()) == 3
 
 
-def test_history_has_to_be_asked_for() -> None:
+def test_versions_are_recorded_on_request_only() -> None:
     with Cluster() as cluster, pytest.raises(LocalProtocolError, match=r"Cluster\(record_versions=True\)"):
         cluster.recorded_versions()
 
 
-def test_what_nodes_do_is_counted() -> None:
+def test_traffic_of_nodes_is_counted() -> None:
     with filled(30) as cluster:
         highs = [cluster._bucket.active(n).high_seqno for n in range(2)]
         with Consumer(cluster) as consumer:

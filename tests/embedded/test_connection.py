@@ -1,4 +1,4 @@
-"""A connection as such: what it does with bytes, whatever they mean."""
+"""Connections as such: pipelined requests, noise, unknown commands."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.embedded.raw_client import CommandClient
 STORE = {"flags": 0, "expiry": 0}
 
 
-def asked(name: str, **parts: object) -> bytes:
+def encoded(name: str, **parts: object) -> bytes:
     return dcp.encode(dcp.Frame(name, Magic.REQUEST, **parts))  # type: ignore[arg-type]
 
 
-def test_answers_wait_for_those_before_them_to_be_taken() -> None:
+def test_responses_wait_until_earlier_ones_are_sent() -> None:
     client = CommandClient()
     client.request("set", key=b"k", fields=STORE, value=bytes(1 << 20))
     wanted = 50
-    client.connection.receive(asked("get", key=b"k") * wanted, 0.0)
+    client.connection.receive(encoded("get", key=b"k") * wanted, 0.0)
     found, most = 0, 0
     while sent := b"".join(map(bytes, client.connection.send(0.0))):
         found += len(dcp.decode(sent))
@@ -31,12 +31,12 @@ def test_answers_wait_for_those_before_them_to_be_taken() -> None:
     assert most < 6 << 20
 
 
-def test_what_comes_while_answers_wait_is_answered_after_them() -> None:
+def test_requests_that_arrive_while_responses_wait_are_answered_later() -> None:
     client = CommandClient()
     client.request("set", key=b"k", fields=STORE, value=bytes(5 << 20))
-    client.connection.receive(asked("get", key=b"k") * 2, 0.0)
+    client.connection.receive(encoded("get", key=b"k") * 2, 0.0)
     assert client.connection.backlogged
-    client.connection.receive(asked("version"), 0.0)
+    client.connection.receive(encoded("version"), 0.0)
     names = []
     while sent := b"".join(map(bytes, client.connection.send(0.0))):
         names += [frame.name for frame in dcp.decode(sent)]
@@ -45,14 +45,14 @@ def test_what_comes_while_answers_wait_is_answered_after_them() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_answered_or_ends_the_connection(data: bytes) -> None:
+def test_noise_is_answered_or_closes_the_connection(data: bytes) -> None:
     client = CommandClient()
     for answer in client.exchange(data):
         assert answer.kind.answers
 
 
 @given(opcode=st.integers(0, 255), body=st.binary(max_size=60), key=st.integers(0, 60), extras=st.integers(0, 60))
-def test_no_request_does_harm(opcode: int, body: bytes, key: int, extras: int) -> None:
+def test_no_request_crashes_the_node(opcode: int, body: bytes, key: int, extras: int) -> None:
     client = CommandClient()
     client.hello()
     header = bytes([Magic.REQUEST, opcode]) + key.to_bytes(2, "big") + bytes([extras, 0, 0, 0])

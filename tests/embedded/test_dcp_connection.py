@@ -1,4 +1,4 @@
-"""What a consumer may ask for on its connection, and what it gets: controls, noops, windows, views."""
+"""DCP connections: open flags, controls, no-ops, flow control, and the form of items."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status, VbucketState
 from tests.embedded.raw_client import ALL_FEATURES, DcpClient, filled_bucket, make_bucket, summaries
 
-# Opening.
+# Open requests.
 
 
 def opened(version: str, flags: int, features: frozenset[Feature] = ALL_FEATURES) -> int:
-    """The status that an open request gets."""
-    made = make_bucket(version)
-    consumer = DcpClient(made, features=features)
+    """Return the status of the response to an open request."""
+    bucket = make_bucket(version)
+    consumer = DcpClient(bucket, features=features)
     consumer.connection.state.opened = False
     return consumer.request("open", fields={"flags": flags}, key=b"again").status
 
@@ -45,7 +45,7 @@ def opened(version: str, flags: int, features: frozenset[Feature] = ALL_FEATURES
         ("8.0", 0x201, Status.EINVAL),
     ],
 )
-def test_flags_are_for_those_who_know_them(version: str, flags: int, status: int) -> None:
+def test_open_flags_are_known_by_release(version: str, flags: int, status: int) -> None:
     assert opened(version, flags) == status
 
 
@@ -54,11 +54,11 @@ def test_skipping_deletes_needs_collections() -> None:
 
 
 def test_a_connection_closes_an_older_one_of_its_name() -> None:
-    made = make_bucket()
-    first, other, second = DcpClient(made, name=b"a"), DcpClient(made, name=b"b"), DcpClient(made, name=b"a")
+    bucket = make_bucket()
+    first, other, second = DcpClient(bucket, name=b"a"), DcpClient(bucket, name=b"b"), DcpClient(bucket, name=b"a")
     assert (first.connection.closing, other.connection.closing, second.connection.closing) == (True, False, False)
     first.connection.closed()
-    third = DcpClient(made, name=b"a")
+    third = DcpClient(bucket, name=b"a")
     assert (second.connection.closing, third.connection.closing) == (True, False)
 
 
@@ -114,22 +114,22 @@ def test_stream_ids_and_sync_writes_exclude_each_other() -> None:
 
 
 @pytest.mark.parametrize(("version", "status"), [("6.6", Status.COLLECTIONS_MANIFEST_IS_AHEAD), ("7.0", 0)])
-def test_a_manifest_ahead_of_the_node_counted_for_a_while(version: str, status: int) -> None:
-    made, _ = filled_bucket(1, version)
-    consumer = DcpClient(made)
+def test_a_manifest_ahead_of_the_node_is_refused_before_7_0(version: str, status: int) -> None:
+    bucket, _ = filled_bucket(1, version)
+    consumer = DcpClient(bucket)
     consumer.send_stream_request(chosen={"uid": "5"})
     assert consumer.receive()[0].status == status
 
 
 def test_a_takeover_is_refused() -> None:
-    made, _ = filled_bucket()
-    assert DcpClient(made).refused_stream(flags=StreamFlag.TAKE_OVER).status == Status.NOT_SUPPORTED
+    bucket, _ = filled_bucket()
+    assert DcpClient(bucket).refused_stream(flags=StreamFlag.TAKE_OVER).status == Status.NOT_SUPPORTED
 
 
-def test_who_asks_for_a_collection_that_is_not_there_learns_the_manifest() -> None:
-    made = make_bucket()
-    made.change_manifest(*made.manifest.create_scope("s"))
-    consumer = DcpClient(made)
+def test_a_request_for_an_unknown_collection_is_answered_with_the_manifest_uid() -> None:
+    bucket = make_bucket()
+    bucket.change_manifest(*bucket.manifest.create_scope("s"))
+    consumer = DcpClient(bucket)
     for chosen, status in (
         ({"collections": ["99"]}, Status.UNKNOWN_COLLECTION),
         ({"scope": "99"}, Status.UNKNOWN_SCOPE),
@@ -138,23 +138,23 @@ def test_who_asks_for_a_collection_that_is_not_there_learns_the_manifest() -> No
         assert (answer.status, answer.datatype, answer.body()) == (status, Datatype.JSON, {"manifest_uid": "1"})
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_closed_stream_ends_with_words_only_for_who_wants_them(told: bool) -> None:
-    made, vbucket = filled_bucket()
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_closed_stream_sends_its_end_only_if_enabled(enabled: bool) -> None:
+    bucket, vbucket = filled_bucket()
     control = "send_stream_end_on_client_close_stream"
-    consumer = DcpClient(made, controls={control: "true"} if told else {})
+    consumer = DcpClient(bucket, controls={control: "true"} if enabled else {})
     consumer.stream()
     consumer.send(Frame("close_stream", Magic.REQUEST, 3))
     answer, *rest = consumer.receive()
-    assert (answer.status, summaries(rest)) == (Status.SUCCESS, [("end", StreamEnd.CLOSED)] if told else [])
+    assert (answer.status, summaries(rest)) == (Status.SUCCESS, [("end", StreamEnd.CLOSED)] if enabled else [])
     vbucket.put(StoredItem("mutation", 6, b"later"))
     assert consumer.receive() == []
     assert consumer.close_stream().status == Status.KEY_ENOENT
 
 
-def test_a_stream_may_be_asked_for_again_right_after_it_was_closed() -> None:
-    made, _ = filled_bucket(1)
-    consumer = DcpClient(made, controls={"send_stream_end_on_client_close_stream": "true"})
+def test_a_stream_may_be_requested_again_right_after_it_was_closed() -> None:
+    bucket, _ = filled_bucket(1)
+    consumer = DcpClient(bucket, controls={"send_stream_end_on_client_close_stream": "true"})
     consumer.stream()
     assert consumer.refused_stream().status == Status.KEY_EEXISTS
     consumer.send(Frame("close_stream", Magic.REQUEST, 3))
@@ -162,12 +162,12 @@ def test_a_stream_may_be_asked_for_again_right_after_it_was_closed() -> None:
     assert [frame.status for frame in consumer.receive() if frame.kind.answers] == [Status.SUCCESS] * 2
 
 
-def test_many_streams_have_their_turns() -> None:
-    made = make_bucket(vbuckets=3)
-    for vbucket in made.actives():
+def test_many_streams_take_turns() -> None:
+    bucket = make_bucket(vbuckets=3)
+    for vbucket in bucket.actives():
         for n in range(1, 400):
             vbucket.put(StoredItem("mutation", n, b"k%d" % n, bytes(1000)))
-    consumer = DcpClient(made, controls={"connection_buffer_size": "100000"})
+    consumer = DcpClient(bucket, controls={"connection_buffer_size": "100000"})
     for number in range(3):
         consumer.send_stream_request(vbucket=number, opaque=number)
     heard: list[Frame] = []
@@ -179,7 +179,7 @@ def test_many_streams_have_their_turns() -> None:
     assert changes.index(2) < len(changes) - changes[::-1].index(0)
 
 
-# Noops and silence.
+# No-ops and idle connections.
 
 
 def noop_opaque(consumer: DcpClient) -> int:
@@ -192,14 +192,14 @@ def answer_noop(consumer: DcpClient, opaque: int) -> None:
 
 
 def wait(consumer: DcpClient) -> None:
-    """Until the next thing is due."""
+    """Move the clock to the next time at which the connection has something to do."""
     due = consumer.connection.due()
     assert due is not None
     consumer.now = due
     consumer.connection.tick(due)
 
 
-def test_noops_come_in_their_interval_as_long_as_they_are_answered() -> None:
+def test_noops_are_sent_in_their_interval_while_they_are_answered() -> None:
     consumer = DcpClient(make_bucket(), controls={"set_noop_interval": "2.5"}, now=100.0)
     times = []
     for _ in range(4):
@@ -219,14 +219,14 @@ def test_a_wrong_answer_to_a_noop_closes() -> None:
 
 
 def test_noops_pass_a_full_window() -> None:
-    made, _ = filled_bucket()
-    consumer = DcpClient(made, controls={"connection_buffer_size": "1"})
+    bucket, _ = filled_bucket()
+    consumer = DcpClient(bucket, controls={"connection_buffer_size": "1"})
     consumer.stream()
     wait(consumer)
     assert noop_opaque(consumer)
 
 
-def test_who_is_silent_for_too_long_is_disconnected_and_anything_said_counts() -> None:
+def test_a_silent_consumer_is_disconnected_and_any_frame_counts() -> None:
     consumer = DcpClient(make_bucket())
     wait(consumer)
     first = noop_opaque(consumer)
@@ -240,7 +240,7 @@ def test_who_is_silent_for_too_long_is_disconnected_and_anything_said_counts() -
     assert consumer.connection.closing
 
 
-def test_without_noops_silence_is_no_fault() -> None:
+def test_without_noops_there_is_no_idle_timeout() -> None:
     assert DcpClient(make_bucket(), controls={"enable_noop": "false"}).connection.due() is None
 
 
@@ -254,7 +254,7 @@ def test_without_noops_silence_is_no_fault() -> None:
         ("add_stream", {"flags": 0}, b""),
     ],
 )
-def test_what_only_a_producer_may_say_disconnects(name: str, fields: dict[str, int], key: bytes) -> None:
+def test_messages_of_producers_close_the_connection(name: str, fields: dict[str, int], key: bytes) -> None:
     consumer = DcpClient(make_bucket())
     consumer.send(Frame(name, Magic.REQUEST, 1, fields=fields, key=key))
     assert (consumer.receive(), consumer.connection.closing) == ([], True)
@@ -271,10 +271,10 @@ def test_a_flush_is_not_supported() -> None:
 
 @given(window=st.integers(1, 3000), sizes=st.lists(st.integers(0, 900), min_size=1, max_size=20), data=st.data())
 def test_no_window_is_exceeded_by_more_than_a_message(window: int, sizes: list[int], data: st.DataObject) -> None:
-    made, vbucket = filled_bucket(0)
+    bucket, vbucket = filled_bucket(0)
     for n, size in enumerate(sizes, 1):
         vbucket.put(StoredItem("mutation", n, b"k%d" % n, bytes(size)))
-    consumer = DcpClient(made, controls={"connection_buffer_size": str(window)})
+    consumer = DcpClient(bucket, controls={"connection_buffer_size": str(window)})
     outstanding, heard = 0, []
     frames = consumer.stream(0, len(sizes))
     while True:
@@ -287,25 +287,25 @@ def test_no_window_is_exceeded_by_more_than_a_message(window: int, sizes: list[i
         assert outstanding >= window
         count = data.draw(st.integers(1, outstanding + 10))
         consumer.acknowledge(count)
-        # What is acknowledged beyond what was sent counts for nothing.
+        # Acknowledging more than was sent has no effect.
         outstanding = max(0, outstanding - count)
         frames = consumer.receive()
     assert [frame.fields["seqno"] for frame in heard if frame.name == "mutation"] == list(range(1, len(sizes) + 1))
 
 
 def test_a_document_larger_than_window_and_buffer_is_sent_whole() -> None:
-    made, vbucket = filled_bucket(0)
+    bucket, vbucket = filled_bucket(0)
     vbucket.put(StoredItem("mutation", 1, b"large", bytes(1 << 20)))
     vbucket.put(StoredItem("mutation", 2, b"small"))
-    consumer = DcpClient(made, controls={"connection_buffer_size": "100"})
+    consumer = DcpClient(bucket, controls={"connection_buffer_size": "100"})
     assert [len(frame.value) for frame in consumer.stream()] == [0, 1 << 20]
     consumer.acknowledge(1 << 21)
     assert summaries(consumer.receive()) == [("mutation", 2)]
 
 
-def test_switching_the_window_off_forgets_what_is_outstanding() -> None:
-    made, vbucket = filled_bucket(3)
-    consumer = DcpClient(made, controls={"connection_buffer_size": "1"})
+def test_switching_the_window_off_resets_the_outstanding_bytes() -> None:
+    bucket, vbucket = filled_bucket(3)
+    consumer = DcpClient(bucket, controls={"connection_buffer_size": "1"})
     assert summaries(consumer.stream()) == [("marker", 0, 3, 5)]
     assert consumer.connection.out.stalled
     consumer.send(Frame("control", Magic.REQUEST, 1, key=b"connection_buffer_size", value=b"0"))
@@ -315,7 +315,7 @@ def test_switching_the_window_off_forgets_what_is_outstanding() -> None:
     assert summaries(consumer.receive()) == [("marker", 4, 4, 1)]
 
 
-# Bytes.
+# Bytes in any pieces.
 
 _FROM_THE_BEGINNING = {"start_seqno": 0, "end_seqno": 3, "vbuuid": 0, "snapshot_start": 0, "snapshot_end": 0}
 REQUESTS = [
@@ -328,7 +328,7 @@ REQUESTS = [
 
 
 @given(st.lists(st.integers(0, 200), max_size=12).map(sorted))
-def test_however_the_bytes_arrive_the_answers_are_the_same(cuts: list[int]) -> None:
+def test_responses_do_not_depend_on_how_the_bytes_arrive(cuts: list[int]) -> None:
     data = b"".join(encode(frame) for frame in REQUESTS) + b"\x80\x50" + bytes(22)
     whole, pieces = DcpClient(filled_bucket()[0]), DcpClient(filled_bucket()[0])
     whole.connection.receive(data, 0)
@@ -337,19 +337,19 @@ def test_however_the_bytes_arrive_the_answers_are_the_same(cuts: list[int]) -> N
         pieces.receive()
     whole.receive()
     for answers in (True, False):
-        said = [[frame for frame in decode(one.received) if frame.kind.answers is answers] for one in (whole, pieces)]
-        assert said[0] == said[1]
-        assert said[0]
+        found = [[frame for frame in decode(one.received) if frame.kind.answers is answers] for one in (whole, pieces)]
+        assert found[0] == found[1]
+        assert found[0]
 
 
 @pytest.mark.parametrize("version", ["3.1", "6.0", "6.6", "7.0", "8.0"])
-def test_a_frame_that_is_none_closes(version: str) -> None:
+def test_an_invalid_header_closes_the_connection(version: str) -> None:
     consumer = DcpClient(make_bucket(version), features=())
     consumer.connection.receive(b"\x80\x53" + bytes(6) + b"\xff\xff\xff\xff" + bytes(12), 0)
     assert (consumer.receive(), consumer.connection.closing) == ([], True)
 
 
-# What is sent is what is stored, as the connection may see it.
+# Items in the form that the connection negotiated.
 
 Document = tuple[bytes, str, bytes, dict[bytes, bytes], bool]
 XATTRS = st.dictionaries(st.sampled_from([b"_sys", b"user"]), st.sampled_from([b"1", b'{"a":"b"}']), max_size=2)
@@ -376,28 +376,28 @@ def stored(seqno: int, document: Document) -> StoredItem:
 
 
 def seen(seqno: int, document: Document, flags: int, expirations: bool) -> Any:
-    """A row as it should be: event, seqno, key, value, xattrs, delete time, whether JSON."""
+    """Return the expected row: event, seqno, key, value, xattrs, delete time, whether it is JSON."""
     key, event, body, xattrs, _ = document
-    asked = OpenFlag(flags)
+    wanted = OpenFlag(flags)
     gone = event != "mutation"
-    if event == "expiration" and not (expirations and OpenFlag.INCLUDE_DELETE_TIMES in asked):
+    if event == "expiration" and not (expirations and OpenFlag.INCLUDE_DELETE_TIMES in wanted):
         event = "deletion"
-    body = b"" if gone or OpenFlag.NO_VALUE in asked else body
-    kept = xattrs if OpenFlag.INCLUDE_XATTRS in asked else {}
-    if gone and OpenFlag.INCLUDE_DELETED_USER_XATTRS not in asked:
+    body = b"" if gone or OpenFlag.NO_VALUE in wanted else body
+    kept = xattrs if OpenFlag.INCLUDE_XATTRS in wanted else {}
+    if gone and OpenFlag.INCLUDE_DELETED_USER_XATTRS not in wanted:
         kept = {name: text for name, text in kept.items() if name.startswith(b"_")}
     section = join_xattrs(kept.items()) if kept else None
-    time = 77 if gone and OpenFlag.INCLUDE_DELETE_TIMES in asked else None
+    time = 77 if gone and OpenFlag.INCLUDE_DELETE_TIMES in wanted else None
     return event, seqno, key, body, section, time, body[:1] in (b"{", b'"') and bool(body), 1000 + seqno, seqno
 
 
 @given(
     st.lists(DOCUMENTS, max_size=8), FLAGS, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.booleans()
 )
-def test_decoded_what_was_sent_is_what_was_stored(
+def test_decoded_items_are_the_stored_ones(
     documents: list[Any], flags: int, snappy: bool, force: bool, expirations: bool, sids: bool, disk: bool
 ) -> None:
-    made, vbucket = filled_bucket(0)
+    bucket, vbucket = filled_bucket(0)
     for seqno, document in enumerate(documents, 1):
         vbucket.put(stored(seqno, document))
     if disk:
@@ -406,7 +406,7 @@ def test_decoded_what_was_sent_is_what_was_stored(
     controls |= {"enable_expiry_opcode": "true"} if expirations else {}
     controls |= {"force_value_compression": "true"} if force and snappy else {}
     features = {Feature.COLLECTIONS} | ({Feature.SNAPPY} if snappy else set())
-    consumer = DcpClient(made, flags=OpenFlag(flags), features=features, controls=controls)
+    consumer = DcpClient(bucket, flags=OpenFlag(flags), features=features, controls=controls)
     before = len(consumer.received)
     consumer.stream(chosen={"sid": 4} if sids else None)
     columns = ("event", "seqno", "key", "value", "xattrs", "delete_time", "datatype", "cas", "rev_seqno")
@@ -424,18 +424,18 @@ def test_decoded_what_was_sent_is_what_was_stored(
 
 @pytest.mark.parametrize(("repeated", "worthwhile"), [(24, False), (80, True)])
 def test_values_are_compressed_where_that_saves_15_percent(repeated: int, worthwhile: bool) -> None:
-    made, vbucket = filled_bucket(0)
+    bucket, vbucket = filled_bucket(0)
     value = bytes(range(170)) + bytes(range(repeated))
     assert (len(deflate(value)) <= 0.85 * len(value)) is worthwhile
     assert len(deflate(value)) < len(value)
     vbucket.put(StoredItem("mutation", 1, b"k", value))
-    [_, frame] = DcpClient(made, controls={"force_value_compression": "true"}).stream()
+    [_, frame] = DcpClient(bucket, controls={"force_value_compression": "true"}).stream()
     assert (frame.datatype, frame.value) == ((2, deflate(value)) if worthwhile else (0, value))
 
 
-def test_a_vbucket_that_is_only_a_replica_is_for_those_who_take_one() -> None:
-    made, vbucket = filled_bucket(2)
+def test_a_replica_is_streamed_unless_active_is_required() -> None:
+    bucket, vbucket = filled_bucket(2)
     vbucket.state = VbucketState.REPLICA
-    consumer = DcpClient(made)
+    consumer = DcpClient(bucket)
     assert consumer.refused_stream(flags=StreamFlag.ACTIVE_VB_ONLY).status == Status.NOT_MY_VBUCKET
     assert len(consumer.stream()) == 3

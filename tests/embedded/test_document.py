@@ -1,4 +1,4 @@
-"""What a cluster takes for a document, and what happens to it when something else goes wrong."""
+"""Documents that a cluster refuses, and the documents that it returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("parts", "expected"), WRONG, ids=[expected[:24] for _, expected in WRONG])
-def test_what_no_server_takes_is_refused_at_once(parts: dict[str, Any], expected: str) -> None:
+def test_documents_that_no_server_stores_are_refused(parts: dict[str, Any], expected: str) -> None:
     with Cluster(vbuckets=2) as cluster, pytest.raises(dcp.LocalProtocolError, match=expected):
         cluster.upsert(**{"key": "k", "value": "v"} | parts)
 
@@ -39,17 +39,17 @@ def test_a_cluster_may_be_closed_twice() -> None:
     cluster.close()
 
 
-def test_the_url_of_an_old_server_says_what_it_takes() -> None:
+def test_the_url_of_an_old_server_selects_its_mechanism() -> None:
     with Cluster(vbuckets=2, server_version="3.0") as cluster:
         cluster.load(10)
         with dcp.connect(cluster.url) as client:
             assert sum(map(len, client.stream(end="now"))) == 10
 
 
-def test_a_node_that_is_too_slow_is_given_up_in_time() -> None:
+def test_a_slow_node_is_given_up_after_the_timeout() -> None:
     with (
         Cluster(vbuckets=2) as cluster,
-        # A byte comes well before any single read would be given up.
+        # Slow enough to exceed the timeout, but each single read gets a byte in time.
         cluster.fault("slow", rate=50),
         pytest.raises(dcp.TransportError, match=r"no answer within 0\.3 s"),
     ):

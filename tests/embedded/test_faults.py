@@ -1,4 +1,4 @@
-"""Every fault, over a real socket: what a consumer sees of it, how often, and that it ends when it is cleared."""
+"""Every fault on real sockets: its effect on a consumer, its hits, and its end."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ NOOPS = {"enable_noop": "true", "set_noop_interval": "0.1"}
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """One vbucket with a few documents."""
-    with Cluster(vbuckets=1, seed=5) as made:
+    """Cluster with a few documents in one vbucket."""
+    with Cluster(vbuckets=1, seed=5) as cluster:
         for n in range(COUNT):
-            made.upsert(f"key-{n}", b"x" * 30)
-        yield made
+            cluster.upsert(f"key-{n}", b"x" * 30)
+        yield cluster
 
 
 def everything(cluster: Cluster, window: int = 0) -> list[int]:
-    """What a stream up to now gives."""
+    """Return the seqnos of a stream up to now."""
     with Consumer(cluster, controls={"connection_buffer_size": str(window)}) as consumer:
         assert consumer.stream(0, end=COUNT).status == Status.SUCCESS
         return items(consumer.until("stream_end"))
 
 
-def test_every_fault_is_tried_here() -> None:
+def test_every_fault_has_a_test() -> None:
     tried = {name.removeprefix("test_fault_") for name in globals() if name.startswith("test_fault_")}
     assert tried == set(FAULTS)
 
 
-# Nodes and wires.
+# Faults of nodes and of the network.
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Cluster, Consumer, Consumer]]:
-    """Two nodes, the second of which tells that the cluster has had its turn."""
+    """Cluster of two nodes, and a consumer of each. A response of the second one follows a turn of the server."""
     with Cluster(nodes=2, vbuckets=2) as cluster, Consumer(cluster) as one, Consumer(cluster, 1) as other:
         assert one.stream(0).status == other.stream(1).status == Status.SUCCESS
         yield cluster, one, other
@@ -63,7 +63,7 @@ def test_fault_pause(pair: tuple[Cluster, Consumer, Consumer]) -> None:
         assert other.quiet()
         assert one.dumb()
         assert fault.hits
-    # What was to be said, and what was asked meanwhile.
+    # The stream continues, and the request from before is answered.
     assert {"mutation", "get_failover_log"} <= {frame.name for frame in (next(one.frames()) for _ in range(3))}
 
 
@@ -82,7 +82,7 @@ def test_fault_slow(cluster: Cluster) -> None:
     with cluster.fault("slow", rate=100_000) as fault, Consumer(cluster) as consumer:
         consumer.stream(0, end=COUNT)
         assert items(consumer.until("stream_end")) == list(range(1, COUNT + 1))
-        # Nothing larger than what fits into its time.
+        # 50 writes a second at 100,000 bytes a second are 2000 bytes each.
         assert fault.hits >= consumer.received / 2000
 
 
@@ -94,12 +94,12 @@ def test_fault_cut(cluster: Cluster, at: int) -> None:
         consumer.rest()
         assert consumer.received == 400 + at
         assert fault.hits == 1
-        # Once is enough unless it is said otherwise.
+        # By default the fault acts once.
         assert everything(cluster) == list(range(1, COUNT + 1))
     consumer.socket.close()
 
 
-# Behind the answer to the request.
+# Positions after the response to the request.
 @pytest.mark.parametrize("at", [77, 300, 777])
 def test_a_connection_is_cut_within_its_streams(cluster: Cluster, at: int) -> None:
     with Consumer(cluster) as consumer, cluster.fault("cut", streamed=at) as fault:
@@ -132,7 +132,7 @@ def test_fault_garbage(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["garbage", "oversize"])
-def test_what_is_no_frame_comes_on_streams_that_are_sent_at_once(cluster: Cluster, name: str) -> None:
+def test_invalid_frames_are_sent_on_streams_that_fit_into_one_write(cluster: Cluster, name: str) -> None:
     with cluster.fault(name) as fault, Consumer(cluster) as consumer:
         with pytest.raises(FrameError):
             consumer.stream(0, end=COUNT)
@@ -146,7 +146,7 @@ def test_fault_oversize(cluster: Cluster) -> None:
         assert fault.hits == 1
 
 
-# Streams.
+# Faults of streams.
 
 
 @pytest.mark.parametrize("status", ["ETMPFAIL", "ebusy", Status.ENOMEM, 0x07, "0x1234"])
@@ -172,8 +172,8 @@ def test_a_fault_of_some_vbuckets_leaves_the_others_alone() -> None:
 
 
 def rolled_back(consumer: Consumer, start: int, vbuuid: int) -> int | None:
-    said = consumer.stream(0, start, vbuuid=vbuuid)
-    return int(said.fields["rollback_seqno"]) if said.status == Status.ROLLBACK else None
+    response = consumer.stream(0, start, vbuuid=vbuuid)
+    return int(response.fields["rollback_seqno"]) if response.status == Status.ROLLBACK else None
 
 
 def test_fault_rollback(cluster: Cluster) -> None:
@@ -192,7 +192,7 @@ def test_fault_end(cluster: Cluster, reason: StreamEnd) -> None:
         with Consumer(cluster) as consumer:
             consumer.stream(0)
             end = consumer.until("stream_end")[-1]
-            # What only consumers with collections understand is hidden from this one.
+            # Consumers without collections do not get the newer reasons.
             assert end.fields["reason"] == (reason if reason <= StreamEnd.ROLLBACK else StreamEnd.OK)
             assert consumer.stream(0).status == Status.SUCCESS
             assert items(consumer.until("", seqno=COUNT))
@@ -206,7 +206,7 @@ def test_a_stream_ends_after_some_items(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("after", [1, COUNT // 2, COUNT])
-def test_a_stream_that_is_sent_at_once_ends_after_some_items(cluster: Cluster, after: int) -> None:
+def test_a_stream_that_fits_into_one_write_ends_after_some_items(cluster: Cluster, after: int) -> None:
     with Consumer(cluster) as consumer:
         with cluster.fault("end", status="SLOW", after=after, times=1) as fault:
             consumer.stream(0, end=COUNT)
@@ -262,7 +262,7 @@ def test_fault_underfill(cluster: Cluster) -> None:
         assert fault.hits == 1
 
 
-# Frames.
+# Faults of frames.
 
 
 def test_fault_no_noops(cluster: Cluster) -> None:
@@ -320,11 +320,11 @@ def test_fault_stream_ids(cluster: Cluster, counted: bool) -> None:
     assert [info.counted for info in deletion.frame_info] == [counted]
 
 
-# The table, and what is no fault.
+# The table of faults, and errors of its users.
 
 
 def test_frames_left_out_do_not_fill_the_window(cluster: Cluster) -> None:
-    """Nobody can acknowledge what never came, so it must not count."""
+    """Clients cannot acknowledge frames that they did not receive, so these must not count."""
     controls = {"connection_buffer_size": "300"}
     with cluster.fault("gap", items=COUNT - 2, after=1), Consumer(cluster, controls=controls) as consumer:
         consumer.stream(0)
@@ -340,7 +340,7 @@ def test_the_same_seed_makes_the_same_garbage() -> None:
     assert seen[0] == seen[1]
 
 
-def test_an_unknown_name_or_option_lists_what_there_is(cluster: Cluster) -> None:
+def test_an_unknown_name_or_option_lists_the_known_ones(cluster: Cluster) -> None:
     with pytest.raises(LocalProtocolError, match=r"expected one of pause, .*, stream_ids; found 'x'"):
         cluster.fault("x")
     with pytest.raises(LocalProtocolError, match=r"fault gap: expected options among .*items, after, found 'most'"):
@@ -351,7 +351,7 @@ def test_an_unknown_name_or_option_lists_what_there_is(cluster: Cluster) -> None
 
 
 @pytest.mark.parametrize("option", ["node", "vbuckets"])
-def test_a_place_that_there_is_not_is_refused(cluster: Cluster, option: str) -> None:
+def test_an_unknown_node_or_vbucket_is_refused(cluster: Cluster, option: str) -> None:
     with pytest.raises(LocalProtocolError, match=f"fault gap: {option}: expected 0 to 0, found 1"):
         cluster.fault("gap", **{option: 1})
     cluster.fault("gap", **{option: 0})
@@ -365,7 +365,7 @@ def test_the_table_describes_every_fault_and_option() -> None:
         assert all(f"  {one.name}=" in text for one in options_of(fault))
 
 
-def test_a_fault_that_is_over_leaves_nothing_behind(cluster: Cluster) -> None:
+def test_a_cleared_fault_has_no_effect(cluster: Cluster) -> None:
     for name in FAULTS:
         cluster.fault(name).clear()
     assert cluster._faults.active == ()

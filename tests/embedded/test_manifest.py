@@ -1,4 +1,4 @@
-"""Scopes and collections: what a change makes of them, and what it tells every vbucket."""
+"""The manifest: its changes, and their system events."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_id_is_never_given_twice() -> None:
     assert manifest.create_scope("inventory")[1][0].scope_id == 11
 
 
-def test_what_is_not_there_or_there_already_is_refused_with_what_there_is() -> None:
+def test_missing_and_existing_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(LocalProtocolError, match="scope 'nope': expected one of _default, inventory"):
         built().scope("nope")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Commands of documents, side by side with memcached, whose answers were recorded."""
+"""Document commands beside memcached, whose responses were recorded."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dcp.wire.memcached import Status
 from tests.embedded.memcached import QUESTIONS, answers, recorded
 from tests.embedded.raw_client import CommandClient, make_bucket
 
-# memcached tells the flags after a touch, and its own version.
-OTHERWISE = ("touch", "version")
+# memcached returns the flags after a touch, and its own version.
+DIFFERENT = ("touch", "version")
 
 
-def ours() -> list[list[dcp.Frame]]:
+def embedded_responses() -> list[list[dcp.Frame]]:
     client = CommandClient(make_bucket(vbuckets=1))
 
     def ask(data: bytes) -> bytes:
@@ -23,28 +23,28 @@ def ours() -> list[list[dcp.Frame]]:
     return list(answers(ask))
 
 
-def told(frame: dcp.Frame) -> tuple[object, ...]:
-    """What both have to say alike: of a failure only that it is one, since each has words of its own."""
+def comparable(frame: dcp.Frame) -> tuple[object, ...]:
+    """Return the parts of a response in which both servers have to agree: errors have texts of their own."""
     if frame.status:
         return frame.name, frame.status, frame.key
     return frame.name, frame.status, dict(frame.fields), frame.key, frame.value
 
 
-SIDE_BY_SIDE = list(zip(QUESTIONS, recorded(), ours(), strict=True))
+SIDE_BY_SIDE = list(zip(QUESTIONS, recorded(), embedded_responses(), strict=True))
 
 
 @pytest.mark.parametrize(
-    ("question", "theirs", "our"), SIDE_BY_SIDE, ids=[f"{n}-{q[0]}" for n, q in enumerate(QUESTIONS)]
+    ("question", "expected", "found"), SIDE_BY_SIDE, ids=[f"{n}-{q[0]}" for n, q in enumerate(QUESTIONS)]
 )
-def test_both_answer_alike(question: object, theirs: list[dcp.Frame], our: list[dcp.Frame]) -> None:
-    if any(frame.name in OTHERWISE for frame in theirs):
-        assert [frame.status for frame in our] == [frame.status for frame in theirs]
+def test_both_servers_respond_alike(question: object, expected: list[dcp.Frame], found: list[dcp.Frame]) -> None:
+    if any(frame.name in DIFFERENT for frame in expected):
+        assert [frame.status for frame in found] == [frame.status for frame in expected]
     else:
-        assert list(map(told, our)) == list(map(told, theirs))
+        assert list(map(comparable, found)) == list(map(comparable, expected))
 
 
-def test_the_questions_reach_many_outcomes() -> None:
-    statuses = {frame.status for said in recorded() for frame in said}
+def test_the_commands_reach_many_outcomes() -> None:
+    statuses = {frame.status for frames in recorded() for frame in frames}
     expected = {"SUCCESS", "KEY_ENOENT", "KEY_EEXISTS", "NOT_STORED", "DELTA_BADVAL"}
     assert statuses == {Status[name] for name in expected}
-    assert sum(not said for said in recorded()) > 10
+    assert sum(not frames for frames in recorded()) > 10

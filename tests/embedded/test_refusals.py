@@ -1,4 +1,4 @@
-"""What refusals say besides their status, as recorded servers of each release said it."""
+"""Values of error responses, as in recordings of each release."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ NOTHING = b"", 0
         ("7.0", Status.EACCESS, JSON),
     ],
 )
-def test_each_release_explains_in_its_way(version: str, status: Status, said: tuple[bytes, int]) -> None:
+def test_error_values_differ_by_release(version: str, status: Status, said: tuple[bytes, int]) -> None:
     assert error_value(status, "why", Release.of(version)) == said
 
 
-def test_where_there_is_nothing_to_explain_nothing_is_said() -> None:
+def test_an_error_without_context_has_no_value() -> None:
     assert error_value(Status.ERANGE, "", Release.of("7.0")) == NOTHING

@@ -1,4 +1,4 @@
-"""The rollback test, case by case, and what holds for all requests."""
+"""The rollback test: case by case, and properties of all requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ A, B, C, UNKNOWN = 0xA, 0xB, 0xC, 0xF
 LOG = FailoverLog.of([(C, 300), (B, 100), (A, 0)])
 HIGH = 350
 
-# (start, uuid, snapshot start, snapshot end, further words of the request), purge seqno, rolls back to.
+# (start, uuid, snapshot start, snapshot end, other arguments), purge seqno, seqno to roll back to, reason.
 CASES = [
     ((0, UNKNOWN, 0, 0, {}), 0, None, "nothing to check without the strict flag"),
     ((0, UNKNOWN, 0, 0, {"strict": True}), 0, 0, "unknown uuid"),
@@ -50,7 +50,7 @@ def resume(start: int, vbuuid: int, snapshot_start: int, snapshot_end: int, more
 @pytest.mark.parametrize(
     ("request_", "purge", "point", "why"), CASES, ids=lambda case: case if isinstance(case, str) else ""
 )
-def test_a_request_goes_on_or_back_to_where_it_should(
+def test_a_request_resumes_or_rolls_back_to_the_expected_seqno(
     request_: tuple[int, int, int, int, dict[str, int]], purge: int, point: int | None, why: str
 ) -> None:
     assert rollback_point(resume(*request_), LOG, HIGH, purge) == point
@@ -78,13 +78,13 @@ def test_servers_up_to_5_1_roll_back_where_the_start_equals_the_purge_seqno() ->
 def test_servers_of_3_0_compare_a_snapshot_as_it_was_announced(
     window: tuple[int, int, int], vbuuid: int, point: int | None
 ) -> None:
-    # As protocol documents of that time say: at the end of a branch it is fine; a snapshot beyond it goes back to
-    # that end; one of which nothing came is fine; any other goes back to its own start.
+    # From protocol documents of that time. A position at the end of a branch is accepted. A snapshot beyond the end
+    # rolls back to it. A snapshot without received items is accepted; any other rolls back to its own start.
     start, first, last = window
     assert rollback_point(resume(start, vbuuid, first, last, {}), LOG, HIGH, 0, RollbackRules(collapse=False)) == point
 
 
-def test_servers_of_3_0_know_no_purge() -> None:
+def test_servers_of_3_0_ignore_the_purge_seqno() -> None:
     assert rollback_point(resume(150, C, 150, 150, {}), LOG, HIGH, 180, RollbackRules(purge=False)) is None
 
 

@@ -1,4 +1,4 @@
-"""The official client: what it writes streams out, and what is written here it reads."""
+"""Couchbase's own Python SDK: its writes are streamed, and it reads what the cluster wrote."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CHANGES = ("mutation", "deletion", "expiration")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=2, vbuckets=VBUCKETS, replicas=1, tls=True) as made:
-        made.create_scope("inventory")
-        made.create_collection("inventory", "hotel")
-        yield made
+    with Cluster(nodes=2, vbuckets=VBUCKETS, replicas=1, tls=True) as cluster:
+        cluster.create_scope("inventory")
+        cluster.create_collection("inventory", "hotel")
+        yield cluster
 
 
 def connect(cluster: Cluster, *, tls: bool = False, password: str | None = None) -> Any:
-    # It takes no credentials in the address.
+    # The SDK does not accept credentials in the URL.
     addresses = ",".join(f"{host}:{port}" for host, port in doors(cluster.tls_url if tls else cluster.url))
     me = cluster.credentials
     who = auth.PasswordAuthenticator(
@@ -45,9 +45,9 @@ def connect(cluster: Cluster, *, tls: bool = False, password: str | None = None)
 
 @pytest.fixture(scope="module", params=["plain", "tls"])
 def sdk(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Any]:
-    made = connect(cluster, tls=request.param == "tls")
-    yield made
-    made.close()
+    sdk = connect(cluster, tls=request.param == "tls")
+    yield sdk
+    sdk.close()
 
 
 @pytest.fixture(params=["_default._default", "inventory.hotel"])
@@ -62,7 +62,7 @@ def collection(sdk: Any, path: str) -> Any:
 
 
 def changes(cluster: Cluster, path: str, key: str) -> list[dcp.Frame]:
-    """The latest change of a document, as a DCP consumer of all vbuckets hears of it."""
+    """Return the latest change of a document, as a DCP consumer of all vbuckets receives it."""
     found = []
     me, ids = cluster.credentials, {"_default._default": 0, "inventory.hotel": 9}
     for node in range(len(cluster.addresses)):
@@ -92,26 +92,26 @@ def stream(client: Client, vbucket: int, end: int) -> list[dcp.Frame]:
     return [frame for frame in found if frame.name in CHANGES]
 
 
-def test_what_it_upserts_streams_out(cluster: Cluster, collection: Any, path: str) -> None:
-    told = collection.upsert("upserted", {"n": 1})
+def test_upserts_of_the_sdk_are_streamed(cluster: Cluster, collection: Any, path: str) -> None:
+    result = collection.upsert("upserted", {"n": 1})
     (change,) = changes(cluster, path, "upserted")
-    assert (change.name, json.loads(change.value), change.cas) == ("mutation", {"n": 1}, told.cas)
-    token = told.mutation_token()
+    assert (change.name, json.loads(change.value), change.cas) == ("mutation", {"n": 1}, result.cas)
+    token = result.mutation_token()
     assert (token.partition_id, token.sequence_number) == (change.vbucket, change.fields["seqno"])
     assert collection.get("upserted").content_as[dict] == {"n": 1}
 
 
-def test_what_it_removes_is_deleted(cluster: Cluster, collection: Any, path: str) -> None:
+def test_removals_of_the_sdk_are_streamed(cluster: Cluster, collection: Any, path: str) -> None:
     collection.upsert("removed", "text")
-    told = collection.remove("removed")
+    result = collection.remove("removed")
     (change,) = changes(cluster, path, "removed")
-    assert (change.name, change.cas) == ("deletion", told.cas)
+    assert (change.name, change.cas) == ("deletion", result.cas)
     with pytest.raises(errors.DocumentNotFoundException):
         collection.get("removed")
     assert not collection.exists("removed").exists
 
 
-def test_what_it_lets_expire_expires(cluster: Cluster, collection: Any, path: str) -> None:
+def test_expiries_of_the_sdk_are_streamed(cluster: Cluster, collection: Any, path: str) -> None:
     collection.upsert("expired", [1], options.UpsertOptions(expiry=timedelta(seconds=1)))
     (before,) = changes(cluster, path, "expired")
     assert int(before.fields["expiry"]) > 1_700_000_000
@@ -121,7 +121,7 @@ def test_what_it_lets_expire_expires(cluster: Cluster, collection: Any, path: st
     assert change.name == "expiration"
 
 
-def test_what_is_written_here_it_reads(cluster: Cluster, collection: Any, path: str) -> None:
+def test_the_sdk_reads_documents_of_the_cluster(cluster: Cluster, collection: Any, path: str) -> None:
     cluster.upsert("here", b'{"a": [1, 2]}', collection=path, flags=0x02000006)
     assert collection.get("here").content_as[dict] == {"a": [1, 2]}
     cluster.delete("here", collection=path)
@@ -129,7 +129,7 @@ def test_what_is_written_here_it_reads(cluster: Cluster, collection: Any, path: 
         collection.get("here")
 
 
-def test_its_conditions_hold(collection: Any) -> None:
+def test_cas_conditions_of_the_sdk_hold(collection: Any) -> None:
     collection.upsert("condition", 1)
     with pytest.raises(errors.DocumentExistsException):
         collection.insert("condition", 2)
@@ -142,7 +142,7 @@ def test_its_conditions_hold(collection: Any) -> None:
     collection.remove("condition")
 
 
-def test_it_counts(collection: Any) -> None:
+def test_counters_of_the_sdk_work(collection: Any) -> None:
     binary, begin = collection.binary(), options.SignedInt64(5)
     assert [binary.increment("counter", options.IncrementOptions(initial=begin)).content for _ in range(3)] == [5, 6, 7]
     assert binary.decrement("counter").content == 6
@@ -159,10 +159,10 @@ def test_many_documents_reach_all_nodes(cluster: Cluster, collection: Any, path:
     assert collection.remove_multi(list(documents)).all_ok
 
 
-def test_it_finds_the_cluster_ready(sdk: Any) -> None:
+def test_the_sdk_finds_the_cluster_ready(sdk: Any) -> None:
     sdk.wait_until_ready(timedelta(seconds=10))
 
 
-def test_a_wrong_password_is_one(cluster: Cluster) -> None:
+def test_the_sdk_is_refused_with_a_wrong_password(cluster: Cluster) -> None:
     with pytest.raises(errors.AuthenticationException):
         connect(cluster, password="wrong")

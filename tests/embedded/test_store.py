@@ -1,4 +1,4 @@
-"""The store against a model: a plain list of everything that was ever put."""
+"""The store against a model: a list of all items that were ever put."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def filled(changes: list[tuple[bytes, str]]) -> tuple[VbucketStore, list[StoredI
 
 
 def latest(items: list[StoredItem], after: int, until: int) -> list[StoredItem]:
-    """The last version of each key, of those that are in the range still."""
+    """Return the last version of each key if its seqno is above `after` and up to `until`."""
     last = {item.key: item for item in items}
     return [item for item in items if last[item.key] is item and after < item.seqno <= until]
 
@@ -44,7 +44,7 @@ def test_what_is_read_is_the_latest_version_of_each_key_in_order(changes: list[t
 
 
 @given(CHANGES, st.integers(0, 40))
-def test_writes_that_are_taken_back_have_never_been(changes: list[tuple[bytes, str]], count: int) -> None:
+def test_undone_writes_leave_no_trace(changes: list[tuple[bytes, str]], count: int) -> None:
     vb, items = filled(changes)
     vb.undo_writes(count)
     kept = items[: max(0, len(items) - count)]
@@ -61,7 +61,7 @@ def test_many_items_at_once_are_the_same_as_one_by_one() -> None:
     assert other.last_writes == vb.last_writes == items
 
 
-def test_the_last_of_many_items_can_be_taken_back() -> None:
+def test_the_last_of_many_items_can_be_undone() -> None:
     items = [StoredItem("mutation", n, b"%d" % n) for n in range(1, JOURNAL + 11)]
     vb = vbucket()
     vb.extend(items)
@@ -71,14 +71,14 @@ def test_the_last_of_many_items_can_be_taken_back() -> None:
 
 
 @pytest.mark.parametrize("change", [lambda vb: vb.drop_collection(0), lambda vb: vb.purge()])
-def test_what_a_drop_or_a_purge_has_forgotten_does_not_come_back(change: Callable[[VbucketStore], object]) -> None:
+def test_undoing_writes_does_not_restore_dropped_or_purged_items(change: Callable[[VbucketStore], object]) -> None:
     vb, _ = filled([(b"a", "deletion"), (b"b", "mutation")])
     change(vb)
     assert vb.last_writes == []
 
 
 @given(CHANGES, st.none() | st.integers(0, 20))
-def test_a_purge_forgets_tombstones_but_the_last_item_and_says_up_to_where(
+def test_a_purge_removes_tombstones_but_the_last_item_and_sets_the_purge_seqno(
     changes: list[tuple[bytes, str]], before: int | None
 ) -> None:
     vb, items = filled(changes)
@@ -89,7 +89,7 @@ def test_a_purge_forgets_tombstones_but_the_last_item_and_says_up_to_where(
     assert vb.purge_seqno == max((item.seqno for item in gone), default=0)
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_is_independent() -> None:
     vb, _ = filled([(b"a", "mutation")])
     other = vb.copy(VbucketState.REPLICA)
     vb.put(StoredItem("mutation", 9, b"b"))

@@ -1,4 +1,4 @@
-"""What streams say that no recording has: newer flags, markers and filters, and any history at all."""
+"""Streams beyond what recordings cover: newer flags, markers and filters, and random histories."""
 
 from __future__ import annotations
 
@@ -24,73 +24,73 @@ def put(vbucket: VbucketStore, key: bytes, collection: int = 0, event: str = "mu
     vbucket.put(StoredItem(event, seqno, key, cas=seqno, collection_id=collection))
 
 
-# Where a stream begins and ends.
+# Start and end.
 
 
-def test_a_stream_goes_on_with_what_is_written_later() -> None:
-    made, vbucket = filled_bucket(2)
-    consumer = DcpClient(made)
+def test_a_stream_continues_with_later_writes() -> None:
+    bucket, vbucket = filled_bucket(2)
+    consumer = DcpClient(bucket)
     assert summaries(consumer.stream()) == [("marker", 0, 2, MEMORY), ("mutation", 1), ("mutation", 2)]
     put(vbucket, b"a")
     put(vbucket, b"a")
     assert summaries(consumer.receive()) == [("marker", 4, 4, 0x01), ("mutation", 4)]
 
 
-def test_from_latest_begins_with_what_comes_next() -> None:
-    made, vbucket = filled_bucket(3)
-    consumer = DcpClient(made)
+def test_from_latest_begins_with_the_next_write() -> None:
+    bucket, vbucket = filled_bucket(3)
+    consumer = DcpClient(bucket)
     assert consumer.stream(flags=StreamFlag.FROM_LATEST) == []
     put(vbucket, b"next")
     assert summaries(consumer.receive()) == [("marker", 3, 4, MEMORY), ("mutation", 4)]
 
 
-def test_to_latest_ends_at_what_there_was() -> None:
-    made, _ = filled_bucket(3)
-    frames = DcpClient(made).stream(flags=StreamFlag.TO_LATEST)
+def test_to_latest_ends_at_the_high_seqno_of_the_request() -> None:
+    bucket, _ = filled_bucket(3)
+    frames = DcpClient(bucket).stream(flags=StreamFlag.TO_LATEST)
     assert summaries(frames) == [("marker", 0, 3, MEMORY), *(("mutation", n) for n in (1, 2, 3)), ("end", StreamEnd.OK)]
 
 
-def test_to_latest_from_where_it_ends_ends_at_once() -> None:
-    made, vbucket = filled_bucket(3)
+def test_to_latest_from_the_high_seqno_ends_at_once() -> None:
+    bucket, vbucket = filled_bucket(3)
     flags = StreamFlag.TO_LATEST
-    assert summaries(DcpClient(made).stream(3, vbuuid=vbucket.log.newest.vbuuid, flags=flags)) == [
+    assert summaries(DcpClient(bucket).stream(3, vbuuid=vbucket.log.newest.vbuuid, flags=flags)) == [
         ("end", StreamEnd.OK)
     ]
 
 
-def test_disk_only_is_what_is_persisted_in_one_snapshot_of_the_disk() -> None:
-    made, vbucket = filled_bucket(4)
+def test_disk_only_sends_persisted_items_in_one_disk_snapshot() -> None:
+    bucket, vbucket = filled_bucket(4)
     vbucket.persisted_seqno = 3
-    frames = DcpClient(made).stream(flags=StreamFlag.DISK_ONLY)
+    frames = DcpClient(bucket).stream(flags=StreamFlag.DISK_ONLY)
     assert summaries(frames) == [("marker", 0, 3, DISK), *(("mutation", n) for n in (1, 2, 3)), ("end", StreamEnd.OK)]
 
 
 def test_an_end_inside_a_snapshot_is_rounded_up() -> None:
-    made, _ = filled_bucket(4)
-    assert summaries(DcpClient(made).stream(0, 2))[-2:] == [("mutation", 4), ("end", StreamEnd.OK)]
+    bucket, _ = filled_bucket(4)
+    assert summaries(DcpClient(bucket).stream(0, 2))[-2:] == [("mutation", 4), ("end", StreamEnd.OK)]
 
 
-def test_a_resume_inside_a_snapshot_begins_where_that_began() -> None:
-    made, vbucket = filled_bucket(4)
-    frames = DcpClient(made).stream(3, vbuuid=vbucket.log.newest.vbuuid, window=(2, 4))
+def test_a_resume_inside_a_snapshot_begins_at_its_start() -> None:
+    bucket, vbucket = filled_bucket(4)
+    frames = DcpClient(bucket).stream(3, vbuuid=vbucket.log.newest.vbuuid, window=(2, 4))
     assert summaries(frames) == [("marker", 2, 4, MEMORY), ("mutation", 4)]
 
 
-def test_what_left_memory_comes_from_disk_and_the_rest_from_memory() -> None:
-    made, vbucket = filled_bucket(2)
+def test_evicted_items_are_read_from_disk_and_others_from_memory() -> None:
+    bucket, vbucket = filled_bucket(2)
     vbucket.evict_checkpoint()
-    consumer = DcpClient(made)
+    consumer = DcpClient(bucket)
     assert summaries(consumer.stream())[0] == ("marker", 0, 2, DISK)
     put(vbucket, b"a")
     assert summaries(consumer.receive())[0] == ("marker", 3, 3, MEMORY)
 
 
-def test_a_checkpoint_that_the_disk_has_shown_is_not_announced_again() -> None:
-    made, vbucket = filled_bucket(2)
+def test_a_checkpoint_that_was_read_from_disk_is_not_announced_again() -> None:
+    bucket, vbucket = filled_bucket(2)
     vbucket.evict_checkpoint()
     put(vbucket, b"a")
     put(vbucket, b"b")
-    consumer = DcpClient(made)
+    consumer = DcpClient(bucket)
     assert summaries(consumer.stream())[0] == ("marker", 0, 4, DISK)
     put(vbucket, b"c")
     assert summaries(consumer.receive())[0] == ("marker", 5, 5, MEMORY)
@@ -98,8 +98,8 @@ def test_a_checkpoint_that_the_disk_has_shown_is_not_announced_again() -> None:
 
 @pytest.mark.parametrize("disk", [False, True])
 def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool) -> None:
-    made, vbucket = filled_bucket(2)
-    consumer = DcpClient(made)
+    bucket, vbucket = filled_bucket(2)
+    consumer = DcpClient(bucket)
     consumer.stream()
     put(vbucket, b"key1", event="deletion")
     put(vbucket, b"last")
@@ -109,9 +109,9 @@ def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool) -> None:
     assert summaries(consumer.receive()) == [("end", StreamEnd.ROLLBACK)]
 
 
-def test_writes_that_are_taken_back_end_the_streams_that_had_them() -> None:
-    made, vbucket = filled_bucket(3)
-    consumer = DcpClient(made, controls={"connection_buffer_size": "100"})
+def test_undone_writes_end_the_streams_that_sent_them() -> None:
+    bucket, vbucket = filled_bucket(3)
+    consumer = DcpClient(bucket, controls={"connection_buffer_size": "100"})
     vbucket.undo_writes(1)
     consumer.stream()
     vbucket.undo_writes(1)
@@ -121,8 +121,8 @@ def test_writes_that_are_taken_back_end_the_streams_that_had_them() -> None:
 
 @pytest.mark.parametrize("state", [VbucketState.DEAD, VbucketState.REPLICA, VbucketState.PENDING])
 def test_a_change_of_state_ends_the_stream(state: VbucketState) -> None:
-    made, vbucket = filled_bucket(2)
-    consumer = DcpClient(made)
+    bucket, vbucket = filled_bucket(2)
+    consumer = DcpClient(bucket)
     consumer.stream()
     put(vbucket, b"unsent")
     vbucket.state = state
@@ -131,37 +131,37 @@ def test_a_change_of_state_ends_the_stream(state: VbucketState) -> None:
 
 
 def test_deletions_can_be_left_out_of_the_first_backfill_only() -> None:
-    made, vbucket = filled_bucket(2)
+    bucket, vbucket = filled_bucket(2)
     put(vbucket, b"key1", event="deletion")
     vbucket.evict_checkpoint()
-    consumer = DcpClient(bucket_of(made, "8.5"), flags=OpenFlag.PRODUCER | OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL)
+    consumer = DcpClient(bucket_of(bucket, "8.5"), flags=OpenFlag.PRODUCER | OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL)
     assert summaries(consumer.stream()) == [("marker", 0, 3, DISK), ("mutation", 2), ("seqno_advanced", 3)]
     put(vbucket, b"key2", event="deletion")
     assert summaries(consumer.receive())[-1] == ("deletion", 4)
 
 
-def bucket_of(made: BucketStore, version: str) -> BucketStore:
-    made.release = type(made.release).of(version)
-    return made
+def bucket_of(bucket: BucketStore, version: str) -> BucketStore:
+    bucket.release = type(bucket.release).of(version)
+    return bucket
 
 
 # Markers.
 
 
-def test_a_marker_of_version_2_2_says_up_to_where_tombstones_were_purged() -> None:
-    made, vbucket = filled_bucket(2)
+def test_a_marker_of_version_2_2_has_the_purge_seqno() -> None:
+    bucket, vbucket = filled_bucket(2)
     put(vbucket, b"key1", event="deletion")
     put(vbucket, b"last")
     vbucket.purge()
     vbucket.evict_checkpoint()
-    marker = DcpClient(made, controls={"max_marker_version": "2.2"}).stream()[0]
+    marker = DcpClient(bucket, controls={"max_marker_version": "2.2"}).stream()[0]
     assert (marker.fields["version"], marker.fields["purge_seqno"]) == (2, 3)
     assert (marker.fields["snapshot_end"], marker.fields["flags"]) == (4, DISK)
 
 
-def test_a_marker_for_sync_replication_says_what_is_visible() -> None:
-    made, _ = filled_bucket(2)
-    marker = DcpClient(made, controls={"enable_sync_writes": "true", "consumer_name": "replica"}).stream()[0]
+def test_a_marker_for_sync_replication_has_the_visible_seqno() -> None:
+    bucket, _ = filled_bucket(2)
+    marker = DcpClient(bucket, controls={"enable_sync_writes": "true", "consumer_name": "replica"}).stream()[0]
     assert marker.fields == {
         "version": 0,
         "snapshot_start": 0,
@@ -173,109 +173,109 @@ def test_a_marker_for_sync_replication_says_what_is_visible() -> None:
 
 
 def test_a_change_stream_has_every_version_in_one_snapshot() -> None:
-    made = make_bucket(history=True)
-    vbucket = made.active(0)
+    bucket = make_bucket(history=True)
+    vbucket = bucket.active(0)
     for _ in range(3):
         put(vbucket, b"same")
     vbucket.evict_checkpoint()
-    consumer = DcpClient(made, controls={"change_streams": "true"})
+    consumer = DcpClient(bucket, controls={"change_streams": "true"})
     versions = [("mutation", n) for n in (1, 2, 3)]
     assert summaries(consumer.stream()) == [("marker", 0, 3, HISTORY), *versions]
-    assert summaries(DcpClient(made, name=b"other").stream()) == [("marker", 0, 3, DISK), ("mutation", 3)]
+    assert summaries(DcpClient(bucket, name=b"other").stream()) == [("marker", 0, 3, DISK), ("mutation", 3)]
 
 
 # Collections.
 
 
 def with_collections() -> tuple[BucketStore, VbucketStore, int, int, int]:
-    """A bucket with scope s, collections a and b in it: their ids, at seqnos 1 to 3."""
-    made = make_bucket()
-    made.change_manifest(*made.manifest.create_scope("s"))
+    """Create a bucket with scope s and its collections a and b, at seqnos 1 to 3; return their ids."""
+    bucket = make_bucket()
+    bucket.change_manifest(*bucket.manifest.create_scope("s"))
     for name in ("a", "b"):
-        made.change_manifest(*made.manifest.create_collection("s", name))
-    scope = made.manifest.scope("s")
+        bucket.change_manifest(*bucket.manifest.create_collection("s", name))
+    scope = bucket.manifest.scope("s")
     a, b = (collection.id for collection in scope.collections)
-    return made, made.active(0), scope.id, a, b
+    return bucket, bucket.active(0), scope.id, a, b
 
 
 def ids(*numbers: int) -> list[str]:
     return [f"{number:x}" for number in numbers]
 
 
-def test_a_filter_advances_over_what_is_not_for_it() -> None:
-    made, vbucket, _, a, b = with_collections()
+def test_a_filter_advances_over_items_that_it_leaves_out() -> None:
+    bucket, vbucket, _, a, b = with_collections()
     put(vbucket, b"x", a)
     put(vbucket, b"x", b)
-    consumer = DcpClient(made)
+    consumer = DcpClient(bucket)
     shown = summaries(consumer.stream(chosen={"collections": ids(a)}))
     assert shown == [("marker", 0, 5, MEMORY), ("system_event", 2), ("mutation", 4), ("seqno_advanced", 5)]
     put(vbucket, b"y", b)
     assert summaries(consumer.receive()) == [("marker", 6, 6, 0x01), ("seqno_advanced", 6)]
 
 
-def test_a_stream_whose_last_collection_goes_ends_with_its_drop() -> None:
-    made, _, _, a, b = with_collections()
-    consumer = DcpClient(made)
+def test_a_stream_ends_with_the_drop_of_its_last_collection() -> None:
+    bucket, _, _, a, b = with_collections()
+    consumer = DcpClient(bucket)
     consumer.stream(chosen={"collections": ids(a, b)})
-    made.change_manifest(*made.manifest.drop_collection("s", "a"))
+    bucket.change_manifest(*bucket.manifest.drop_collection("s", "a"))
     assert summaries(consumer.receive()) == [("marker", 4, 4, 0x01), ("system_event", 4)]
-    made.change_manifest(*made.manifest.drop_collection("s", "b"))
+    bucket.change_manifest(*bucket.manifest.drop_collection("s", "b"))
     assert summaries(consumer.receive())[1:] == [("system_event", 5), ("end", StreamEnd.FILTER_EMPTY)]
 
 
-def test_a_scope_takes_in_what_is_created_in_it_and_ends_when_it_goes() -> None:
-    made, vbucket, scope, _, _ = with_collections()
-    consumer = DcpClient(made)
+def test_a_scope_stream_gets_new_collections_and_ends_with_the_drop_of_the_scope() -> None:
+    bucket, vbucket, scope, _, _ = with_collections()
+    consumer = DcpClient(bucket)
     events = [("system_event", n) for n in (1, 2, 3)]
     assert summaries(consumer.stream(chosen={"scope": f"{scope:x}"})) == [("marker", 0, 3, MEMORY), *events]
-    made.change_manifest(*made.manifest.create_collection("s", "c"))
-    made.change_manifest(*made.manifest.create_collection("_default", "elsewhere"))
-    c = made.manifest.collection("s", "c").id
+    bucket.change_manifest(*bucket.manifest.create_collection("s", "c"))
+    bucket.change_manifest(*bucket.manifest.create_collection("_default", "elsewhere"))
+    c = bucket.manifest.collection("s", "c").id
     put(vbucket, b"x", c)
-    put(vbucket, b"x", made.manifest.collection("_default", "elsewhere").id)
+    put(vbucket, b"x", bucket.manifest.collection("_default", "elsewhere").id)
     shown = summaries(consumer.receive())
     assert shown == [("marker", 4, 7, 0x01), ("system_event", 4), ("mutation", 6), ("seqno_advanced", 7)]
-    made.change_manifest(*made.manifest.drop_scope("s"))
+    bucket.change_manifest(*bucket.manifest.drop_scope("s"))
     shown = summaries(consumer.receive())
     assert shown[1:] == [("system_event", n) for n in (8, 9, 10, 11)] + [("end", StreamEnd.FILTER_EMPTY)]
 
 
-def test_a_client_without_collections_is_told_nothing_but_documents_of_the_default_one() -> None:
-    made, vbucket, _, a, _ = with_collections()
-    consumer = DcpClient(made, features=())
+def test_a_client_without_collections_gets_documents_of_the_default_one_only() -> None:
+    bucket, vbucket, _, a, _ = with_collections()
+    consumer = DcpClient(bucket, features=())
     assert consumer.stream() == []
     put(vbucket, b"x", a)
     put(vbucket, b"y")
     put(vbucket, b"z", a)
     assert summaries(consumer.receive()) == [("marker", 0, 5, MEMORY), ("mutation", 5)]
-    made.change_manifest(*made.manifest.drop_collection("_default", "_default"))
+    bucket.change_manifest(*bucket.manifest.drop_collection("_default", "_default"))
     assert summaries(consumer.receive()) == [("end", StreamEnd.OK)]
 
 
 def out_of_order(control: str, last: int) -> list[Any]:
-    made, vbucket, _, a, b = with_collections()
+    bucket, vbucket, _, a, b = with_collections()
     for key, collection in ((b"z", a), (b"y", a), (b"x", last or b)):
         put(vbucket, key, collection)
     vbucket.evict_checkpoint()
-    consumer = DcpClient(made, controls={"enable_out_of_order_snapshots": control})
+    consumer = DcpClient(bucket, controls={"enable_out_of_order_snapshots": control})
     return summaries(consumer.stream(chosen={"collections": ids(a)}))
 
 
-def test_a_collection_from_disk_may_come_out_of_order() -> None:
+def test_a_collection_from_disk_may_be_sent_out_of_order() -> None:
     shown = out_of_order("true", 0)
     assert shown == [("oso", 1), ("system_event", 2), ("mutation", 5), ("mutation", 4), ("oso", 2)]
 
 
-def test_a_snapshot_out_of_order_can_say_how_far_it_reaches() -> None:
+def test_an_out_of_order_snapshot_can_have_its_end_seqno() -> None:
     shown = out_of_order("true_with_seqno_advanced", 0)
     assert shown[-2:] == [("seqno_advanced", 6), ("oso", 2)]
 
 
-def test_after_a_snapshot_out_of_order_come_ordinary_ones() -> None:
-    made, vbucket, _, a, _ = with_collections()
+def test_ordinary_snapshots_follow_an_out_of_order_one() -> None:
+    bucket, vbucket, _, a, _ = with_collections()
     put(vbucket, b"x", a)
     vbucket.evict_checkpoint()
-    consumer = DcpClient(made, controls={"enable_out_of_order_snapshots": "true"})
+    consumer = DcpClient(bucket, controls={"enable_out_of_order_snapshots": "true"})
     consumer.stream(chosen={"collections": ids(a)})
     put(vbucket, b"w", a)
     assert [frame.name for frame in consumer.receive()] == ["snapshot_marker", "mutation"]
@@ -284,9 +284,11 @@ def test_after_a_snapshot_out_of_order_come_ordinary_ones() -> None:
 # Stream ids.
 
 
-def test_streams_with_ids_share_a_vbucket_and_end_each_for_itself() -> None:
-    made, vbucket = filled_bucket(1)
-    consumer = DcpClient(made, controls={"enable_stream_id": "true", "send_stream_end_on_client_close_stream": "true"})
+def test_streams_with_ids_share_a_vbucket_and_end_separately() -> None:
+    bucket, vbucket = filled_bucket(1)
+    consumer = DcpClient(
+        bucket, controls={"enable_stream_id": "true", "send_stream_end_on_client_close_stream": "true"}
+    )
     for sid in (1, 2):
         assert {frame.stream_id for frame in consumer.stream(chosen={"sid": sid})} == {sid}
     assert consumer.refused_stream(chosen={"sid": 2}).status == Status.KEY_EEXISTS
@@ -303,9 +305,9 @@ def test_streams_with_ids_share_a_vbucket_and_end_each_for_itself() -> None:
 
 @pytest.mark.parametrize(("flags", "extras", "counted"), [(0x01, 18, 3), (0x21, 21, 0)])
 def test_only_deletions_with_times_do_not_count_their_stream_id(flags: int, extras: int, counted: int) -> None:
-    made, vbucket = filled_bucket(1)
+    bucket, vbucket = filled_bucket(1)
     put(vbucket, b"key1", event="deletion")
-    consumer = DcpClient(made, flags=OpenFlag(flags), controls={"enable_stream_id": "true"})
+    consumer = DcpClient(bucket, flags=OpenFlag(flags), controls={"enable_stream_id": "true"})
     frames = consumer.stream(chosen={"sid": 5})
     assert summaries(frames)[-1] == ("deletion", 2)
     assert frames[-1].stream_id == 5
@@ -313,7 +315,7 @@ def test_only_deletions_with_times_do_not_count_their_stream_id(flags: int, extr
     assert (raw[0], raw[1], raw[2], raw[4], raw[24]) == (0x08, 0x58, counted, extras, UNCOUNTED_HEAD)
 
 
-# Anything at all.
+# Random histories.
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 STEPS = st.lists(
@@ -328,16 +330,16 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from([None, (0,), (1,), (0, 2)]), st.booleans(), st.sampled_from(["6.6", "7.0", "8.0"]))
-def test_whenever_it_listens_a_consumer_ends_with_what_there_is(
+def test_a_consumer_ends_up_with_all_items_whenever_it_receives(
     steps: list[Any], chosen: tuple[int, ...] | None, collections: bool, version: str
 ) -> None:
-    made = make_bucket(version)
-    made.change_manifest(*made.manifest.create_collection("_default", "one"))
-    made.change_manifest(*made.manifest.create_collection("_default", "two"))
-    numbers = [0, *(made.manifest.collection("_default", name).id for name in ("one", "two"))]
-    vbucket = made.active(0)
+    bucket = make_bucket(version)
+    bucket.change_manifest(*bucket.manifest.create_collection("_default", "one"))
+    bucket.change_manifest(*bucket.manifest.create_collection("_default", "two"))
+    numbers = [0, *(bucket.manifest.collection("_default", name).id for name in ("one", "two"))]
+    vbucket = bucket.active(0)
     features = {Feature.COLLECTIONS} if collections else set()
-    consumer = DcpClient(made, features=features)
+    consumer = DcpClient(bucket, features=features)
     wanted = {numbers[n] for n in chosen} if chosen and collections else None
     frames = consumer.stream(chosen={"collections": ids(*wanted)} if wanted else None)
     for step in [*steps, ("hear",)]:
@@ -348,7 +350,7 @@ def test_whenever_it_listens_a_consumer_ends_with_what_there_is(
         else:
             put(vbucket, step[1], numbers[step[2]], step[0])
     wanted = wanted or (set(numbers) if collections else {0})
-    # Servers before 7.0 say nothing of what at the end of a snapshot is for others.
+    # Servers before 7.0 do not send SEQNO_ADVANCED for the filtered end of a snapshot.
     check_snapshots(frames, complete=version != "6.6")
     changes = [frame for frame in frames if frame.name in ("mutation", "deletion")]
     heard = {frame.key: (frame.name, frame.fields["seqno"], frame.cas) for frame in changes}
@@ -357,7 +359,7 @@ def test_whenever_it_listens_a_consumer_ends_with_what_there_is(
 
 
 def check_snapshots(frames: list[Frame], complete: bool) -> None:
-    """Seqnos rise inside of markers, which follow each other, and no key comes twice in one of them."""
+    """Check that seqnos rise within markers, that markers follow each other, and that none has a key twice."""
     last, start, end = 0, 0, 0
     keys: set[bytes] = set()
     for frame in frames:

@@ -1,4 +1,4 @@
-"""The checks at a stream request: each in its place, and what real servers answered."""
+"""Checks of stream requests: their order, and the responses of real servers."""
 
 from __future__ import annotations
 
@@ -23,56 +23,58 @@ PLAIN = Negotiated()
 COLLECTIONS = Negotiated(collections=True, noop=True)
 
 
-def vbucket(high: int = 12, collection_id: int = 0) -> VbucketStore:
-    made = VbucketStore(6, VbucketState.ACTIVE, FailoverLog.of([(UUID, 0)]))
+def make_vbucket(high: int = 12, collection_id: int = 0) -> VbucketStore:
+    vbucket = VbucketStore(6, VbucketState.ACTIVE, FailoverLog.of([(UUID, 0)]))
     for seqno in range(1, high + 1):
-        made.put(StoredItem("mutation", seqno, b"rb::%02d" % seqno, collection_id=collection_id))
-    return made
+        vbucket.put(StoredItem("mutation", seqno, b"rb::%02d" % seqno, collection_id=collection_id))
+    return vbucket
 
 
-def request(
+def make_request(
     start: int = 0, end: int = ENDLESS, vbuuid: int = 0, window: tuple[int, int] | None = None, **more: Any
 ) -> StreamRequest:
     first, last = window or (start, start)
     return StreamRequest(more.pop("flags", StreamFlag(0)), start, end, vbuuid, first, last, **more)
 
 
-# The requests of the recorded scenario stream_req_errors, which five servers answered alike.
+# Requests of the recorded scenario stream_req_errors, to which five releases responded alike.
 RECORDED = [
-    (request(12, vbuuid=0xDEADBEEF), RefusedStream(Status.ROLLBACK, 0)),
-    (request(5, vbuuid=0xDEADBEEF, window=(4, 6)), RefusedStream(Status.ROLLBACK, 0)),
-    (request(112, vbuuid=UUID), RefusedStream(Status.ROLLBACK, 12)),
-    (request(5, end=3, vbuuid=UUID), RefusedStream(Status.ERANGE)),
-    (request(5, vbuuid=UUID, window=(7, 9)), RefusedStream(Status.ERANGE)),
-    (request(9, vbuuid=UUID, window=(2, 5)), RefusedStream(Status.ERANGE)),
-    (request(5, vbuuid=UUID, window=(9, 5)), RefusedStream(Status.ERANGE)),
-    (request(0, vbuuid=0xDEADBEEF), GrantedStream(0, ENDLESS, 0, 0, frozenset({0}), None)),
+    (make_request(12, vbuuid=0xDEADBEEF), RefusedStream(Status.ROLLBACK, 0)),
+    (make_request(5, vbuuid=0xDEADBEEF, window=(4, 6)), RefusedStream(Status.ROLLBACK, 0)),
+    (make_request(112, vbuuid=UUID), RefusedStream(Status.ROLLBACK, 12)),
+    (make_request(5, end=3, vbuuid=UUID), RefusedStream(Status.ERANGE)),
+    (make_request(5, vbuuid=UUID, window=(7, 9)), RefusedStream(Status.ERANGE)),
+    (make_request(9, vbuuid=UUID, window=(2, 5)), RefusedStream(Status.ERANGE)),
+    (make_request(5, vbuuid=UUID, window=(9, 5)), RefusedStream(Status.ERANGE)),
+    (make_request(0, vbuuid=0xDEADBEEF), GrantedStream(0, ENDLESS, 0, 0, frozenset({0}), None)),
 ]
 
 
-@pytest.mark.parametrize(("asked", "answer"), RECORDED)
-def test_what_servers_refuse_is_refused_alike(asked: StreamRequest, answer: GrantedStream | RefusedStream) -> None:
-    assert decide(asked, PLAIN, vbucket(), BucketManifest()) == answer
+@pytest.mark.parametrize(("stream_request", "answer"), RECORDED)
+def test_requests_are_refused_as_servers_refuse_them(
+    stream_request: StreamRequest, answer: GrantedStream | RefusedStream
+) -> None:
+    assert decide(stream_request, PLAIN, make_vbucket(), BucketManifest()) == answer
 
 
 def test_checks_come_in_the_order_of_servers() -> None:
-    """Everything is wrong at once; putting one thing right after the other shows the next."""
+    """Begin with a request in which everything is wrong; each correction reveals the next check."""
     manifest, _ = BucketManifest().create_scope("s")
-    asked = request(5, end=3, vbuuid=1, flags=StreamFlag(0x8000), filter=StreamFilter(collections=(99,), sid=0))
+    request = make_request(5, end=3, vbuuid=1, flags=StreamFlag(0x8000), filter=StreamFilter(collections=(99,), sid=0))
     connection = Negotiated(collections=True)
-    answers = [decide(asked, connection, None, manifest)]
-    asked = replace(asked, flags=StreamFlag(0))
-    answers.append(decide(asked, connection, None, manifest))
-    answers.append(decide(asked, connection, vbucket(), manifest))
+    answers = [decide(request, connection, None, manifest)]
+    request = replace(request, flags=StreamFlag(0))
+    answers.append(decide(request, connection, None, manifest))
+    answers.append(decide(request, connection, make_vbucket(), manifest))
     connection = replace(connection, noop=True)
-    answers.append(decide(asked, connection, vbucket(), manifest))
-    asked = replace(asked, end=ENDLESS)
-    answers.append(decide(asked, connection, vbucket(), manifest))
-    asked = replace(asked, filter=StreamFilter(collections=(0,), sid=0))
-    answers.append(decide(asked, connection, vbucket(), manifest))
-    asked = replace(asked, filter=StreamFilter(collections=(0,)))
-    answers.append(decide(asked, connection, vbucket(), manifest, streaming=True))
-    answers.append(decide(asked, connection, vbucket(), manifest))
+    answers.append(decide(request, connection, make_vbucket(), manifest))
+    request = replace(request, end=ENDLESS)
+    answers.append(decide(request, connection, make_vbucket(), manifest))
+    request = replace(request, filter=StreamFilter(collections=(0,), sid=0))
+    answers.append(decide(request, connection, make_vbucket(), manifest))
+    request = replace(request, filter=StreamFilter(collections=(0,)))
+    answers.append(decide(request, connection, make_vbucket(), manifest, streaming=True))
+    answers.append(decide(request, connection, make_vbucket(), manifest))
     assert [answer.status for answer in answers if isinstance(answer, RefusedStream)] == [
         Status.EINVAL,
         Status.NOT_MY_VBUCKET,
@@ -86,11 +88,11 @@ def test_checks_come_in_the_order_of_servers() -> None:
 
 
 @pytest.mark.parametrize("state", [VbucketState.REPLICA, VbucketState.PENDING, VbucketState.DEAD])
-def test_the_state_of_a_vbucket_decides_who_may_stream_it(state: VbucketState) -> None:
-    made = vbucket()
-    made.state = state
+def test_the_state_of_a_vbucket_decides_whether_it_is_streamed(state: VbucketState) -> None:
+    vbucket = make_vbucket()
+    vbucket.state = state
     answers = [
-        decide(request(flags=flags), PLAIN, made, BucketManifest())
+        decide(make_request(flags=flags), PLAIN, vbucket, BucketManifest())
         for flags in (StreamFlag(0), StreamFlag.ACTIVE_VB_ONLY)
     ]
     refused = [isinstance(answer, RefusedStream) and answer.status is Status.NOT_MY_VBUCKET for answer in answers]
@@ -98,71 +100,75 @@ def test_the_state_of_a_vbucket_decides_who_may_stream_it(state: VbucketState) -
 
 
 def test_from_latest_starts_where_the_vbucket_is_and_still_checks_a_uuid() -> None:
-    asked = request(flags=StreamFlag.FROM_LATEST)
-    assert decide(asked, PLAIN, vbucket(), BucketManifest()) == GrantedStream(12, ENDLESS, 12, 12, frozenset({0}), None)
-    assert decide(replace(asked, vbuuid=9), PLAIN, vbucket(), BucketManifest()) == RefusedStream(Status.ROLLBACK, 0)
+    request = make_request(flags=StreamFlag.FROM_LATEST)
+    assert decide(request, PLAIN, make_vbucket(), BucketManifest()) == GrantedStream(
+        12, ENDLESS, 12, 12, frozenset({0}), None
+    )
+    assert decide(replace(request, vbuuid=9), PLAIN, make_vbucket(), BucketManifest()) == RefusedStream(
+        Status.ROLLBACK, 0
+    )
 
 
-def test_to_latest_ends_at_the_highest_seqno_of_what_is_asked_for() -> None:
-    made = vbucket(12)
-    made.put(StoredItem("mutation", 13, b"other", collection_id=8))
+def test_to_latest_ends_at_the_highest_seqno_of_the_requested_collections() -> None:
+    vbucket = make_vbucket(12)
+    vbucket.put(StoredItem("mutation", 13, b"other", collection_id=8))
     manifest, _ = BucketManifest().create_collection("_default", "c")
-    asked = request(flags=StreamFlag.TO_LATEST, filter=StreamFilter(collections=(0,)), has_value=True)
-    answer = decide(asked, COLLECTIONS, made, manifest)
+    request = make_request(flags=StreamFlag.TO_LATEST, filter=StreamFilter(collections=(0,)), has_value=True)
+    answer = decide(request, COLLECTIONS, vbucket, manifest)
     assert isinstance(answer, GrantedStream)
     assert (answer.end, answer.collections) == (12, frozenset({0}))
-    whole = decide(request(flags=StreamFlag.TO_LATEST), COLLECTIONS, made, manifest)
+    whole = decide(make_request(flags=StreamFlag.TO_LATEST), COLLECTIONS, vbucket, manifest)
     assert isinstance(whole, GrantedStream)
     assert (whole.end, whole.collections) == (13, None)
 
 
 def test_disk_only_ends_at_what_is_persisted() -> None:
-    made = vbucket()
-    made.persisted_seqno = 7
-    answer = decide(request(flags=StreamFlag.DISK_ONLY), PLAIN, made, BucketManifest())
+    vbucket = make_vbucket()
+    vbucket.persisted_seqno = 7
+    answer = decide(make_request(flags=StreamFlag.DISK_ONLY), PLAIN, vbucket, BucketManifest())
     assert isinstance(answer, GrantedStream)
     assert answer.end == 7
-    assert decide(request(8, vbuuid=UUID, flags=StreamFlag.DISK_ONLY), PLAIN, made, BucketManifest()) == RefusedStream(
-        Status.ERANGE
-    )
+    assert decide(
+        make_request(8, vbuuid=UUID, flags=StreamFlag.DISK_ONLY), PLAIN, vbucket, BucketManifest()
+    ) == RefusedStream(Status.ERANGE)
 
 
-def test_a_snapshot_that_was_only_announced_and_then_lost_is_forgotten() -> None:
-    answer = decide(request(12, vbuuid=UUID, window=(12, 40)), PLAIN, vbucket(), BucketManifest())
+def test_a_lost_snapshot_without_received_items_is_dropped() -> None:
+    answer = decide(make_request(12, vbuuid=UUID, window=(12, 40)), PLAIN, make_vbucket(), BucketManifest())
     assert answer == GrantedStream(12, ENDLESS, 12, 12, frozenset({0}), None)
 
 
 def test_a_scope_is_its_collections() -> None:
     manifest, _ = BucketManifest().create_scope("s")
     manifest, [change] = manifest.create_collection("s", "c")
-    asked = request(filter=StreamFilter(scope=change.scope_id), has_value=True)
-    answer = decide(asked, COLLECTIONS, vbucket(), manifest)
+    request = make_request(filter=StreamFilter(scope=change.scope_id), has_value=True)
+    answer = decide(request, COLLECTIONS, make_vbucket(), manifest)
     assert isinstance(answer, GrantedStream)
     assert change.collection_id is not None
     assert answer.collections == frozenset({change.collection_id})
-    asked = request(filter=StreamFilter(scope=99), has_value=True)
-    assert decide(asked, COLLECTIONS, vbucket(), manifest) == RefusedStream(Status.UNKNOWN_SCOPE)
+    request = make_request(filter=StreamFilter(scope=99), has_value=True)
+    assert decide(request, COLLECTIONS, make_vbucket(), manifest) == RefusedStream(Status.UNKNOWN_SCOPE)
 
 
 def test_a_value_is_for_connections_with_collections_only() -> None:
-    assert decide(request(has_value=True), PLAIN, vbucket(), BucketManifest()) == RefusedStream(Status.EINVAL)
-    assert decide(request(filter=None, has_value=True), COLLECTIONS, vbucket(), BucketManifest()) == RefusedStream(
-        Status.EINVAL
-    )
+    assert decide(make_request(has_value=True), PLAIN, make_vbucket(), BucketManifest()) == RefusedStream(Status.EINVAL)
+    assert decide(
+        make_request(filter=None, has_value=True), COLLECTIONS, make_vbucket(), BucketManifest()
+    ) == RefusedStream(Status.EINVAL)
 
 
 def test_a_dropped_default_collection_leaves_nothing_for_old_connections() -> None:
     manifest, _ = BucketManifest().drop_collection("_default", "_default")
-    assert decide(request(), PLAIN, vbucket(), manifest) == RefusedStream(Status.EINVAL)
+    assert decide(make_request(), PLAIN, make_vbucket(), manifest) == RefusedStream(Status.EINVAL)
 
 
 @pytest.mark.parametrize(("version", "flag"), [("7.1", StreamFlag.FROM_LATEST), ("5.0", StreamFlag.STRICT_VB_UUID)])
-def test_a_flag_that_came_later_is_refused(version: str, flag: StreamFlag) -> None:
-    answer = decide(request(flags=flag), Negotiated(Release.of(version)), vbucket(), BucketManifest())
+def test_a_flag_of_a_later_release_is_refused(version: str, flag: StreamFlag) -> None:
+    answer = decide(make_request(flags=flag), Negotiated(Release.of(version)), make_vbucket(), BucketManifest())
     assert answer == RefusedStream(Status.EINVAL)
 
 
 @pytest.mark.parametrize("version", ["2.5", "9.0", "seven", "7", ""])
-def test_a_release_that_never_was_is_refused(version: str) -> None:
+def test_an_unknown_release_is_refused(version: str) -> None:
     with pytest.raises(LocalProtocolError, match="server_version: expected"):
         Release.of(version)

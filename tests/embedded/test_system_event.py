@@ -35,7 +35,7 @@ _SIZES = {"Q": 8, "I": 4, "s": 4, "?": 1}
 
 
 def read(data: bytes, codes: list[str]) -> list[Any]:
-    """The slots of the root table, as generated code reads them, each aligned to its size."""
+    """Read the slots of the root table as generated code does; check that each is aligned."""
     table = Table(data, reading.Get(packer.uoffset, data, 0))
     found: list[Any] = []
     for slot, code in enumerate(codes):
@@ -75,13 +75,13 @@ def test_an_event_has_its_slots(event: SystemEvent, codes: str, content: list[An
     assert read(value, list(codes)) == content
 
 
-def test_a_connection_gets_all_of_its_events_so_once_it_asked() -> None:
-    made = make_bucket()
-    made.change_manifest(*made.manifest.create_scope("s"))
-    made.change_manifest(*made.manifest.create_collection("s", "c"))
-    made.change_manifest(*made.manifest.drop_scope("s"))
-    asked = DcpClient(made, controls={"flatbuffers_system_events": "true"}).stream()
-    plain = DcpClient(made, name=b"other").stream()
-    assert [frame.fields.get("version") for frame in asked[1:]] == [2, 2]
-    assert [frame.body()["manifest_uid"] for frame in asked[1:]] == [2, 3]
+def test_a_connection_gets_flatbuffers_for_all_events_once_enabled() -> None:
+    bucket = make_bucket()
+    bucket.change_manifest(*bucket.manifest.create_scope("s"))
+    bucket.change_manifest(*bucket.manifest.create_collection("s", "c"))
+    bucket.change_manifest(*bucket.manifest.drop_scope("s"))
+    frames = DcpClient(bucket, controls={"flatbuffers_system_events": "true"}).stream()
+    plain = DcpClient(bucket, name=b"other").stream()
+    assert [frame.fields.get("version") for frame in frames[1:]] == [2, 2]
+    assert [frame.body()["manifest_uid"] for frame in frames[1:]] == [2, 3]
     assert [frame.fields.get("version") for frame in plain[1:]] == [0, 0]

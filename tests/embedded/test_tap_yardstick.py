@@ -1,7 +1,7 @@
-"""TAP as recorded servers spoke it: the same client, the same documents, and so the same frames.
+"""Recorded TAP conversations, replayed with an embedded node as the server.
 
-The recorded server's frames say when something was written during a conversation: what it sent behind the backfill
-and not before was written just then. All else is in the store from the beginning.
+The recorded frames show what was written during a conversation: items that the server sent after the backfill and not
+before were written at that time. All others are in the store from the beginning.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dcp.wire.tap import TapFlag, TapOpaque
 from tests.conformance import TRANSCRIPTS, Document, cut, transcript
 
 RECORDED = [path for path in TRANSCRIPTS if path.stem.startswith("tap_")]
-# Why a conversation cannot be led again; there is none.
+# Recordings that are not replayed, and the reason.
 EXCLUDED: dict[str, str] = {}
-# Later than all that is recorded.
+# Unix seconds, later than all recordings.
 NOW = 2e9
 
 
@@ -34,7 +34,7 @@ def is_row(frame: Frame) -> bool:
     return frame.name in ("mutation", "deletion")
 
 
-def asks(frame: Frame) -> bool:
+def wants_response(frame: Frame) -> bool:
     return bool(int(frame.fields["tap_flags"]) & TapFlag.ACK)
 
 
@@ -43,13 +43,13 @@ def version(vbucket: int, key: bytes, cas: int) -> tuple[int, bytes, int]:
 
 
 class Replay:
-    """One recorded conversation, led again frame by frame."""
+    """Replay of one recorded conversation, frame by frame."""
 
     def __init__(self, path: Path) -> None:
-        talk = transcript(path)
+        recording = transcript(path)
         self.raw: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        self.recorded = decode(talk.main.server, "tap")
-        self.documents = {version(d.vbucket, d.key, d.cas or 0): d for d in talk.documents}
+        self.recorded = decode(recording.main.server, "tap")
+        self.documents = {version(d.vbucket, d.key, d.cas or 0): d for d in recording.documents}
         self.backfilled = next(
             (i for i, frame in enumerate(self.recorded) if frame.fields.get("code") == TapOpaque.CLOSE_BACKFILL), 0
         )
@@ -59,10 +59,10 @@ class Replay:
         self.written: set[tuple[int, bytes, int]] = set()
         self.fill()
 
-    # What is stored, and when.
+    # Stored items.
 
     def fill(self) -> None:
-        """What there is before the client connects."""
+        """Store the items from before the conversation."""
         for frame in self.recorded[: self.backfilled or self.no_backfill()]:
             self.write(frame)
         sent = {version(f.vbucket, f.key, f.cas) for f in self.recorded if is_row(f)}
@@ -72,16 +72,16 @@ class Replay:
         self.place_checkpoints()
 
     def no_backfill(self) -> int:
-        """All rows belong to a backfill that was never closed, unless there was none."""
+        """Return the end of a backfill that was never closed: all frames; 0 if there was no backfill."""
         codes = {frame.fields.get("code") for frame in self.recorded}
         return len(self.recorded) if TapOpaque.INITIAL_VBUCKET_STREAM in codes else 0
 
     def place_checkpoints(self) -> None:
-        """What a server sends again behind the backfill is in its open checkpoint."""
+        """Put the items that the server sent again after the backfill into the checkpoint in memory."""
         for vbucket in self.bucket.actives():
             vbucket.evict_checkpoint()
-        behind = self.recorded[self.backfilled :] if self.backfilled else []
-        for frame in reversed(behind):
+        later = self.recorded[self.backfilled :] if self.backfilled else []
+        for frame in reversed(later):
             vbucket = self.bucket.active(frame.vbucket)
             if is_row(frame) and version(frame.vbucket, frame.key, frame.cas) in self.written:
                 found = vbucket.get(0, frame.key)
@@ -91,7 +91,7 @@ class Replay:
                 vbucket.checkpoint = int(frame.fields["checkpoint"])
 
     def write(self, frame: Frame) -> None:
-        """What a recorded row shows, if that is not stored yet."""
+        """Store the item of a recorded row unless it is stored already."""
         mark = version(frame.vbucket, frame.key, frame.cas)
         if not is_row(frame) or mark in self.written:
             return
@@ -100,7 +100,7 @@ class Replay:
         self.put(document, int(frame.fields["rev_seqno"]))
 
     def unknown(self, frame: Frame) -> Document:
-        """A version that was replaced, of which only the recorded server tells."""
+        """Return the document of a row whose version was replaced: only the recorded frame has it."""
         flags = int(frame.fields.get("flags", 0))
         if not int(frame.fields["tap_flags"]) & TapFlag.NETWORK_BYTE_ORDER:
             flags = int.from_bytes(flags.to_bytes(4, "little"), "big")
@@ -123,7 +123,7 @@ class Replay:
         self.written.add(version(document.vbucket, document.key, document.cas or 0))
 
     def write_for(self, position: int) -> None:
-        """What was written before the recorded server sent this frame: all up to the next one that is the last."""
+        """Store the rows that were written before a frame was sent: up to the next one that requests a response."""
         if position <= self.backfilled and self.backfilled:
             return
         if self.recorded[position].name == "tap_checkpoint_end":
@@ -132,18 +132,18 @@ class Replay:
             if position and frame.name == "tap_checkpoint_end" and frame is not self.recorded[position]:
                 return
             self.write(frame)
-            if is_row(frame) and asks(frame):
+            if is_row(frame) and wants_response(frame):
                 return
-        # The recording ends before what followed.
+        # The recording ends before the next write.
         vbucket = self.recorded[position].vbucket
         self.put(Document(vbucket, 0, b"more", b"", None, 0, 0, 1, None, False, {}), rev_seqno=1)
 
-    # The conversation.
+    # Conversation.
 
     def run(self) -> tuple[list[Frame], list[Frame]]:
-        """What was recorded, and what we say."""
+        """Return the recorded frames and those of the embedded node."""
         client = memoryview(bytes.fromhex(self.raw["client_hex"]))
-        ours: list[Frame] = []
+        sent: list[Frame] = []
         due = 0
         for direction, size, milliseconds in self.raw["timeline"]:
             now = milliseconds / 1000
@@ -154,57 +154,57 @@ class Replay:
                 self.connection.tick(now)
                 due += size
                 while due > 0:
-                    raw = self.say(len(ours), now)
+                    raw = self.next_frame(len(sent), now)
                     if not raw:
-                        return self.recorded, ours
-                    ours += decode(raw, "tap")
+                        return self.recorded, sent
+                    sent += decode(raw, "tap")
                     due -= len(raw)
-        return self.recorded, ours
+        return self.recorded, sent
 
-    def say(self, position: int, now: float) -> bytes:
-        """One frame: a window lets no more out."""
+    def next_frame(self, position: int, now: float) -> bytes:
+        """Return the bytes of one frame: a flow-control window of one byte stops the node after it."""
         if position < len(self.recorded) and (is_row(self.recorded[position]) or "end" in self.recorded[position].name):
             self.write_for(position)
         self.connection.out.window, self.connection.out.outstanding = 1, 0
         return b"".join(bytes(part) for part in self.connection.send(now))
 
-    def alike(self, position: int, frame: Frame) -> Frame:
-        """A frame without what is a matter of chance."""
+    def comparable(self, position: int, frame: Frame) -> Frame:
+        """Return a frame without values that depend on timing."""
         fields = dict(frame.fields)
         if "nru" in fields:
-            # How recently a document was used.
+            # Depends on how recently the document was used.
             fields["nru"] = 0
-        if is_row(frame) and self.hurried(position):
+        if is_row(frame) and self.sent_early(position):
             fields["tap_flags"] = int(fields["tap_flags"]) & ~TapFlag.ACK
         return replace(frame, fields=fields)
 
-    def hurried(self, position: int) -> bool:
-        """Whether a row may have been sent while the next one was still being read: then it asks to be acknowledged."""
+    def sent_early(self, position: int) -> bool:
+        """Return whether a row may have been sent before the next one was read: then it requests a response."""
         return position < (self.backfilled - 1 if self.backfilled else self.no_backfill())
 
 
 @cache
 def replayed(path: Path) -> tuple[Replay, list[Frame], list[Frame]]:
     replay = Replay(path)
-    recorded, ours = replay.run()
-    alike = [[replay.alike(i, frame) for i, frame in enumerate(frames)] for frames in (recorded, ours)]
-    return replay, alike[0], alike[1]
+    recorded, sent = replay.run()
+    comparable = [[replay.comparable(i, frame) for i, frame in enumerate(frames)] for frames in (recorded, sent)]
+    return replay, comparable[0], comparable[1]
 
 
 def name_of(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-LED_AGAIN = [path for path in RECORDED if name_of(path) not in EXCLUDED]
+REPLAYED = [path for path in RECORDED if name_of(path) not in EXCLUDED]
 
 
-@pytest.mark.parametrize("path", LED_AGAIN, ids=name_of)
+@pytest.mark.parametrize("path", REPLAYED, ids=name_of)
 def test_the_frames_are_those_of_the_recorded_server(path: Path) -> None:
-    _, recorded, ours = replayed(path)
-    assert ours == recorded
+    _, recorded, sent = replayed(path)
+    assert sent == recorded
 
 
-@pytest.mark.parametrize("path", LED_AGAIN, ids=name_of)
+@pytest.mark.parametrize("path", REPLAYED, ids=name_of)
 def test_the_connection_closes_when_the_recorded_server_closed_it(path: Path) -> None:
     replay, _, _ = replayed(path)
     replay.connection.out.window = 0
@@ -212,7 +212,7 @@ def test_the_connection_closes_when_the_recorded_server_closed_it(path: Path) ->
     assert replay.connection.closing is any(direction == "server_close" for direction, _, _ in replay.raw["timeline"])
 
 
-def test_so_many_conversations_are_the_same() -> None:
-    assert (len(LED_AGAIN), len(EXCLUDED)) == (21, 0)
-    assert sum(len(cut(transcript(path).main.server)) for path in LED_AGAIN) == 568
-    assert sum(len(replayed(path)[2]) for path in LED_AGAIN) == 568
+def test_all_recordings_are_replayed() -> None:
+    assert (len(REPLAYED), len(EXCLUDED)) == (21, 0)
+    assert sum(len(cut(transcript(path).main.server)) for path in REPLAYED) == 568
+    assert sum(len(replayed(path)[2]) for path in REPLAYED) == 568

@@ -35,8 +35,8 @@ def authority() -> Authority:
 def cluster(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     client_ca = tmp_path_factory.mktemp("clients") / "ca.pem"
     client_ca.write_bytes(authority.certificate)
-    with Cluster(nodes=2, vbuckets=2, tls=True, users=[ALICE], client_ca=str(client_ca)) as made:
-        yield made
+    with Cluster(nodes=2, vbuckets=2, tls=True, users=[ALICE], client_ca=str(client_ca)) as cluster:
+        yield cluster
 
 
 def trusting(cluster: Cluster) -> ssl.SSLContext:
@@ -51,7 +51,7 @@ def certified(cluster: Cluster, authority: Authority, name: str, where: Path) ->
     return context
 
 
-def test_a_client_that_trusts_the_authority_talks_in_private(cluster: Cluster) -> None:
+def test_a_client_that_trusts_the_authority_connects(cluster: Cluster) -> None:
     me = cluster.credentials
     with Client(cluster, trusting(cluster)) as client:
         answers = client.ask(HELLO, plain(me.username, me.password), SELECT, request("get_cluster_config"))
@@ -60,18 +60,18 @@ def test_a_client_that_trusts_the_authority_talks_in_private(cluster: Cluster) -
         assert ports == [port for _, port in doors(cluster.tls_url)]
 
 
-def test_a_client_that_trusts_somebody_else_does_not(cluster: Cluster) -> None:
+def test_a_client_that_trusts_another_authority_does_not_connect(cluster: Cluster) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         Client(cluster, ssl.create_default_context())
 
 
-def test_values_of_many_records_come_whole(cluster: Cluster) -> None:
+def test_values_of_many_tls_records_arrive_whole(cluster: Cluster) -> None:
     me, value = cluster.credentials, bytes(range(256)) * (5 << 12)
     with Client(cluster, trusting(cluster)) as client:
         client.ask(HELLO, plain(me.username, me.password), SELECT)
         store = request("set", key=b"big", vbucket=0, value=value, fields={"flags": 0, "expiry": 0})
         assert client.ask(store)[0].status == Status.SUCCESS
-        # More than sockets hold, so that the node has to wait with its answers.
+        # More than the buffers of sockets hold, so that the node has to keep responses back.
         answers = client.ask(*(request("get", key=b"big", vbucket=0) for _ in range(6)))
         assert all(answer.value == value for answer in answers)
 
@@ -82,14 +82,14 @@ def test_the_name_in_a_certificate_is_the_user(cluster: Cluster, authority: Auth
         assert [answer.status for answer in answers] == [Status.SUCCESS, Status.SUCCESS, Status.EACCESS]
 
 
-def test_a_certificate_of_nobody_lets_nobody_in(cluster: Cluster, authority: Authority, tmp_path: Path) -> None:
+def test_a_certificate_of_an_unknown_user_is_refused(cluster: Cluster, authority: Authority, tmp_path: Path) -> None:
     with Client(cluster, certified(cluster, authority, "mallory", tmp_path)) as client:
         client.socket.sendall(dcp.encode(HELLO))
         assert client.socket.recv(1) == b""
 
 
 def test_a_certificate_of_another_authority_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    # A client learns of it as it reads.
+    # A client of TLS 1.3 learns of a refused certificate when it reads.
     with (
         Client(cluster, certified(cluster, Authority("of mallory"), "alice", tmp_path)) as client,
         pytest.raises(OSError, match=r"unknown ca|reset|[Bb]roken|EOF"),
@@ -97,7 +97,7 @@ def test_a_certificate_of_another_authority_is_refused(cluster: Cluster, tmp_pat
         client.ask(HELLO)
 
 
-def test_noise_on_the_door_ends_one_connection_only(cluster: Cluster) -> None:
+def test_noise_on_the_tls_port_closes_one_connection_only(cluster: Cluster) -> None:
     with socket.create_connection(doors(cluster.tls_url)[0], timeout=PATIENCE) as noise:
         noise.sendall(b"GET / HTTP/1.0\r\n\r\n")
         with suppress(ConnectionResetError):
@@ -107,7 +107,7 @@ def test_noise_on_the_door_ends_one_connection_only(cluster: Cluster) -> None:
         assert client.ask(HELLO)[0].status == Status.SUCCESS
 
 
-def test_our_own_client_gets_in(authority: Authority, tmp_path: Path) -> None:
+def test_the_client_of_this_package_connects(authority: Authority, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="batches are read with pyarrow")
     (tmp_path / "clients.pem").write_bytes(authority.certificate)
     issued = authority.issue("alice")
@@ -125,7 +125,7 @@ def test_our_own_client_gets_in(authority: Authority, tmp_path: Path) -> None:
             assert sorted(keys) == sorted(cluster.truth())
 
 
-def test_the_other_door_is_still_there(cluster: Cluster) -> None:
+def test_the_plain_port_still_works(cluster: Cluster) -> None:
     with Client(cluster) as client:
         answers = client.ask(HELLO, plain("alice", "s3cret"), SELECT, plain("alice", "wrong"))
         assert [answer.status for answer in answers] == 3 * [Status.SUCCESS] + [Status.AUTH_ERROR]
@@ -151,17 +151,17 @@ def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         Cluster(tls=True, certificate=str(tmp_path / "a"), key=str(tmp_path / "b"))
 
 
-def test_files_are_gone_with_the_cluster() -> None:
+def test_generated_files_are_removed_on_close() -> None:
     with Cluster(tls=True) as cluster:
         path = Path(cluster.ca_file)
         assert path.exists()
     assert not path.exists()
 
 
-def test_a_cluster_without_tls_says_so() -> None:
+def test_tls_url_needs_tls() -> None:
     with Cluster() as cluster, pytest.raises(LocalProtocolError, match="Cluster\\(tls=True\\)"):
         _ = cluster.tls_url
 
 
-def test_a_key_is_in_no_text(authority: Authority) -> None:
+def test_a_private_key_is_in_no_repr(authority: Authority) -> None:
     assert "PRIVATE" not in repr(authority.issue("a"))

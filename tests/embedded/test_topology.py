@@ -1,4 +1,4 @@
-"""Nodes that fail, come and go, against a model: for every vbucket the list of writes that are not lost."""
+"""Nodes that fail, join and leave, against a model: for each vbucket, the writes that were not lost."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from dcp.wire.memcached import VbucketState
 KEYS = [b"key-%d" % n for n in range(12)]
 
 
-def bucket(nodes: int = 3, replicas: int = 1, vbuckets: int = 8) -> BucketStore:
+def make_bucket(nodes: int = 3, replicas: int = 1, vbuckets: int = 8) -> BucketStore:
     return BucketStore("b", nodes=nodes, vbuckets=vbuckets, replicas=replicas, clock=lambda: 1000.0, seed=1)
 
 
-def fill(made: BucketStore, count: int) -> list[StoredItem]:
-    return [made.store(b"key-%d" % n, b"%d" % n) for n in range(count)]
+def fill(bucket: BucketStore, count: int) -> list[StoredItem]:
+    return [bucket.store(b"key-%d" % n, b"%d" % n) for n in range(count)]
 
 
 def contents(copy: VbucketStore) -> dict[bytes, bytes]:
     return {item.key: item.value for item in copy if isinstance(item, StoredItem) and item.alive}
 
 
-def documents(made: BucketStore) -> dict[bytes, bytes]:
-    return {key: value for copy in made.actives() for key, value in contents(copy).items()}
+def documents(bucket: BucketStore) -> dict[bytes, bytes]:
+    return {key: value for copy in bucket.actives() for key, value in contents(copy).items()}
 
 
-class Troubles(RuleBasedStateMachine):
-    """`writes` has, for each vbucket, what was written and never lost, in order."""
+class TopologyChanges(RuleBasedStateMachine):
+    """State machine with a model: `writes` has for each vbucket the writes that were not lost, in order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bucket = bucket()
+        self.bucket = make_bucket()
         self.writes: dict[int, list[tuple[int, bytes, bytes | None]]] = {n: [] for n in range(8)}
         self.revision = 1
 
@@ -51,7 +51,7 @@ class Troubles(RuleBasedStateMachine):
         return [number for number, owners in enumerate(self.bucket.owners) if owners[0] == node]
 
     def lose(self, node: int, count: int) -> None:
-        """The model's own view of what the last writes of a node are."""
+        """Return the last writes of a node, by the model."""
         mine = [(cas, n) for n in self.owned(node) for cas, _, _ in self.writes[n]]
         for _, number in sorted(mine)[len(mine) - count :]:
             self.writes[number].pop()
@@ -141,94 +141,94 @@ class Troubles(RuleBasedStateMachine):
             assert len({owner for owner in owners if owner != NOBODY}) == len(owners) - owners.count(NOBODY)
 
 
-Troubles.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
-TestTroubles = Troubles.TestCase
+TopologyChanges.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestTroubles = TopologyChanges.TestCase
 
 
 @given(st.integers(0, 30))
 def test_a_failover_loses_exactly_the_last_writes_of_the_node(lose: int) -> None:
-    made = bucket()
-    items = fill(made, 100)
-    numbers = {n for n, owners in enumerate(made.owners) if owners[0] == 0}
-    mine = [item for item in items if made.vbucket_of(item.key) in numbers]
-    highs = {n: made.active(n).high_seqno for n in numbers}
-    topology.failover(made, 0, lose)
+    bucket = make_bucket()
+    items = fill(bucket, 100)
+    numbers = {n for n, owners in enumerate(bucket.owners) if owners[0] == 0}
+    mine = [item for item in items if bucket.vbucket_of(item.key) in numbers]
+    highs = {n: bucket.active(n).high_seqno for n in numbers}
+    topology.failover(bucket, 0, lose)
     gone = mine[len(mine) - lose :]
-    assert documents(made) == {i.key: i.value for i in items if i not in gone}
+    assert documents(bucket) == {i.key: i.value for i in items if i not in gone}
     for number in numbers:
-        active = made.active(number)
-        assert active.high_seqno == highs[number] - sum(made.vbucket_of(i.key) == number for i in gone)
+        active = bucket.active(number)
+        assert active.high_seqno == highs[number] - sum(bucket.vbucket_of(i.key) == number for i in gone)
         assert active.log.newest.seqno == active.high_seqno
         assert len(active.log) == 2
 
 
 @pytest.mark.parametrize(("lose", "kept"), [(None, 7), (0, 10), (1, 9), (5, 5)])
-def test_what_replicas_lag_behind_is_lost_unless_it_is_said_how_much(lose: int | None, kept: int) -> None:
-    made = bucket(nodes=2, vbuckets=1)
-    made.set_replica_lag(3)
-    fill(made, 10)
-    topology.failover(made, 0, lose)
-    assert documents(made) == {b"key-%d" % n: b"%d" % n for n in range(kept)}
+def test_a_failover_loses_the_replica_lag_unless_a_number_is_given(lose: int | None, kept: int) -> None:
+    bucket = make_bucket(nodes=2, vbuckets=1)
+    bucket.set_replica_lag(3)
+    fill(bucket, 10)
+    topology.failover(bucket, 0, lose)
+    assert documents(bucket) == {b"key-%d" % n: b"%d" % n for n in range(kept)}
 
 
-def test_no_more_can_be_lost_than_is_remembered() -> None:
-    made = bucket(nodes=2, vbuckets=1)
-    fill(made, JOURNAL + 9)
+def test_a_failover_cannot_lose_more_than_the_journal_has() -> None:
+    bucket = make_bucket(nodes=2, vbuckets=1)
+    fill(bucket, JOURNAL + 9)
     with pytest.raises(LocalProtocolError, match=f"lose: expected at most {JOURNAL} writes of node 0"):
-        topology.failover(made, 0, JOURNAL + 1)
-    assert made.nodes[0].alive
-    topology.failover(made, 0, JOURNAL)
-    assert len(documents(made)) == 9
+        topology.failover(bucket, 0, JOURNAL + 1)
+    assert bucket.nodes[0].alive
+    topology.failover(bucket, 0, JOURNAL)
+    assert len(documents(bucket)) == 9
 
 
-def test_a_vbucket_that_forgot_its_last_writes_bounds_those_of_the_others() -> None:
-    made = bucket(nodes=2, vbuckets=4)
-    fill(made, 40)
-    forgetful = made.active(0)
+def test_a_cleared_journal_of_one_vbucket_limits_the_lost_writes_of_all() -> None:
+    bucket = make_bucket(nodes=2, vbuckets=4)
+    fill(bucket, 40)
+    forgetful = bucket.active(0)
     last = forgetful.last_cas
     forgetful.drop_collection(99)
-    newer = [copy for n in (0, 2) for copy in [made.active(n)] for item in copy.last_writes if item.cas > last]
+    newer = [copy for n in (0, 2) for copy in [bucket.active(n)] for item in copy.last_writes if item.cas > last]
     with pytest.raises(LocalProtocolError, match=f"at most {len(newer)} writes"):
-        topology.failover(made, 0, len(newer) + 1)
+        topology.failover(bucket, 0, len(newer) + 1)
 
 
-def test_without_a_replica_a_vbucket_waits_for_its_node() -> None:
-    made = bucket(nodes=2, replicas=0)
-    fill(made, 50)
-    mine = [n for n, owners in enumerate(made.owners) if owners[0] == 1]
-    before = documents(made)
-    topology.failover(made, 1)
-    assert [owners for n, owners in enumerate(made.owners) if n in mine] == [[NOBODY]] * len(mine)
-    made.change_manifest(*made.manifest.create_scope("s"))
-    topology.recover(made, 1)
-    assert documents(made) == before
-    # Nothing of what happened meanwhile is missing.
-    assert all(list(made.active(n))[-1].key == b"s" for n in range(8))
+def test_a_vbucket_without_replica_has_no_owner_until_its_node_recovers() -> None:
+    bucket = make_bucket(nodes=2, replicas=0)
+    fill(bucket, 50)
+    mine = [n for n, owners in enumerate(bucket.owners) if owners[0] == 1]
+    before = documents(bucket)
+    topology.failover(bucket, 1)
+    assert [owners for n, owners in enumerate(bucket.owners) if n in mine] == [[NOBODY]] * len(mine)
+    bucket.change_manifest(*bucket.manifest.create_scope("s"))
+    topology.recover(bucket, 1)
+    assert documents(bucket) == before
+    # The change of the manifest reached the vbuckets without owner as well.
+    assert all(list(bucket.active(n))[-1].key == b"s" for n in range(8))
 
 
-def test_collections_that_change_while_nobody_has_a_vbucket_are_another_history() -> None:
-    made = bucket(nodes=2, vbuckets=1)
-    made.set_replica_lag(1)
-    fill(made, 2)
-    known = made.active(0).log.newest
-    topology.crash(made, 1)
-    topology.failover(made, 0)
-    made.change_manifest(*made.manifest.create_scope("s"))
-    topology.recover(made, 1)
-    # The scope has the number of the second write, which the node that came back never got.
-    assert [branch for branch, _ in zip(made.active(0).log, range(3), strict=False)][-1] == known
-    assert [seqno for _, seqno in made.active(0).log] == [2, 1, 0]
+def test_a_manifest_change_of_a_vbucket_without_owner_begins_a_new_history() -> None:
+    bucket = make_bucket(nodes=2, vbuckets=1)
+    bucket.set_replica_lag(1)
+    fill(bucket, 2)
+    known = bucket.active(0).log.newest
+    topology.crash(bucket, 1)
+    topology.failover(bucket, 0)
+    bucket.change_manifest(*bucket.manifest.create_scope("s"))
+    topology.recover(bucket, 1)
+    # The scope has the seqno of the second write, which the recovered node never received.
+    assert [branch for branch, _ in zip(bucket.active(0).log, range(3), strict=False)][-1] == known
+    assert [seqno for _, seqno in bucket.active(0).log] == [2, 1, 0]
 
 
-def test_a_vbucket_that_is_made_anew_knows_the_collections() -> None:
-    made = bucket(nodes=2, replicas=0)
-    for step in (made.manifest.create_scope("s"),):
-        made.change_manifest(*step)
-    made.change_manifest(*made.manifest.create_collection("s", "c", 5))
-    fill(made, 50)
-    topology.failover(made, 1)
-    topology.rebalance_in(made)
-    fresh = [copy for copy in made.actives() if not contents(copy)]
+def test_a_recreated_vbucket_has_the_system_events_of_the_manifest() -> None:
+    bucket = make_bucket(nodes=2, replicas=0)
+    for step in (bucket.manifest.create_scope("s"),):
+        bucket.change_manifest(*step)
+    bucket.change_manifest(*bucket.manifest.create_collection("s", "c", 5))
+    fill(bucket, 50)
+    topology.failover(bucket, 1)
+    topology.rebalance_in(bucket)
+    fresh = [copy for copy in bucket.actives() if not contents(copy)]
     assert fresh
     for copy in fresh:
         assert [item.event_id for item in copy if not isinstance(item, StoredItem)] == [
@@ -237,29 +237,29 @@ def test_a_vbucket_that_is_made_anew_knows_the_collections() -> None:
         ]
 
 
-def test_a_promotion_loses_what_the_replica_has_not() -> None:
-    made = bucket(nodes=2, vbuckets=1)
-    made.set_replica_lag(2)
-    fill(made, 5)
-    topology.promote(made, 0, 1)
-    assert made.owners == [[1, 0]]
-    assert documents(made) == contents(made.nodes[0].vbuckets[0]) == {b"key-%d" % n: b"%d" % n for n in range(3)}
+def test_a_promotion_loses_writes_that_the_replica_lacks() -> None:
+    bucket = make_bucket(nodes=2, vbuckets=1)
+    bucket.set_replica_lag(2)
+    fill(bucket, 5)
+    topology.promote(bucket, 0, 1)
+    assert bucket.owners == [[1, 0]]
+    assert documents(bucket) == contents(bucket.nodes[0].vbuckets[0]) == {b"key-%d" % n: b"%d" % n for n in range(3)}
     with pytest.raises(LocalProtocolError, match=r"vbucket 0: expected a node that has a replica, \[0\], found 1"):
-        topology.promote(made, 0, 1)
+        topology.promote(bucket, 0, 1)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
-def test_a_rebalance_gives_everybody_a_share_and_moves_no_more_than_it_has_to(nodes: int) -> None:
-    made = bucket(nodes=nodes, vbuckets=24)
-    before = [owners[0] for owners in made.owners]
-    new = topology.rebalance_in(made).number
-    actives = [owners[0] for owners in made.owners]
+def test_a_rebalance_spreads_vbuckets_evenly_with_few_moves(nodes: int) -> None:
+    bucket = make_bucket(nodes=nodes, vbuckets=24)
+    before = [owners[0] for owners in bucket.owners]
+    new = topology.rebalance_in(bucket).number
+    actives = [owners[0] for owners in bucket.owners]
     assert {actives.count(n) for n in range(nodes + 1)} == {24 // (nodes + 1)}
     assert sum(old != now for old, now in zip(before, actives, strict=True)) == actives.count(new)
-    assert all(NOBODY not in owners for owners in made.owners)
-    topology.rebalance_out(made, 0)
-    assert all(0 not in owners for owners in made.owners)
-    assert made.nodes[0].vbuckets == {}
+    assert all(NOBODY not in owners for owners in bucket.owners)
+    topology.rebalance_out(bucket, 0)
+    assert all(0 not in owners for owners in bucket.owners)
+    assert bucket.nodes[0].vbuckets == {}
 
 
 Step = tuple[Callable[..., object], tuple[int, ...]]
@@ -277,31 +277,31 @@ MISTAKES: list[tuple[list[Step], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("steps", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
-def test_what_cannot_be_done_is_refused(steps: list[Step], said: str) -> None:
-    made = bucket()
+@pytest.mark.parametrize(("steps", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+def test_impossible_changes_are_refused(steps: list[Step], message: str) -> None:
+    bucket = make_bucket()
     *before, (mistake, arguments) = steps
     for step, numbers in before:
-        step(made, *numbers)
-    with pytest.raises(LocalProtocolError, match=said):
-        mistake(made, *arguments)
+        step(bucket, *numbers)
+    with pytest.raises(LocalProtocolError, match=message):
+        mistake(bucket, *arguments)
 
 
-def test_the_pager_lets_expire_what_is_due() -> None:
-    made = bucket()
-    made.store(b"old", b"1", expiry=1000)
-    made.store(b"new", b"1", expiry=1001)
-    assert made.expire_due() == 1
-    assert [item.event for copy in made.actives() for item in copy if isinstance(item, StoredItem)].count(
+def test_the_pager_expires_what_is_due() -> None:
+    bucket = make_bucket()
+    bucket.store(b"old", b"1", expiry=1000)
+    bucket.store(b"new", b"1", expiry=1001)
+    assert bucket.expire_due() == 1
+    assert [item.event for copy in bucket.actives() for item in copy if isinstance(item, StoredItem)].count(
         "expiration"
     ) == 1
-    assert documents(made) == {b"new": b"1"}
+    assert documents(bucket) == {b"new": b"1"}
 
 
 def test_a_purge_reaches_every_copy() -> None:
-    made = bucket(vbuckets=1)
+    bucket = make_bucket(vbuckets=1)
     for key in KEYS:
-        made.store(key, b"")
-        made.remove(key)
-    assert made.purge() == len(KEYS) - 1
-    assert {made.nodes[owner].vbuckets[0].purge_seqno for owner in made.owners[0]} == {2 * len(KEYS) - 2}
+        bucket.store(key, b"")
+        bucket.remove(key)
+    assert bucket.purge() == len(KEYS) - 1
+    assert {bucket.nodes[owner].vbuckets[0].purge_seqno for owner in bucket.owners[0]} == {2 * len(KEYS) - 2}

@@ -1,6 +1,6 @@
-"""Recorded conversations, held again with an embedded node in the server's place.
+"""Recorded conversations, replayed with an embedded node as the server.
 
-What real servers said is the yardstick: every frame must be the same, apart from what is chance.
+Every frame must be the one that the real server sent, except for values that are random.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from dcp.wire.memcached import FEATURES, Feature, Status, VbucketState
 from tests.conformance import TRANSCRIPTS, Transcript, cut, transcript
 from tests.embedded.recorded import (
     DCP,
-    Said,
+    SentFrame,
     absent_vbuckets,
     begins_checkpoint,
     bucket_of,
     end_of,
+    frames_of,
     is_from_disk,
     items_of,
     logs_of,
     manifest_of,
-    said,
     seqnos_of,
 )
 
-# Recordings that are not held again, and why.
-_BETA_MARKERS = "this beta announces what is in memory as one snapshot without an end, and disk with the flag of memory"
-_BETA_NOOPS = "this beta refuses the interval of noops, and takes any text for a window"
+# Recordings that are not replayed, and the reason.
+_BETA_MARKERS = "this beta sends memory snapshots without an end, and disk snapshots with the flag of memory"
+_BETA_NOOPS = "this beta refuses the no-op interval, and accepts any text as window"
 EXCLUDED: dict[str, str] = {
     "3.0.0-beta1/crash_rollback": _BETA_MARKERS,
     "3.0.0-beta1/error_open_twice": "this beta lets a connection be opened twice",
@@ -53,16 +53,16 @@ EXCLUDED: dict[str, str] = {
     "*/server_as_consumer": "an embedded node is never a consumer",
     "*/sync_writes_enabled": "there are no sync writes in an embedded cluster",
 }
-# What each server has of its own: its build, its map, its words for statuses.
-OF_THEIR_OWN = ("version", "get_cluster_config", "get_error_map", "sasl_list_mechs")
-# Their values refer to a log, or are a map.
+# Responses that differ for each server: build number, cluster map, descriptions of statuses.
+DIFFERENT = ("version", "get_cluster_config", "get_error_map", "sasl_list_mechs")
+# Error responses whose value refers to a log, or is a cluster map.
 REFERRING = (Status.NOT_MY_VBUCKET, Status.AUTH_ERROR, Status.EACCESS)
-# One ends in the middle of a snapshot: what was still to come is no difference.
+# This recording ends in the middle of a snapshot, so the node sends more than was recorded.
 ENDS_EARLY = "6.0.5/snappy_passive_hello"
-HOW_MANY = {"equal": 138, "excluded": 17}
+COUNTS = {"equal": 138, "excluded": 17}
 
 VERSIONS = {"3.0.0-beta1": "3.0", "3.1.6": "3.1", "6.0.5": "6.0", "6.6.5": "6.6", "7.0.5": "7.0"}
-# A snapshot that begins so long after its stream is of writes that came in between.
+# Seconds after the response from which on a snapshot consists of later writes.
 SOON = 0.5
 _A_SECOND_OR_SO = 1.5
 
@@ -85,33 +85,33 @@ def why_excluded(path: Path) -> str:
 EQUAL = [path for path in RECORDINGS if not why_excluded(path)]
 
 
-class Rerun:
-    """A recorded conversation, with an embedded node as the server."""
+class Replay:
+    """Replay of one recorded conversation."""
 
-    def __init__(self, talk: Transcript) -> None:
-        self.transcript = talk
-        self.server = said(talk, "server")
-        self.client = said(talk, "client")
+    def __init__(self, recording: Transcript) -> None:
+        self.transcript = recording
+        self.server = frames_of(recording, "server")
+        self.client = frames_of(recording, "client")
         self.sent: list[bytes] = []
-        # How many bytes of streams had been sent when a turn of the client came.
+        # At each turn of the client: its number, and the counted bytes that were sent before.
         self.paces: list[tuple[int, int]] = []
-        self.items = items_of(talk)
-        release = Release.of(VERSIONS[talk.version])
-        self.bucket = BucketStore(bucket_of(talk), vbuckets=64, release=release, clock=lambda: 0)
+        self.items = items_of(recording)
+        release = Release.of(VERSIONS[recording.version])
+        self.bucket = BucketStore(bucket_of(recording), vbuckets=64, release=release, clock=lambda: 0)
         self.node = self.bucket.nodes[0]
-        for number, log in logs_of(talk).items():
+        for number, log in logs_of(recording).items():
             self.node.vbuckets[number].log = log
-        for number in absent_vbuckets(talk) & self.node.vbuckets.keys():
+        for number in absent_vbuckets(recording) & self.node.vbuckets.keys():
             del self.node.vbuckets[number]
             self.bucket.owners[number] = [NOBODY]
         self._fill()
         self._advance()
         self.connection = ServerConnection(self.bucket, self.node, HANDLERS, users=USERS)
 
-    # What was stored when.
+    # Stored items.
 
     def _fill(self) -> None:
-        """What was there before the conversation: all of the first snapshots, if they came at once."""
+        """Store the items from before the conversation: the first snapshot of each stream that began at once."""
         answered = {one.frame.opaque: self._when(one) for one in self.server if one.frame.kind.answers}
         for number, opening in self._openings().items():
             if opening is None:
@@ -124,18 +124,18 @@ class Rerun:
                 self.node.vbuckets[number].evict_checkpoint()
 
     def _advance(self) -> None:
-        """Let the vbuckets be as far as the server said."""
-        for told in seqnos_of(self.transcript):
-            for number in self.node.vbuckets.keys() - told:
+        """Give the vbuckets the high seqnos that the server sent."""
+        for seqnos in seqnos_of(self.transcript):
+            for number in self.node.vbuckets.keys() - seqnos:
                 del self.node.vbuckets[number]
                 self.bucket.owners[number] = [NOBODY]
-            for number, seqno in told.items():
+            for number, seqno in seqnos.items():
                 if seqno > self.node.vbuckets[number].high_seqno:
                     self.node.vbuckets[number].put(StoredItem("mutation", seqno, b"last"))
 
-    def _openings(self) -> dict[int, Said | None]:
-        """What the first snapshot of each vbucket begins with."""
-        found: dict[int, Said | None] = dict.fromkeys(self.items)
+    def _openings(self) -> dict[int, SentFrame | None]:
+        """Return the frame that opens the first snapshot of each vbucket; None if there was no snapshot."""
+        found: dict[int, SentFrame | None] = dict.fromkeys(self.items)
         for one in self.server:
             if one.frame.name in ("snapshot_marker", "oso_snapshot") and found.get(one.frame.vbucket) is None:
                 found[one.frame.vbucket] = one
@@ -146,11 +146,11 @@ class Rerun:
         end = len(names) - names[::-1].index("oso_snapshot")
         return max(int(one.frame.fields.get("seqno", 0)) for one in self.server[:end])
 
-    def _when(self, one: Said) -> float:
+    def _when(self, one: SentFrame) -> float:
         return self.transcript.timeline[one.turn].when
 
     def _store(self, marker: Frame) -> None:
-        """Put what a snapshot ends with, where the snapshot shows it: on disk, or in memory."""
+        """Store the items of a snapshot, on disk or in memory, as its marker says."""
         vbucket = self.node.vbuckets[marker.vbucket]
         new = vbucket.high_seqno < end_of(marker)
         self._put(marker.vbucket, end_of(marker))
@@ -171,7 +171,7 @@ class Rerun:
         if any(isinstance(item, SystemItem) for item in items):
             self.bucket.manifest = manifest_of(items)
 
-    # The conversation.
+    # Conversation.
 
     def run(self) -> None:
         for number, turn in enumerate(self.transcript.timeline):
@@ -182,10 +182,10 @@ class Rerun:
                 self._drain(turn.when)
             for one in self.server:
                 if one.turn == number:
-                    self._happen(one.frame, turn.when)
+                    self._cause(one.frame, turn.when)
 
-    def _happen(self, frame: Frame, now: float) -> None:
-        """Let happen what made the server say this."""
+    def _cause(self, frame: Frame, now: float) -> None:
+        """Cause the event that made the server send this frame."""
         if frame.name == "snapshot_marker":
             self._store(frame)
         elif frame.name == "stream_end" and frame.fields["reason"] == StreamEnd.STATE_CHANGED:
@@ -195,7 +195,7 @@ class Rerun:
         self._drain(now)
 
     def _wait_for_noop(self, now: float) -> None:
-        """Let it be due. Servers count whole seconds, and what came together has the time of the first."""
+        """Advance to the next no-op. Recorded times are rounded: servers count whole seconds."""
         due = self.connection.due()
         assert due is not None
         assert abs(due - now) < _A_SECOND_OR_SO
@@ -206,17 +206,17 @@ class Rerun:
             self.sent.extend(cut(b"".join(bytes(part) for part in parts)))
 
 
-# ------------------------------------------------------------------------- what is compared
+# Comparison.
 
 
 def comparable(raw: bytes) -> bytes:
-    """A frame without what is chance: how hot a document is; of answers their CAS, how long they took, references."""
+    """Return a frame without random values: hotness of documents; CAS, duration and references of responses."""
     frame = read_frame(raw, DCP)
     if frame.kind.answers:
         if frame.name == "hello":
-            # How long an answer took is asked for with this one.
+            # Not granted by the embedded node: with it, responses contain their duration.
             frame = replace(frame, value=FEATURES.encode(one for one in frame.body() if one != Feature.TRACING))
-        if frame.name in OF_THEIR_OWN:
+        if frame.name in DIFFERENT:
             frame = replace(frame, value=b"")
         if frame.status in REFERRING:
             frame = replace(frame, value=b"", datatype=0)
@@ -227,7 +227,7 @@ def comparable(raw: bytes) -> bytes:
 
 
 def by_stream(raws: list[bytes]) -> dict[object, list[bytes]]:
-    """Frames in order, each stream for itself: which stream has its turn when is a matter of scheduling."""
+    """Group frames by stream: the order between streams depends on scheduling."""
     found: dict[object, list[bytes]] = {}
     for raw in raws:
         frame = read_frame(raw, DCP)
@@ -237,23 +237,23 @@ def by_stream(raws: list[bytes]) -> dict[object, list[bytes]]:
 
 
 def counted(raws: Iterable[bytes]) -> int:
-    """The bytes that fill the window of a consumer."""
+    """Return the number of bytes that flow control counts."""
     frames = ((raw, read_frame(raw, DCP)) for raw in raws)
     return sum(len(raw) for raw, frame in frames if not frame.kind.answers and frame.name != "dcp_noop")
 
 
 @pytest.mark.parametrize("path", EQUAL, ids=named)
-def test_the_node_says_what_the_server_said(path: Path) -> None:
-    rerun = Rerun(transcript(path))
-    rerun.run()
-    recorded = by_stream([one.raw for one in rerun.server])
-    ours = by_stream(rerun.sent)
-    assert recorded.keys() == ours.keys()
+def test_the_node_sends_what_the_server_sent(path: Path) -> None:
+    replay = Replay(transcript(path))
+    replay.run()
+    recorded = by_stream([one.raw for one in replay.server])
+    sent_by_stream = by_stream(replay.sent)
+    assert recorded.keys() == sent_by_stream.keys()
     for stream, frames in recorded.items():
-        sent = ours[stream][: len(frames)] if rerun.transcript.id == ENDS_EARLY else ours[stream]
+        sent = sent_by_stream[stream][: len(frames)] if replay.transcript.id == ENDS_EARLY else sent_by_stream[stream]
         assert shown(sent) == shown(frames)
         assert sent == frames
-    assert rerun.connection.closing == any(turn.side == "server_close" for turn in rerun.transcript.timeline)
+    assert replay.connection.closing == any(turn.side == "server_close" for turn in replay.transcript.timeline)
 
 
 def shown(raws: list[bytes]) -> list[str]:
@@ -261,22 +261,22 @@ def shown(raws: list[bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", [path for path in EQUAL if "flow_control" in path.stem], ids=named)
-def test_the_node_stands_still_where_the_server_did(path: Path) -> None:
-    rerun = Rerun(transcript(path))
-    rerun.run()
+def test_the_node_waits_for_acknowledgements_where_the_server_did(path: Path) -> None:
+    replay = Replay(transcript(path))
+    replay.run()
     window = acknowledged = still = 0
-    for turn, ours in rerun.paces:
-        theirs = counted(one.raw for one in rerun.server if one.turn < turn)
-        if 0 < window <= theirs - acknowledged:
-            assert ours == theirs
+    for turn, sent in replay.paces:
+        recorded = counted(one.raw for one in replay.server if one.turn < turn)
+        if 0 < window <= recorded - acknowledged:
+            assert sent == recorded
             still += 1
-        for frame in (one.frame for one in rerun.client if one.turn == turn):
+        for frame in (one.frame for one in replay.client if one.turn == turn):
             acknowledged += int(frame.fields["bytes"]) if frame.name == "buffer_ack" else 0
             window = int(frame.value) if frame.key == b"connection_buffer_size" else window
     assert still > 3
 
 
 def test_every_recording_is_equal_or_excluded_for_a_reason() -> None:
-    assert {"equal": len(EQUAL), "excluded": len(RECORDINGS) - len(EQUAL)} == HOW_MANY
+    assert {"equal": len(EQUAL), "excluded": len(RECORDINGS) - len(EQUAL)} == COUNTS
     for pattern in EXCLUDED:
         assert any(fnmatch(named(path), pattern) for path in RECORDINGS)

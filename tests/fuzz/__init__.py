@@ -1,1 +1,1 @@
-"""Fuzzing: see README.md here. Nothing in this package is a test; tests/test_fuzz.py replays what it keeps."""
+"""Fuzzers, see README.md here. tests/test_fuzz.py replays their findings; nothing else in this package is a test."""

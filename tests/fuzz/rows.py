@@ -1,4 +1,4 @@
-"""Rows of a decoder as Python values, and what they have to be by a slow reading of the same bytes."""
+"""Rows of a decoder as Python values, and the expected rows by a slow reading of the same bytes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DEFAULT_FRAME = 1 << 28
 
 
 @dataclass(frozen=True)
-class Options:
-    """What a decoder is asked for, and how it is fed."""
+class DecoderOptions:
+    """Arguments of a decoder, and how to feed it."""
 
     dialect: str
     mode: int
@@ -62,11 +62,11 @@ OPTIONS_LENGTH = 10
 DIALECTS = ("dcp", "tap", "upr1", "upr2")
 
 
-def options_of(source: Source) -> Options:
-    """The options that the first bytes of an input say. Zeros are the defaults of dialect `dcp`."""
+def options_of(source: Source) -> DecoderOptions:
+    """Return the options that the first bytes of an input encode. Zeros are the defaults of dialect `dcp`."""
     flags, more, shown, rows, limit, frame, value = (source.byte() for _ in range(7))
     dialect = DIALECTS[flags & 3]
-    return Options(
+    return DecoderOptions(
         dialect=dialect,
         mode=flags >> 2 & 3,
         collections=bool(flags & 16),
@@ -87,7 +87,7 @@ def options_of(source: Source) -> Options:
 
 
 def _some(names: list[str], seed: int) -> tuple[str, ...]:
-    """One or more of these names, in an order of their own."""
+    """Return one or more of the names, in a shuffled order."""
     chance = Chance(seed)
     left = list(names)
     return tuple(left.pop(chance.below(len(left))) for _ in range(1 + chance.below(len(names))))
@@ -98,7 +98,7 @@ def _some(names: list[str], seed: int) -> tuple[str, ...]:
 
 @dataclass
 class Decoded:
-    """Everything that a decoder gave for a stream: cells by column, frames between them, how it ended."""
+    """Complete result of a decoder: cells by column, control frames, flow bytes, and the error at the end."""
 
     cells: dict[str, list[Any]] = field(default_factory=dict)
     controls: list[tuple[int, dcp.Frame]] = field(default_factory=list)
@@ -119,7 +119,7 @@ class Decoded:
 
 
 def cells_of(batch: dcp.Batch) -> dict[str, list[Any]]:
-    """The cells of each column, None where one is null; read from the buffers if that is all there is to a column."""
+    """Return the cells of each column, None for nulls; from the buffers if a column has no other form."""
     nested = [column.format.startswith(("v", "+")) for column in batch.schema]
     arrow: Any = batch.to_arrow() if any(nested) else None
     for i in range(len(nested)):
@@ -169,9 +169,9 @@ class _Stream:
 
 @dataclass
 class Expected:
-    """A slow decoder of columns: frames from the tables, one after the other."""
+    """Slow decoder of columns, frame by frame from the tables."""
 
-    options: Options
+    options: DecoderOptions
     columns: tuple[Column, ...]
     decoded: Decoded = field(default_factory=Decoded)
     streams: dict[tuple[int, int, int], _Stream] = field(default_factory=dict)
@@ -292,7 +292,7 @@ def _stream_id(frame: dcp.Frame) -> int | None:
 
 
 def _value_of(frame: dcp.Frame, raw: bytes, layout: Any) -> bytes:
-    """The value as the wire has it, also where it holds fields."""
+    """Return the value as it is on the wire, also if it consists of fields."""
     if not layout.content:
         return frame.value
     engine = frame.fields.get("engine", b"")
@@ -301,8 +301,8 @@ def _value_of(frame: dcp.Frame, raw: bytes, layout: Any) -> bytes:
     return raw[HEADER_STRUCT.size + len(join_infos(frame.frame_info)) + behind :]
 
 
-def _opened(value: bytes, datatype: int, options: Options, mapped: bool) -> tuple[bytes, Any, str]:
-    """Body, xattrs and, in quarantine, what is wrong with the value."""
+def _opened(value: bytes, datatype: int, options: DecoderOptions, mapped: bool) -> tuple[bytes, Any, str]:
+    """Return body, xattrs and, in quarantine, the error of a value."""
     try:
         body = value
         if datatype & Datatype.SNAPPY:
@@ -328,7 +328,7 @@ _UNSOUND = "snappy: not a valid block"
 
 
 def inflate(block: bytes, most: int) -> bytes:
-    """Snappy's raw block format, as its description reads."""
+    """Decompress snappy's raw block format, as its description reads."""
     length = at = 0
     while True:
         _must(at < min(len(block), 5), _UNSOUND)
@@ -353,7 +353,7 @@ def inflate(block: bytes, most: int) -> bytes:
 
 
 def _elements(block: bytes, at: int) -> Iterator[tuple[int, int, bytes]]:
-    """(kind, offset, the literal or as many zeros as are copied) of each element."""
+    """Yield (kind, offset, the literal or zeros of the copy's length) of each element."""
     while at < len(block):
         tag = block[at]
         at += 1

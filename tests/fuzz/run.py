@@ -1,7 +1,7 @@
-"""Runs one target under atheris: `python -m tests.fuzz.run TARGET [DIRECTORY] [libFuzzer's options]`.
+"""Run one target under atheris: `python -m tests.fuzz.run TARGET [DIRECTORY] [libFuzzer's options]`.
 
-The corpus grows in DIRECTORY; without one it is forgotten at the end. Where options name files, the target
-runs over these and no others.
+The corpus grows in DIRECTORY; without one it is discarded at the end. If the options name files, the target runs on
+these only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def read(file: Path) -> bytes:
-    """An input: the bytes of a file, or what one of `findings` says in hex."""
+    """Return an input: the bytes of a file, or the decoded hex of a file in `findings`."""
     if file.suffix != ".hex":
         return file.read_bytes()
     lines = file.read_text(encoding="utf-8").splitlines()
@@ -47,7 +47,7 @@ def read(file: Path) -> bytes:
 
 
 def _compile_once() -> None:
-    """Keeps what is immutable between inputs: most of the time would go into it."""
+    """Cache immutable objects between inputs: most of the time would go into them."""
     decoder: Any = import_module("dcp.columns.decoder")
     for name in ("choose", "compile_plan"):
         setattr(decoder, name, lru_cache(maxsize=1000)(getattr(decoder, name)))

@@ -1,4 +1,4 @@
-"""Where the fuzzers begin: frames that documents draw, streams that servers sent, and a few random inputs."""
+"""Seeds of the fuzzers: frames from documents, streams from servers, and a few random inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FRAMES = 8
 
 @cache
 def _streams() -> tuple[tuple[str, bytes], ...]:
-    """Dialect and bytes: single frames, and runs of a few; each kind of frame at most a few times."""
+    """Yield (dialect, bytes): single frames and short sequences; each kind of frame a few times at most."""
     found = [(vector.dialect, data) for vector in vectors() for data in dict.fromkeys((vector.drawn, vector.sound))]
     seen: dict[object, int] = {}
     for path in TRANSCRIPTS:
@@ -33,7 +33,7 @@ def _streams() -> tuple[tuple[str, bytes], ...]:
 
 
 def seeds(target: str) -> Iterator[bytes]:
-    """The inputs that a target begins with."""
+    """Yield the seeds of a target."""
     chance = random.Random(target)
     for i, (dialect, stream) in enumerate(_streams()):
         if target == "frames":
@@ -58,7 +58,7 @@ def seeds(target: str) -> Iterator[bytes]:
 
 
 def _options(chance: random.Random, dialect: str, mode: int) -> bytes:
-    """Half of the inputs with the defaults, half with anything."""
+    """Yield options: the defaults for half of the inputs, random ones for the other half."""
     number = DIALECTS.index(dialect)
     options = bytearray(OPTIONS_LENGTH)
     if chance.random() < 0.5:

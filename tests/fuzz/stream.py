@@ -1,4 +1,4 @@
-"""What the bytes of a fuzzer mean: options, and a stream of frames that are whole more often than chance has it."""
+"""Interpretation of a fuzzer's bytes: options, and a stream of frames that are whole more often than chance has it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RAW, REPAIRED, BUILT = 0, 1, 2
 
 
 class Source:
-    """Reads an input from its beginning. Behind its end there are zeros."""
+    """Reader of an input. After its end there are zeros."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -43,7 +43,7 @@ class Source:
 
 
 class Chance:
-    """Numbers that follow from a seed; cheaper than `random`."""
+    """Pseudorandom numbers from a seed; faster than `random`."""
 
     def __init__(self, seed: int) -> None:
         self._state = seed * 2654435761 + 1
@@ -53,7 +53,7 @@ class Chance:
         return (self._state >> 33) % bound
 
     def cut(self, data: bytes) -> list[bytes]:
-        """`data` in pieces of any length, some of them empty."""
+        """Split `data` into pieces of any length, some of them empty."""
         longest = 1 + self.below(1 + len(data))
         pieces, at = [], 0
         while at < len(data):
@@ -64,14 +64,14 @@ class Chance:
 
 
 def stream_of(mode: int, data: bytes, dialect: str, *, collections: bool = False) -> bytes:
-    """The stream that an input stands for."""
+    """Return the stream that an input encodes."""
     if mode == RAW:
         return data
     return _repair(data) if mode == REPAIRED else _build(Source(data), dialect_of(dialect), collections)
 
 
 def _repair(data: bytes) -> bytes:
-    """Every length made one that can be right; the last frame ends where the data does."""
+    """Return the stream with every length corrected; the last frame ends where the data does."""
     out, at = bytearray(data), 0
     while at + HEADER_STRUCT.size <= len(out):
         if out[at] not in _MAGICS:
@@ -99,7 +99,7 @@ _MAGICS = frozenset(Magic)
 
 @cache
 def _forms(name: str) -> tuple[tuple[Message, Layout], ...]:
-    """What a dialect's producer sends; changes and what acts on them more often than the rest."""
+    """Return the forms that a producer of the dialect sends; changes, and messages with an effect, more often."""
     forms = []
     for message in dialect_of(name).messages:
         often = 6 if message.role is Role.ROW else 4 if message.effect is not Effect.NONE else 1
@@ -173,7 +173,7 @@ def _magic(kind: Kind, framed: bool) -> int:
 
 
 def _infos(source: Source, choice: int) -> tuple[bytes, bool]:
-    """Framing extras, and whether the header counts them."""
+    """Return framing extras, and whether the header counts them."""
     if choice & 32:
         return join_infos([stream_id(source.byte() & 3)]), not choice & 64
     if choice & 64:
@@ -199,7 +199,7 @@ def _xattrs(source: Source) -> bytes:
 
 
 def _snappy(source: Source, value: bytes) -> bytes:
-    """A block of literals, and copies where the input says so; its length is right unless it says so too."""
+    """Return a block of literals and copies. Its length is right unless the input says otherwise."""
     out, length = bytearray(), 0
     for at in range(0, len(value), 60):
         literal = value[at : at + 60]

@@ -1,4 +1,4 @@
-"""Arrow data that an encoder may be given: any columns, in any type for their cells, cut out of larger ones."""
+"""Arrow data for encoders: any columns, of any type for their cells, sliced from larger ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_SENT = frozenset(("timestamp", "snapshot_start", "snapshot_end", "error"))
 
 
 def any_rows(source: Source, dialect: str) -> tuple[list[Row], Any]:
-    """Rows, and Arrow data with just these rows."""
+    """Return rows, and Arrow data with exactly these rows."""
     import pyarrow
 
     table = dialect_of(dialect)
@@ -76,7 +76,7 @@ def _numbers(pyarrow: Any, source: Source, total: int) -> Any:
 
 
 def _soiled(pyarrow: Any, source: Source, array: Any, width: int) -> Any:
-    """The same cells, where there are any; what stands where one is null may be anything."""
+    """Return the same cells, with arbitrary memory under the nulls."""
     valid, cells, *rest = array.buffers()
     if valid is None or rest:
         # The oldest pyarrow cannot put views together that point into buffers.

@@ -1,7 +1,7 @@
-"""The targets: each takes the bytes of a fuzzer, and raises what no input may cause.
+"""Targets of the fuzzers: each takes bytes, and raises what no input may cause.
 
-What may leave an entry point is a `dcp.DcpError`. Anything else that leaves a target is a finding, as is
-a broken assertion; the sanitizers report theirs on their own.
+Only a `dcp.DcpError` may leave an entry point. Any other exception that leaves a target is a finding, as is a failed
+assertion; the sanitizers report theirs themselves.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dcp.wire.frame import dialect_of, encode, layout_of, read_frame
 from dcp.wire.frame import split as split_frames
 from dcp.wire.framing import join_infos, split_infos
 from dcp.wire.layout import Dialect
-from tests.fuzz.rows import DEFAULT_FRAME, Decoded, Expected, Options, options_of
+from tests.fuzz.rows import DEFAULT_FRAME, Decoded, DecoderOptions, Expected, options_of
 from tests.fuzz.stream import NAMES, RAW, REPAIRED, Chance, Source, stream_of
 from tests.fuzz.tables import Row, any_rows
 
 
 def frames(data: bytes) -> None:
-    """What decodes, encodes to the same bytes; bodies, keys and values are read or refused."""
+    """Check that decoded frames encode to the same bytes, and that bodies, keys and values are read or refused."""
     source = Source(data)
     head = source.byte()
     dialect = NAMES[head & 3]
@@ -60,7 +60,7 @@ def _check_frame(frame: dcp.Frame, raw: bytes, dialect: str) -> None:
 
 
 def splitter(data: bytes) -> None:
-    """Frames do not depend on how a stream is cut, and are the bytes of the stream."""
+    """Check that frames do not depend on the chunks, and are the bytes of the stream."""
     source = Source(data)
     chance, bound = Chance(source.number(2)), source.byte()
     max_frame = 24 + bound * bound if bound else DEFAULT_FRAME
@@ -92,7 +92,7 @@ def _split(pieces: list[bytes], max_frame: int) -> tuple[list[bytes], str]:
 
 
 def codec(data: bytes) -> None:
-    """The extension's decoder alone, without what Python puts around it: for many executions."""
+    """Run the extension's decoder alone, without its Python part: many more executions per second."""
     source = Source(data)
     head, flags, cut, rows, limit = (source.byte() for _ in range(5))
     stream = stream_of(RAW if flags >= 240 else REPAIRED, source.rest(), "")
@@ -133,14 +133,14 @@ def codec(data: bytes) -> None:
 
 @cache
 def _plan(dialect: int, columns: int, views: int, quarantine: int) -> _codec.Plan:
-    """That of the default columns, or of some others."""
+    """Return the plan of the default columns, or of others."""
     more = 4 | (columns & 1) << 4 if columns else 0
     options = options_of(Source(bytes([dialect, more, columns]))).decoder
     return options(views=bool(views), errors="quarantine" if quarantine else "raise").plan
 
 
 def decoder(data: bytes) -> None:
-    """Rows, frames and errors do not depend on how the bytes come nor how the rows are taken."""
+    """Check that rows, frames and errors depend neither on the chunks nor on the batches."""
     source = Source(data)
     options = options_of(source)
     stream = stream_of(options.mode, source.rest(), options.dialect, collections=options.collections)
@@ -154,7 +154,7 @@ def decoder(data: bytes) -> None:
     assert whole.flow_bytes == pieces.flow_bytes
 
 
-def decode_whole(options: Options, stream: bytes) -> Decoded:
+def decode_whole(options: DecoderOptions, stream: bytes) -> Decoded:
     decoded = Decoded()
     decoder = options.decoder()
     decoder.feed(stream)
@@ -163,7 +163,7 @@ def decode_whole(options: Options, stream: bytes) -> Decoded:
     return decoded
 
 
-def decode_pieces(options: Options, stream: bytes) -> Decoded:
+def decode_pieces(options: DecoderOptions, stream: bytes) -> Decoded:
     decoded = Decoded()
     decoder = options.decoder()
     chance = Chance(options.seed)
@@ -215,7 +215,7 @@ def _drain(decoder: dcp.Decoder, decoded: Decoded, max_rows: int | None, max_byt
 
 
 def rows(data: bytes) -> None:
-    """Rows are those that a slow reading of the same bytes gives, and so is where the first error is."""
+    """Check rows and the place of the first error against a slow reading of the same bytes."""
     source = Source(data)
     options = replace(options_of(source), max_rows=None, max_bytes=None)
     stream = stream_of(options.mode, source.rest(), options.dialect, collections=options.collections)
@@ -238,7 +238,7 @@ def rows(data: bytes) -> None:
 
 
 def arrow(data: bytes) -> None:
-    """Every way into Arrow gives sound arrays, and memory lives for as long as one of them does."""
+    """Check that every export to Arrow is valid, and that memory lives as long as one of them."""
     import pyarrow
 
     source = Source(data)
@@ -309,7 +309,7 @@ def _is_time(column: Any) -> bool:
 
 
 def bodies(data: bytes) -> None:
-    """Every kind of value, framing extras, collection ids and sections of xattrs; what they join, they split."""
+    """Check values, framing extras, collection ids and xattr sections: splitting inverts joining."""
     source = Source(data)
     which, opcode = source.byte(), source.number(2)
     if which < 16:
@@ -357,7 +357,7 @@ def _check_body(dialect: Dialect, which: int, source: Source) -> None:
 
 
 def encoder(data: bytes) -> None:
-    """Rows that go to the wire come back from it; others are refused. A buffer is filled that far and no further."""
+    """Check that encoded rows decode to the same, that others are refused, and that no buffer is overrun."""
     source = Source(data)
     dialect, options, opaque = NAMES[source.byte() & 3], source.byte(), source.byte()
     rows, table = any_rows(source, dialect)

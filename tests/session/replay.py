@@ -1,4 +1,4 @@
-"""A recorded conversation, heard by a session of ours: the bytes of the server as they were, but for the opaques."""
+"""Replays of recorded conversations with a session of ours: the server's bytes unchanged, except for the opaques."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dcp.wire.frame import Frame
 from dcp.wire.layout import Kind
 from dcp.wire.memcached import FEATURES, Feature, Status
 from tests.conformance import Transcript, cut
-from tests.session.shaking import ready_session
+from tests.session.harness import ready_session
 
 ROWS = frozenset(["mutation", "deletion", "expiration", "prepare", "commit", "abort"])
 COLUMNS = ["event", "vbucket", "seqno", "key", "collection_id", "stream_id"]
@@ -31,7 +31,7 @@ def with_opaque(raw: bytes, opaque: int) -> bytes:
 
 @dataclass
 class Request:
-    """One stream that the recorded client asked for, and how far the slow model is with it."""
+    """One stream that the recorded client requested, and the state of the slow model for it."""
 
     frame: Frame
     raw: bytes
@@ -51,21 +51,21 @@ class Request:
 
 @dataclass
 class Step:
-    """Bytes of the server, and the request that has to be made before they come."""
+    """Bytes of the server, and the request that has to be made before they arrive."""
 
     raw: bytes
     request: Request | None = None
     closes: Request | None = None
-    whose: Request | None = None
+    request_of: Request | None = None
 
 
 class Replay:
-    """The conversation after it was opened. `run` lets a session hear it in the chunks that are given."""
+    """A conversation from OPEN on. `run` passes it to a session in chunks of the given sizes."""
 
     def __init__(self, talk: Transcript) -> None:
-        said = [(dcp.decode(raw)[0], raw) for raw in cut(talk.main.client)]
-        self.asked = [(frame, raw) for frame, raw in said if frame.kind is Kind.REQUEST]
-        self.answered_noops = [raw for frame, raw in said if frame.name == "dcp_noop"]
+        sent = [(dcp.decode(raw)[0], raw) for raw in cut(talk.main.client)]
+        self.asked = [(frame, raw) for frame, raw in sent if frame.kind is Kind.REQUEST]
+        self.answered_noops = [raw for frame, raw in sent if frame.name == "dcp_noop"]
         self.requests = [_request(frame, raw) for frame, raw in self.asked if frame.name == "stream_request"]
         self.heard = [(dcp.decode(raw)[0], raw) for raw in cut(talk.main.server)]
         self.agreement = self._agreement()
@@ -93,7 +93,7 @@ class Replay:
         return Agreement(features, frozenset(controls), flags, None, window, 120.0)
 
     def _steps(self) -> Iterator[Step]:
-        """From the answer to the open on. Answers come in the order of the questions."""
+        """Yield the steps after the answer to OPEN. Answers arrive in the order of their requests."""
         waiting, closing = iter(self.requests), [f for f, _ in self.asked if f.name == "close_stream"]
         streams: dict[tuple[int, int, int | None], Request] = {}
         opened = False
@@ -103,13 +103,13 @@ class Replay:
             elif frame.name == "stream_request":
                 request = next(waiting)
                 streams[request.frame.opaque, request.frame.vbucket, request.sid] = request
-                yield Step(raw, request=request, whose=request)
+                yield Step(raw, request=request, request_of=request)
             elif frame.name == "close_stream":
                 closed = closing.pop(0)
-                whose = next(r for key, r in streams.items() if key[1:] == (closed.vbucket, closed.stream_id))
-                yield Step(raw, closes=whose, whose=whose)
+                request_of = next(r for key, r in streams.items() if key[1:] == (closed.vbucket, closed.stream_id))
+                yield Step(raw, closes=request_of, request_of=request_of)
             elif frame.kind is Kind.REQUEST and frame.name != "dcp_noop":
-                yield Step(raw, whose=streams[frame.opaque, frame.vbucket, frame.stream_id])
+                yield Step(raw, request_of=streams[frame.opaque, frame.vbucket, frame.stream_id])
             else:
                 yield Step(raw)
 
@@ -130,7 +130,7 @@ class Replay:
                 data = self._open(session, step.request, data)
             if step.closes is not None and step.closes.stream is not None:
                 session.close_stream(step.closes.stream)
-            stream = None if step.whose is None else step.whose.stream
+            stream = None if step.request_of is None else step.request_of.stream
             data += step.raw if stream is None else with_opaque(step.raw, stream.opaque)
         while data:
             data = self._feed(session, data, chunks)
@@ -139,7 +139,7 @@ class Replay:
         return session
 
     def _open(self, session: Session, request: Request, data: bytes) -> bytes:
-        """As soon as no other stream of the vbucket is there; what comes before may be on its way still."""
+        """Open a stream once no other stream of the vbucket is open. Earlier bytes may still be in flight."""
         while data and any(stream.key == (request.frame.vbucket, request.sid) for stream in session.streams.values()):
             self._receive(session, data)
             data = b""
@@ -155,7 +155,7 @@ class Replay:
         return data
 
     def _feed(self, session: Session, data: bytes, chunks: Iterator[int]) -> bytes:
-        """As much of it as the next chunk; what is left waits for more, or for its turn."""
+        """Pass the next chunk to the session, and return the rest."""
         size = next(chunks)
         self._receive(session, data[:size])
         return data[size:]
@@ -183,10 +183,10 @@ class Replay:
     # ------------------------------------------------------------------ the slow model
 
     def model(self) -> None:
-        """Frame by frame, as the rules are written."""
+        """Compute the position frame by frame, by the rules as they are written."""
         for step in self.steps:
-            if step.whose is not None:
-                _fold(step.whose, dcp.decode(step.raw)[0])
+            if step.request_of is not None:
+                _fold(step.request_of, dcp.decode(step.raw)[0])
 
     def expected_rows(self, split: Callable[[bytes], bytes]) -> list[Row]:
         frames = [dcp.decode(step.raw)[0] for step in self.steps]
@@ -221,7 +221,7 @@ def _fold(request: Request, frame: Frame) -> None:
 
 
 def _request(frame: Frame, raw: bytes) -> Request:
-    """With the position that the recorded client had; one like it, where no position of ours says such a thing."""
+    """Return the request with the recorded client's position, or with one like it if ours cannot express that."""
     fields: Any = frame.fields
     seqno, start, end = fields["start_seqno"], fields["snapshot_start"], fields["snapshot_end"]
     sound = start <= seqno <= end

@@ -1,4 +1,4 @@
-"""What a broken server may say: only documented errors come of it, and nothing grows without an end."""
+"""Broken servers: sessions raise only documented errors, and their memory stays bounded."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dcp.session.stream import ConsumerStream
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from tests.conformance import TRANSCRIPTS, cut, transcript
+from tests.session.harness import MANY, SETTINGS, Peer, decoder, ready_session
 from tests.session.replay import Replay, with_opaque
-from tests.session.shaking import MANY, WISHES, Peer, decoder, ready_session
 from tests.session.test_replay import STREAMED
 
 SMALL = [path for path in STREAMED if path.stat().st_size < 12_000]
 
 
 class Damage(NamedTuple):
-    """What happens to the frames of a conversation; places are parts of 1000 of the whole."""
+    """One change to the frames of a conversation. Places are thousandths of the whole."""
 
     kind: str
     frame: int
@@ -62,7 +62,7 @@ def damaged(frames: list[bytes], damages: list[Damage]) -> bytes:
 
 
 def survive(session: Session, data: bytes, chunk: int) -> DcpError | None:
-    """The error that it ends with, once and for all."""
+    """Pass bytes to a session. Return the error that it ends with and then repeats; None if it does not end."""
     try:
         while data:
             with session.buffer() as room:
@@ -96,8 +96,8 @@ def test_damaged_conversations_end_in_documented_errors(path: object, damages: l
             chosen = step.request.frame.body() if step.request.frame.value else None
             opened[key] = session.open(Progress(step.request.position), stream_filter=chosen)
         stream = None
-        if step.whose is not None:
-            stream = opened[step.whose.frame.vbucket, step.whose.sid]
+        if step.request_of is not None:
+            stream = opened[step.request_of.frame.vbucket, step.request_of.sid]
         frames.append(step.raw if stream is None else with_opaque(step.raw, stream.opaque))
     session.outgoing()
     data = damaged(frames, damages)
@@ -113,7 +113,7 @@ def test_damaged_conversations_end_in_documented_errors(path: object, damages: l
 
 @given(st.binary(max_size=200), st.integers(1, 50), st.integers(0, 20))
 def test_garbage_during_a_handshake_ends_in_documented_errors(garbage: bytes, chunk: int, after: int) -> None:
-    session, peer = Session(WISHES, decoder, 0.0), Peer()
+    session, peer = Session(SETTINGS, decoder, 0.0), Peer()
     for _ in range(after):
         if session.agreement is None:
             for asked in dcp.decode(session.outgoing()):
@@ -127,7 +127,7 @@ HELLOS = [raw for path in TRANSCRIPTS for raw in cut(transcript(path).main.serve
 
 @given(st.sampled_from(HELLOS), DAMAGES)
 def test_damaged_answers_of_a_handshake_end_in_documented_errors(raw: bytes, damages: list[Damage]) -> None:
-    session, peer = Session(WISHES, decoder, 0.0), Peer()
+    session, peer = Session(SETTINGS, decoder, 0.0), Peer()
     error = None
     for _ in range(30):
         asked = dcp.decode(session.outgoing())
@@ -140,7 +140,7 @@ def test_damaged_answers_of_a_handshake_end_in_documented_errors(raw: bytes, dam
 
 
 def test_a_flood_of_strangers_takes_no_room() -> None:
-    session, peer = Session(WISHES, decoder, 0.0), Peer()
+    session, peer = Session(SETTINGS, decoder, 0.0), Peer()
     while session.agreement is None:
         for asked in dcp.decode(session.outgoing()):
             survive(session, peer.answer(asked), 1 << 20)

@@ -1,4 +1,4 @@
-"""From a fresh connection to streams, with every generation of servers, and with servers that refuse."""
+"""Handshakes with every generation of servers, recorded ones, and servers that refuse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Kind, Magic
 from dcp.wire.memcached import Status
 from tests.conformance import TRANSCRIPTS, cut, transcript
-from tests.session.shaking import PASSWORD, WISHES, Peer, Said, decoder, hear, shake
+from tests.session.harness import PASSWORD, SETTINGS, Answer, Peer, decoder, handshake, hear
 
 FLAGS = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.NO_VALUE | OpenFlag.INCLUDE_DELETE_TIMES
 OLD = {"hello": Status.UNKNOWN_COMMAND, "select_bucket": Status.UNKNOWN_COMMAND}
@@ -40,8 +40,8 @@ def test_every_generation_of_servers_is_agreed_with(version: str) -> None:
     bucket = BucketStore("travel", vbuckets=4, release=Release.of(version), clock=lambda: 1e9, seed=1)
     talk = ServerConnection(bucket, bucket.nodes[0], HANDLERS, users={"alice": User("alice", PASSWORD)})
     mechanism = None if released(version) >= (5, 0) else "PLAIN"
-    wishes = ConnectionSettings("t", "travel", WISHES.credentials, mechanism, xattrs=True, values=False)
-    session = Session(wishes, decoder, 0.0)
+    settings = ConnectionSettings("t", "travel", SETTINGS.credentials, mechanism, xattrs=True, values=False)
+    session = Session(settings, decoder, 0.0)
     for _ in range(40):
         talk.receive(session.outgoing(), 0.0)
         events = hear(session, b"".join(bytes(part) for part in talk.send(0.0)))
@@ -84,7 +84,7 @@ def test_recorded_servers_are_agreed_with_in_the_bytes_that_were_recorded(path: 
     login = next((f.value for f, raw in asked if f.name == "sasl_auth" and answers[f.opaque][7] == 0), b"\0\0")
     _, username, password = login.split(b"\0")
     credentials = Credentials(username.decode(), password.decode()) if username else None
-    wishes = ConnectionSettings(
+    settings = ConnectionSettings(
         "hs-conn",
         "default",
         credentials,
@@ -94,7 +94,7 @@ def test_recorded_servers_are_agreed_with_in_the_bytes_that_were_recorded(path: 
         window=20480,
         noop_interval=20,
     )
-    session = Session(wishes, decoder, 0.0)
+    session = Session(settings, decoder, 0.0)
     same, other = [], set()
     while session.agreement is None:
         raw = session.outgoing()
@@ -109,8 +109,8 @@ def test_recorded_servers_are_agreed_with_in_the_bytes_that_were_recorded(path: 
         else:
             other.add(what)
             # As this server answers what it does not know, or has nothing of.
-            said = Status.SUCCESS if frame.name in ("hello", "get_cluster_config") else Status.EINVAL
-            heard = encode(Frame(frame.name, Magic.RESPONSE, frame.opaque, status=int(said)))
+            status = Status.SUCCESS if frame.name in ("hello", "get_cluster_config") else Status.EINVAL
+            heard = encode(Frame(frame.name, Magic.RESPONSE, frame.opaque, status=int(status)))
         hear(session, heard)
         session.take()
     assert other <= OTHERWISE.keys() | ({"select_bucket"} if talk.version < "5" else set())
@@ -128,7 +128,7 @@ def test_there_are_recordings() -> None:
 
 
 def test_a_server_from_before_hello_and_buckets_is_agreed_with() -> None:
-    session, agreement = shake(Peer(OLD))
+    session, agreement = handshake(Peer(OLD))
     assert not agreement.features
     assert not agreement.collections
     session.open(Progress(StreamPosition(3)))
@@ -145,11 +145,11 @@ def test_flags_go_one_by_one_the_newest_first(count: int) -> None:
             known = FLAGS
             for flag in newest[:count]:
                 known &= ~flag
-            self.said["open"] = Status.EINVAL if int(frame.fields.get("flags", 0)) & ~known else Status.SUCCESS
+            self.answers["open"] = Status.EINVAL if int(frame.fields.get("flags", 0)) & ~known else Status.SUCCESS
             return super().answer(frame)
 
     peer = Older()
-    _, agreement = shake(peer, xattrs=True, values=False)
+    _, agreement = handshake(peer, xattrs=True, values=False)
     assert len(peer.named("open")) == count + 1
     assert agreement.flags == [FLAGS, FLAGS & ~newest[0], OpenFlag.PRODUCER | newest[2], OpenFlag.PRODUCER][count]
 
@@ -169,20 +169,20 @@ OPTIONAL = [
 @pytest.mark.parametrize("status", [Status.EINVAL, Status.NOT_SUPPORTED, Status.UNKNOWN_COMMAND])
 def test_an_optional_control_is_done_without(name: str, status: Status) -> None:
     peer = Peer({name: status})
-    _, agreement = shake(peer, out_of_order=True, history=True, backfill_order="sequential")
+    _, agreement = handshake(peer, out_of_order=True, history=True, backfill_order="sequential")
     assert agreement.controls == peer.controls.keys() - {name}
-    assert agreement.window == (0 if name == "connection_buffer_size" else WISHES.window)
+    assert agreement.window == (0 if name == "connection_buffer_size" else SETTINGS.window)
     assert agreement.noop_interval == (180 if name == "set_noop_interval" else 120)
 
 
 def test_without_noops_there_is_no_deadline() -> None:
-    session, agreement = shake(Peer({"enable_noop": Status.EINVAL}), collections=False)
+    session, agreement = handshake(Peer({"enable_noop": Status.EINVAL}), collections=False)
     assert agreement.noop_interval is None
     assert session.deadline() is None
 
 
 ROLE = "data_dcp_reader"
-REFUSED: list[tuple[dict[str, Said], type[DcpError], str]] = [
+REFUSED: list[tuple[dict[str, Answer], type[DcpError], str]] = [
     ({"sasl_auth": Status.AUTH_ERROR}, AuthenticationError, "'alice': wrong name or password"),
     ({"sasl_auth": Status.ETMPFAIL}, AuthenticationError, "cannot authenticate user 'alice' now"),
     ({"sasl_list_mechs": Status.UNKNOWN_COMMAND}, AuthenticationError, "server offers none.*sasl_mech_force=PLAIN"),
@@ -206,17 +206,17 @@ REFUSED: list[tuple[dict[str, Said], type[DcpError], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "kind", "words"), REFUSED)
-def test_a_refusal_says_what_to_do(said: dict[str, Said], kind: type[DcpError], words: str) -> None:
+@pytest.mark.parametrize(("answers", "kind", "words"), REFUSED)
+def test_a_refusal_says_what_to_do(answers: dict[str, Answer], kind: type[DcpError], words: str) -> None:
     with pytest.raises(kind, match=words) as caught:
-        shake(Peer(said), stream_ids="enable_stream_id" in said, history="change_streams" in said)
+        handshake(Peer(answers), stream_ids="enable_stream_id" in answers, history="change_streams" in answers)
     assert PASSWORD not in f"{caught.value!s}{caught.value!r}"
 
 
 # ------------------------------------------------------------------ passwords
 
 
-def said_of(session: Session, peer: Peer) -> Iterator[bytes]:
+def messages_of(session: Session, peer: Peer) -> Iterator[bytes]:
     while session.agreement is None:
         raw = session.outgoing()
         yield raw
@@ -227,29 +227,29 @@ def said_of(session: Session, peer: Peer) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("offered", [b"PLAIN", b"PLAIN CRAM-MD5", b""])
 def test_a_password_does_not_go_over_an_open_wire_by_itself(offered: bytes) -> None:
-    session = Session(ConnectionSettings("t", "b", WISHES.credentials), decoder, 0.0)
-    said: list[bytes] = []
+    session = Session(ConnectionSettings("t", "b", SETTINGS.credentials), decoder, 0.0)
+    sent: list[bytes] = []
     with pytest.raises(AuthenticationError, match="sasl_mech_force=PLAIN"):
-        said.extend(said_of(session, Peer({"sasl_list_mechs": offered})))
-    assert [frame.name for frame in dcp.decode(b"".join(said))] == ["hello", "sasl_list_mechs"]
+        sent.extend(messages_of(session, Peer({"sasl_list_mechs": offered})))
+    assert [frame.name for frame in dcp.decode(b"".join(sent))] == ["hello", "sasl_list_mechs"]
 
 
 def test_asked_by_name_it_does() -> None:
-    wishes = ConnectionSettings("t", "b", WISHES.credentials, "PLAIN")
-    said = b"".join(said_of(Session(wishes, decoder, 0.0), Peer()))
-    assert said.count(PASSWORD.encode()) == 1
+    settings = ConnectionSettings("t", "b", SETTINGS.credentials, "PLAIN")
+    sent = b"".join(messages_of(Session(settings, decoder, 0.0), Peer()))
+    assert sent.count(PASSWORD.encode()) == 1
 
 
 def test_a_mechanism_that_nobody_knows_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="sasl_mech_force: expected one of SCRAM-SHA512"):
-        shake(Peer(), mechanism="OAUTHBEARER")
+        handshake(Peer(), mechanism="OAUTHBEARER")
 
 
 @pytest.mark.parametrize("password", ["a\0b", "\ud800"])
 @pytest.mark.parametrize("tls", [True, False])
 def test_a_password_that_cannot_be_said_is_refused(password: str, tls: bool) -> None:
     with pytest.raises(LocalProtocolError, match="user name or password") as caught:
-        shake(Peer(), credentials=Credentials("alice", password), tls=tls)
+        handshake(Peer(), credentials=Credentials("alice", password), tls=tls)
     assert password not in str(caught.value)
 
 
@@ -257,28 +257,28 @@ def test_a_password_that_cannot_be_said_is_refused(password: str, tls: bool) -> 
 
 
 def test_a_noop_and_a_map_during_the_handshake_disturb_nothing() -> None:
-    session = Session(WISHES, decoder, 0.0)
+    session = Session(SETTINGS, decoder, 0.0)
     (hello,) = dcp.decode(session.outgoing())
     noop = Frame("dcp_noop", Magic.REQUEST, 77)
-    said = Frame("clustermap_change_notification", Magic.SERVER_REQUEST, fields={"epoch": 1, "revision": 2}, key=b"b")
-    events = hear(session, Peer().answer(hello) + encode(noop) + encode(said))
+    sent = Frame("clustermap_change_notification", Magic.SERVER_REQUEST, fields={"epoch": 1, "revision": 2}, key=b"b")
+    events = hear(session, Peer().answer(hello) + encode(noop) + encode(sent))
     assert [type(event) for event in events] == [MapChanged]
     # The answer that the node waits for is ahead of what was asked before it came.
     assert [frame.name for frame in dcp.decode(session.outgoing())] == ["dcp_noop", "sasl_list_mechs"]
 
 
 def test_half_a_message_may_follow_the_last_answer_of_a_server_without_collections() -> None:
-    said = Frame("clustermap_change_notification", Magic.SERVER_REQUEST, fields={"epoch": 1, "revision": 2}, key=b"b")
+    sent = Frame("clustermap_change_notification", Magic.SERVER_REQUEST, fields={"epoch": 1, "revision": 2}, key=b"b")
     peer = Peer({"hello": b"\0\x07\0\x08"})
-    session = Session(WISHES, decoder, 0.0)
+    session = Session(SETTINGS, decoder, 0.0)
     while session.agreement is None:
         answer = peer.answer(dcp.decode(session.outgoing())[0])
-        hear(session, answer + (encode(said)[:30] if peer.asked[-1].key == b"enable_expiry_opcode" else b""))
-    assert [type(event) for event in hear(session, encode(said)[30:])] == [MapChanged]
+        hear(session, answer + (encode(sent)[:30] if peer.requests[-1].key == b"enable_expiry_opcode" else b""))
+    assert [type(event) for event in hear(session, encode(sent)[30:])] == [MapChanged]
 
 
 def test_an_answer_to_something_else_breaks_the_protocol() -> None:
-    session = Session(WISHES, decoder, 0.0)
+    session = Session(SETTINGS, decoder, 0.0)
     assert hear(session, encode(Frame("open", Magic.RESPONSE))) == []
     with pytest.raises(RemoteProtocolError, match="expected the answer to hello, found one to open"):
         session.take()
@@ -287,5 +287,5 @@ def test_an_answer_to_something_else_breaks_the_protocol() -> None:
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
-    session = Session(WISHES, decoder, 100.0)
+    session = Session(SETTINGS, decoder, 100.0)
     assert session.deadline() == 160.0

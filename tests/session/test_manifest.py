@@ -87,8 +87,8 @@ def events(changes: list[tuple[str, int]]) -> tuple[BucketManifest, list[SystemI
         else:
             continue
         for c in made:
-            said = (int(c.event), c.name.encode(), c.manifest_uid, c.scope_id, c.collection_id, c.max_ttl)
-            items.append(SystemItem(len(items) + 1, *said))
+            values = (int(c.event), c.name.encode(), c.manifest_uid, c.scope_id, c.collection_id, c.max_ttl)
+            items.append(SystemItem(len(items) + 1, *values))
     return truth, items
 
 
@@ -102,40 +102,40 @@ def test_in_whatever_order_vbuckets_tell_it_is_what_the_cluster_has(
     changes: list[tuple[str, int]], data: st.DataObject, vbuckets: int
 ) -> None:
     truth, items = events(changes)
-    told = EventManifest()
+    manifest = EventManifest()
     left = [list(items) for _ in range(vbuckets)]
     while any(left):
         one = data.draw(st.sampled_from([items for items in left if items]))
-        told.take(frame(one.pop(0), data.draw(st.booleans())))
-    assert told.scopes.keys() == {scope.id for scope in truth.scopes}
-    assert {number: scope.name for number, scope in told.scopes.items()} == {s.id: s.name for s in truth.scopes}
-    found = {number: (c.scope_id, c.name, c.max_ttl) for number, c in told.collections.items()}
-    assert found == {c.id: (s.id, c.name, c.max_ttl) for s in truth.scopes for c in s.collections}
-    assert told.uid == max([item.manifest_uid for item in items], default=0)
+        manifest.take(frame(one.pop(0), data.draw(st.booleans())))
+    assert manifest.scopes.keys() == {scope.id for scope in truth.scopes}
+    assert {number: scope.name for number, scope in manifest.scopes.items()} == {s.id: s.name for s in truth.scopes}
+    collections = {number: (c.scope_id, c.name, c.max_ttl) for number, c in manifest.collections.items()}
+    assert collections == {c.id: (s.id, c.name, c.max_ttl) for s in truth.scopes for c in s.collections}
+    assert manifest.uid == max([item.manifest_uid for item in items], default=0)
     for scope in truth.scopes:
         for collection in scope.collections:
-            assert told.path(collection.id) == f"{scope.name}.{collection.name}"
+            assert manifest.path(collection.id) == f"{scope.name}.{collection.name}"
 
 
 def test_what_one_vbucket_saw_dropped_does_not_come_back_with_the_news_of_a_slower_one() -> None:
     begins, ends = SystemItem(1, 0, b"hotel", 1, 0, 8), SystemItem(2, 1, b"", 2, 0, 8)
-    told = EventManifest()
+    manifest = EventManifest()
     for item in (begins, ends, begins):
-        told.take(frame(item, False))
-    assert told.collections.keys() == {0}
-    assert told.uid == 2
+        manifest.take(frame(item, False))
+    assert manifest.collections.keys() == {0}
+    assert manifest.uid == 2
 
 
 def test_the_drawn_events_tell_of_inventory() -> None:
-    """The frames of the reference: a scope, a collection, one with a time to live that goes, a modified one."""
+    """Frames of the reference: a scope, a collection, one with a time to live that is dropped, a modified one."""
     drawn = [dcp.decode(one.sound)[0] for one in vectors() if one.file == "examples" and one.sound[1] == 0x5F]
     assert len(drawn) == 6
-    told = EventManifest()
+    manifest = EventManifest()
     for event in drawn:
-        told.take(event)
-    assert told.uid == 0x20
-    assert told.scopes.keys() == {0}
-    assert told.collections[0x91] == Known(0x20, "room", 0xC, 86400)
-    assert told.path(0) == "_default._default"
-    assert told.path(0x8F) is None
-    assert told.path(99) is None
+        manifest.take(event)
+    assert manifest.uid == 0x20
+    assert manifest.scopes.keys() == {0}
+    assert manifest.collections[0x91] == Known(0x20, "room", 0xC, 86400)
+    assert manifest.path(0) == "_default._default"
+    assert manifest.path(0x8F) is None
+    assert manifest.path(99) is None

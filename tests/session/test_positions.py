@@ -1,4 +1,4 @@
-"""Whatever happens to cluster, connection and consumer: what the consumer ends up with is the truth."""
+"""Random failures of cluster, connection and consumer: the consumer always ends up with the cluster's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations recorded from real servers, heard by our session in any chunks."""
+"""Conversations recorded from real servers, replayed to our session in any chunks."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def check(replay: Replay, strays: int) -> None:
             assert request.asked == with_opaque(request.raw, stream.opaque)
         mine = [event for event in replay.events if getattr(event, "stream", None) is stream]
         kinds = {"SUCCESS": StreamAccepted, "ROLLBACK": StreamRolledBack, "stream_end": StreamEnded}
-        expected = [kinds.get(said, StreamRefused) for said in request.outcome if said != "close_stream"]
+        expected = [kinds.get(outcome, StreamRefused) for outcome in request.outcome if outcome != "close_stream"]
         assert [type(event) for event in mine] == expected
         assert stream.ended == (expected[-1] is not StreamAccepted)
     assert sum(outcomes.values()) == len(replay.events)
     # Answers to what another client asked besides.
-    assert strays == sum(step.whose is None and frame.name != "dcp_noop" for frame, step in frames)
+    assert strays == sum(step.request_of is None and frame.name != "dcp_noop" for frame, step in frames)
     noops = [step.raw for frame, step in frames if frame.name == "dcp_noop"]
     ours = [raw for raw in dcp.decode(replay.sent) if raw.name == "dcp_noop"]
     assert [frame.opaque for frame in ours] == [int.from_bytes(raw[12:16], "big") for raw in noops]
@@ -93,7 +93,7 @@ def check(replay: Replay, strays: int) -> None:
 
 
 def check_documents(path: Path, replay: Replay) -> None:
-    """What was stored before or meanwhile lies below the position."""
+    """Check that all documents stored before or during the conversation are below the position."""
     if path.stem in UNSENT:
         return
     for document in transcript(path).documents:

@@ -88,9 +88,9 @@ LIES = [
 def test_who_does_not_know_the_password_is_found_out(mechanism: str, lies: list[tuple[bool, bytes]]) -> None:
     steps = exchange(mechanism, Credentials("alice", "s3cret"))
     nonce = next(steps).rpartition(b"r=")[2]
-    *believed, (done, last) = [(done, said.replace(b"NONCE", nonce)) for done, said in lies]
-    for said in believed:
-        steps.send(said)
+    *believed, (done, last) = [(done, message.replace(b"NONCE", nonce)) for done, message in lies]
+    for message in believed:
+        steps.send(message)
     with pytest.raises(AuthenticationError, match="prove"):
         steps.send((done, last))
 

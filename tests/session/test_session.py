@@ -1,4 +1,4 @@
-"""A session that is ready: what goes out, what is counted, what ends, and what breaks the protocol."""
+"""Sessions that are ready: bytes sent, bytes acknowledged, ends of streams, and breaches of the protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
-from tests.session.shaking import MANY, decoder, hear, ready_session
+from tests.session.harness import MANY, decoder, hear, ready_session
 
 CLOSING = "send_stream_end_on_client_close_stream"
 AGREEMENT = Agreement(
@@ -56,8 +56,8 @@ def marker(stream: ConsumerStream, start: int, end: int, **more: int) -> bytes:
 
 
 def answer(stream: ConsumerStream, status: Status = Status.SUCCESS, value: bytes = b"", **fields: int) -> bytes:
-    said = value or (FAILOVER_LOG.encode(LOG) if status is Status.SUCCESS else b"")
-    return encode(Frame("stream_request", Magic.RESPONSE, stream.opaque, status=int(status), fields=fields, value=said))
+    body = value or (FAILOVER_LOG.encode(LOG) if status is Status.SUCCESS else b"")
+    return encode(Frame("stream_request", Magic.RESPONSE, stream.opaque, status=int(status), fields=fields, value=body))
 
 
 def streaming(
@@ -72,7 +72,7 @@ def streaming(
     return session, stream
 
 
-def told(session: Session) -> list[tuple[str, dict[str, Any]]]:
+def messages(session: Session) -> list[tuple[str, dict[str, Any]]]:
     return [(frame.name, dict(frame.fields)) for frame in dcp.decode(session.outgoing())]
 
 
@@ -101,9 +101,9 @@ def test_what_is_processed_is_given_back_of_every_message_that_counts() -> None:
     assert session.stray_messages == 1
     session.outgoing()
     session.acknowledge()
-    assert told(session) == [("buffer_ack", {"bytes": len(counted)})]
+    assert messages(session) == [("buffer_ack", {"bytes": len(counted)})]
     session.acknowledge()
-    assert told(session) == []
+    assert messages(session) == []
 
 
 def test_a_quarter_of_the_window_is_given_back_at_once() -> None:
@@ -111,10 +111,10 @@ def test_a_quarter_of_the_window_is_given_back_at_once() -> None:
     hear(session, marker(stream, 0, 90) + row(stream, 1))
     counted = session.take().flow_bytes
     session.processed(249 - counted)
-    assert told(session) == []
+    assert messages(session) == []
     session.processed(counted)
     session.processed(1)
-    assert told(session) == [("buffer_ack", {"bytes": 250})]
+    assert messages(session) == [("buffer_ack", {"bytes": 250})]
 
 
 def test_messages_without_rows_take_no_room_and_need_no_consumer() -> None:
@@ -122,7 +122,7 @@ def test_messages_without_rows_take_no_room_and_need_no_consumer() -> None:
     given_back = 0
     for n in range(200):
         hear(session, marker(stream, n, n + 1) + message(stream, "seqno_advanced", seqno=n + 1))
-        given_back += sum(fields["bytes"] for _, fields in told(session))
+        given_back += sum(fields["bytes"] for _, fields in messages(session))
     assert 200 * 76 - 250 <= given_back <= 200 * 76
     assert session.has_updates
     delivery = session.take()
@@ -178,8 +178,8 @@ def test_a_second_answer_and_answers_to_nothing_are_counted_and_dropped() -> Non
     hear(session, marker(stream, 0, 9) + row(stream, 4))
     assert hear(session, answer(stream) + answer(stream, Status.ROLLBACK, rollback_seqno=0)) == []
     opaque = session.send_command("get_failover_log", vbucket=7)
-    said = encode(Frame("get_failover_log", Magic.RESPONSE, opaque, value=FAILOVER_LOG.encode(LOG)))
-    assert [type(event) for event in hear(session, said + said)] == [CommandAnswered]
+    sent = encode(Frame("get_failover_log", Magic.RESPONSE, opaque, value=FAILOVER_LOG.encode(LOG)))
+    assert [type(event) for event in hear(session, sent + sent)] == [CommandAnswered]
     assert session.stray_messages == 3
     assert session.take().positions[7, None].position.seqno == 4
 
@@ -198,8 +198,8 @@ def test_a_closed_stream_ends_when_the_server_says_so() -> None:
 def test_where_it_says_no_more_it_ends_with_the_answer(controls: frozenset[str], status: Status) -> None:
     session, stream = streaming(replace(AGREEMENT, controls=frozenset(controls)))
     session.close_stream(stream)
-    said = marker(stream, 0, 9) + row(stream, 3)
-    (event,) = hear(session, said + encode(Frame("close_stream", Magic.RESPONSE, stream.opaque, status=int(status))))
+    sent = marker(stream, 0, 9) + row(stream, 3)
+    (event,) = hear(session, sent + encode(Frame("close_stream", Magic.RESPONSE, stream.opaque, status=int(status))))
     assert isinstance(event, StreamEnded)
     assert session.take().positions[7, None].position.seqno == 3
     again = session.open(Progress(stream.position))
@@ -309,8 +309,8 @@ def breach(what: str) -> tuple[Session, bytes]:
 
 @pytest.mark.parametrize("what", BREACHES)
 def test_what_breaks_the_protocol_is_said_for_good(what: str) -> None:
-    session, said = breach(what)
-    hear(session, said)
+    session, sent = breach(what)
+    hear(session, sent)
     if session.has_updates:
         # What came before it.
         with contextlib.suppress(RemoteProtocolError):

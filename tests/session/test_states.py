@@ -1,4 +1,4 @@
-"""The tables of states: whole, and drawn in docs/session.md as they are."""
+"""Tables of states: they are complete, and docs/session.md shows their diagrams."""
 
 from __future__ import annotations
 

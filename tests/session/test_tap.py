@@ -1,4 +1,4 @@
-"""A session over TAP: what it asks for, what it answers and when, and what it does not take."""
+"""Sessions over TAP: the request, acknowledgements and their timing, and refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status, VbucketState
 from dcp.wire.tap import TapConnectFlag, TapFlag, TapOpaque
-from tests.session.shaking import Peer, hear
+from tests.session.harness import Peer, hear
 
 BEGIN, END = TapOpaque.INITIAL_VBUCKET_STREAM, TapOpaque.CLOSE_BACKFILL
 
@@ -27,7 +27,7 @@ BEGIN, END = TapOpaque.INITIAL_VBUCKET_STREAM, TapOpaque.CLOSE_BACKFILL
 def ready(
     *vbuckets: int, end: int = ENDLESS, window: int = 0, **asks: Any
 ) -> tuple[TapSession, list[TapConsumerStream]]:
-    """A session that has asked for vbuckets."""
+    """Return a session that has requested vbuckets."""
     session = TapSession(
         ConnectionSettings("me", "b", window=window), lambda _: dcp.Decoder("tap", ["key"]), 0.0, **asks
     )

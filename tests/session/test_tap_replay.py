@@ -1,4 +1,4 @@
-"""TAP as recorded servers spoke it, heard by our session in any chunks: the same rows, and the same answers."""
+"""Recorded TAP conversations, replayed to our session in any chunks: the same rows, and the same answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dcp.wire.frame import encode
 from dcp.wire.memcached import Status
 from dcp.wire.tap import TapConnectFlag, TapFlag, TapOpaque
 from tests.conformance import TRANSCRIPTS, transcript
-from tests.session.shaking import Peer, hear
+from tests.session.harness import Peer, hear
 from tests.session.test_replay import chunkings, name
 
 RECORDED = [path for path in TRANSCRIPTS if path.stem.startswith("tap")]
@@ -25,15 +25,15 @@ COLUMNS = ["event", "vbucket", "key", "cas", "value", "opaque"]
 _PIECES = TapConnectFlag.BACKFILL | TapConnectFlag.LIST_VBUCKETS | TapConnectFlag.CHECKPOINT
 
 
-class Replay:
-    """One conversation, with our session in the place of the recorded client."""
+class TapReplay:
+    """One conversation, with our session in place of the recorded client."""
 
     def __init__(self, path: Path) -> None:
         talk = transcript(path)
         self.client, self.server = talk.main.client, talk.main.server
         first, *answers = dcp.decode(self.client, "tap")
         self.statuses = {frame.opaque: Status(frame.status) for frame in answers}
-        self.said = dcp.decode(self.server, "tap")
+        self.messages = dcp.decode(self.server, "tap")
         asks, flags = first.body("tap"), TapConnectFlag(int(first.fields["flags"]))
         self.dump = TapConnectFlag.DUMP in flags
         self.session = TapSession(
@@ -74,7 +74,7 @@ class Replay:
 
     @property
     def _most_rows(self) -> int:
-        """Some rows were refused, others not: only one at a time can be told apart."""
+        """Return the batch size. If the client refused some rows and not others, each has to be a batch of its own."""
         return 1 if any(self.statuses.values()) else 5
 
     def _heard(self, events: list[Event], full: bool) -> None:
@@ -99,17 +99,17 @@ class Replay:
 @pytest.mark.parametrize("path", RECORDED, ids=name)
 def test_a_session_hears_and_answers_what_was_said(path: Path) -> None:
     for chunks in chunkings(len(transcript(path).main.server), len(path.stem)):
-        replay = Replay(path)
+        replay = TapReplay(path)
         replay.run(chunks())
         check(replay)
 
 
-def check(replay: Replay) -> None:
-    rows = [frame for frame in replay.said if frame.name in ("mutation", "deletion")]
+def check(replay: TapReplay) -> None:
+    rows = [frame for frame in replay.messages if frame.name in ("mutation", "deletion")]
     assert replay.rows == [(frame.name, frame.vbucket, frame.key, frame.cas, frame.value) for frame in rows]
     # Byte by byte the recorded client; where it gave up before all was answered, nothing but further answers follows.
     assert replay.sent[: len(replay.client)] == replay.client
-    asking = [frame for frame in replay.said if int(frame.fields["tap_flags"]) & TapFlag.ACK]
+    asking = [frame for frame in replay.messages if int(frame.fields["tap_flags"]) & TapFlag.ACK]
     answered = dcp.decode(replay.sent, "tap")[1:]
     assert [(frame.name, frame.opaque) for frame in answered] == [(frame.name, frame.opaque) for frame in asking]
     assert b"".join(encode(frame, "tap") for frame in answered) == replay.sent[-24 * len(answered) :] or not answered
@@ -118,11 +118,13 @@ def check(replay: Replay) -> None:
         mine = [type(event) for event in replay.events if getattr(event, "stream", None) is stream]
         assert mine == ([StreamAccepted, StreamEnded] if replay.dump else [StreamAccepted])
         assert stream.ended == replay.dump
-        last = [int(f.fields["checkpoint"]) for f in replay.said if f.name == "tap_checkpoint_start"]
+        last = [int(f.fields["checkpoint"]) for f in replay.messages if f.name == "tap_checkpoint_start"]
         assert stream.checkpoint == (last[-1] if last else None)
 
 
 def test_all_of_them_are_heard() -> None:
     assert len(RECORDED) == 21
-    codes = {frame.fields["code"] for path in RECORDED for frame in Replay(path).said if frame.name == "tap_opaque"}
+    codes = {
+        frame.fields["code"] for path in RECORDED for frame in TapReplay(path).messages if frame.name == "tap_opaque"
+    }
     assert codes >= {TapOpaque.INITIAL_VBUCKET_STREAM, TapOpaque.CLOSE_BACKFILL, TapOpaque.ENABLE_CHECKPOINT_SYNC}

@@ -1,4 +1,4 @@
-"""Sessions of both drafts of UPR: what goes out, what comes of what comes in, and that nothing is lost on the way."""
+"""Sessions in both drafts of UPR: requests, events, and no loss under random failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
-from tests.session.shaking import Peer, hear, made_ready
+from tests.session.harness import Peer, hear, made_ready
 from tests.session.world import COLUMNS, World
 
 both = pytest.mark.parametrize("draft", ["upr1", "upr2"])
@@ -36,13 +36,13 @@ BEGINNING = StreamPosition(7)
 
 
 class UprWorld(World):
-    """The same troubles, in a draft."""
+    """The same random failures, in one draft."""
 
     generations = ("3.0",)
     draft = "upr1"
 
     def play(self) -> None:
-        """Often, a snapshot breaks, and some of it is lost then."""
+        """Do something at random. More often than in DCP, a snapshot breaks and part of it is lost."""
         if self.random.random() < 0.2:
             self.write_some()
             self.cut()
@@ -81,7 +81,7 @@ def test_no_change_is_lost_or_comes_back(draft: str) -> None:
 
 
 class Node:
-    """What a node says in a draft, without a look at what was asked."""
+    """Messages of a node in one draft, whatever was requested."""
 
     def __init__(self, draft: str, stream: ConsumerStream) -> None:
         self.draft, self.opaque, self.vbucket = draft, stream.opaque, stream.vbucket
@@ -123,7 +123,7 @@ def ready(draft: str, window: int = 0) -> UprSession:
     while session.agreement is None:
         (asked,) = dcp.decode(session.outgoing())
         hear(session, peer.answer(asked))
-    assert "open" not in {frame.name for frame in peer.asked}
+    assert "open" not in {frame.name for frame in peer.requests}
     return session
 
 
@@ -278,10 +278,10 @@ def test_its_owner_stops_reading_when_the_consumer_is_behind(draft: str) -> None
     session = ready(draft, window=100)
     stream = session.open(Progress(StreamPosition(7)))
     node = Node(draft, stream)
-    said = [node.histories(), node.accepts(), node.message("stream_start"), node.message("snapshot_start"), node.row(1)]
-    hear(session, b"".join(said))
+    sent = [node.histories(), node.accepts(), node.message("stream_start"), node.message("snapshot_start"), node.row(1)]
+    hear(session, b"".join(sent))
     delivery = session.take()
-    assert delivery.flow_bytes > sum(map(len, said))
+    assert delivery.flow_bytes > sum(map(len, sent))
     assert not session.wants_bytes
     assert session.deadline() is None
     session.processed(delivery.flow_bytes)

@@ -1,4 +1,4 @@
-"""A cluster and a consumer in one thread, without sockets: everything that can go wrong between them, by a seed."""
+"""Cluster and consumer in one thread, without sockets, with failures of all kinds by a seed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
-from tests.session.shaking import ready_session
+from tests.session.harness import ready_session
 
 VBUCKETS = 2
 KEYS = [b"k%d" % n for n in range(5)]
@@ -39,7 +39,7 @@ Key = tuple[int, int | None]
 
 @dataclass
 class Follower:
-    """One stream's consumer: what it applied, and where it stands, changed together."""
+    """Consumer of one stream: the rows it applied and its position, always changed together."""
 
     chosen: StreamFilter | None
     position: StreamPosition
@@ -58,7 +58,7 @@ class Follower:
 
 
 class World:
-    """`play` does something at random; `catch_up` lets the consumer have everything, and `check` compares."""
+    """Random schedule of one cluster and its consumer: `play` any number of steps, `catch_up`, then `check`."""
 
     generations: tuple[str, ...] = GENERATIONS
 
@@ -126,7 +126,7 @@ class World:
 
     @property
     def ends_are_told(self) -> bool:
-        """Out-of-order snapshots of 7.0 do not say up to where they are; their last row need not be the last change."""
+        """True if out-of-order snapshots report their end. Those of 7.0 do not, and may end below the last change."""
         return self.controls.get("enable_out_of_order_snapshots") != "true"
 
     def count(self, what: str) -> None:
@@ -153,7 +153,7 @@ class World:
             self.versions[vbucket].append((item.seqno, (collection, key), value_of))
 
     def manage(self, manifest: BucketManifest, changes: list[ManifestStep]) -> None:
-        """Changes of collections are never lost: the cluster's manager sees to that."""
+        """Change collections on all nodes at once: the cluster manager never loses such changes."""
         lag = self.bucket.replica_lag
         self.bucket.set_replica_lag(0)
         self.bucket.change_manifest(manifest, changes)
@@ -178,21 +178,21 @@ class World:
             self.manage(*self.bucket.manifest.create_collection("_default", name))
 
     def fail_over(self) -> None:
-        """The replicas take over, without what they lack."""
+        """Promote the replicas, without the changes that they lack."""
         self.hang_up()
         for number in range(VBUCKETS):
             kept = self.move(number)
             self.versions[number] = [row for row in self.versions[number] if row[0] <= kept]
 
     def move(self, number: int) -> int:
-        """To the other node, which has everything up to the seqno that is returned."""
+        """Promote a vbucket's replica. Return the seqno up to which it has everything."""
         bucket = self.bucket
         _, new = bucket.owners[number]
         topology.promote(bucket, number, new)
         return bucket.active(number).high_seqno
 
     def purge(self) -> None:
-        """Tombstones go. A stream that still needs them is ended by servers."""
+        """Purge tombstones. Servers end the streams that still need them."""
         lag = self.bucket.replica_lag
         self.bucket.set_replica_lag(0)
         for node in self.bucket.nodes:
@@ -236,7 +236,7 @@ class World:
         return answer.status
 
     def hang_up(self) -> None:
-        """The connection is gone: what it delivered is applied, or lost with it."""
+        """Lose the connection. What it delivered is either applied or lost with it."""
         if self.session is None:
             return
         if self.random.random() < 0.5:
@@ -264,13 +264,16 @@ class World:
         self.turn(cut=True)
 
     def lose_the_end_of_a_snapshot(self) -> None:
-        """What newer versions in it had replaced is the truth again, and was never sent."""
+        """Fail over inside a snapshot: versions that it had replaced are current again, and were never sent."""
         self.write_some()
         self.cut()
         self.fail_over()
 
     def turn(self, cut: bool = False) -> bool:
-        """Bytes go both ways; whether there were any. With `cut`, the last of them never arrive."""
+        """Exchange bytes in both directions. Return whether there were any.
+
+        cut: lose the last ones, and the connection.
+        """
         if self.session is None:
             self.connect()
         assert self.session is not None
@@ -333,7 +336,7 @@ class World:
     # ------------------------------------------------------------------ the consumer
 
     def apply(self, count: int) -> None:
-        """Process what was delivered: rows and marks at once, as a store with transactions does."""
+        """Process deliveries: rows and positions together, as in one transaction."""
         todo, self.waiting = self.waiting[:count], self.waiting[count:]
         for delivery in todo:
             for row in delivery.batch.to_arrow().to_pylist():
@@ -358,7 +361,7 @@ class World:
             self.compare(follower)
 
     def compare(self, follower: Follower) -> None:
-        """What a consumer has at the end of a snapshot is what the vbucket had then."""
+        """Check that at the end of a snapshot the consumer has the vbucket's state at that seqno."""
         number, seqno = follower.position.vbucket, follower.position.seqno
         log = self.bucket.active(number).log
         if follower.position.vbuuid != log.newest.vbuuid and seqno:
@@ -374,7 +377,7 @@ class World:
         return alive if chosen is None or chosen.collections is None else alive & set(chosen.collections)
 
     def crash(self) -> None:
-        """The consumer begins again from what it saved."""
+        """Restart the consumer from what it saved."""
         self.session = self.talk = None
         self.waiting.clear()
         for follower in self.followers.values():

@@ -162,8 +162,7 @@ def requested(client: dcp.Client, partition: dcp.spark.Partition) -> CommandConn
     node = client.map.owner(partition.ranges[0].vbucket)
     assert node is not None
     assert node.address.port is not None
-    agent = client._agent
-    address = HostPort(node.address.host, node.address.port)
+    agent, address = client._agent, HostPort(node.address.host, node.address.port)
     caller = CommandConnection(agent.dialer(node)(), agent.connection_settings(xattrs=True), address, 60)
     for part in partition.ranges:
         caller._session.open(Progress(part.start), end=part.end)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from dcp.checkpoint import Checkpoint, CheckpointFile
 from dcp.client.options import Use, options_of
@@ -39,8 +38,7 @@ def load(path: str | Path, kind: str = NATIVE) -> Checkpoint:
 
 def parse_start(text: str) -> str | datetime | Checkpoint:
     """Return the value of `--from`: beginning, now, a time, or a checkpoint from a file."""
-    position: str | datetime | Checkpoint = _parse("start", text, "beginning", "now")
-    return position
+    return _parse("start", text, "beginning", "now")
 
 
 def parse_end(text: str | None) -> str | datetime | Checkpoint | None:
@@ -48,19 +46,20 @@ def parse_end(text: str | None) -> str | datetime | Checkpoint | None:
     return None if text is None else _parse("end", text, "now")
 
 
-def _parse(name: str, text: str, *words: str) -> Any:
-    """Return a word as it is, a file as the checkpoint in it, and a time as a datetime."""
+def _parse(name: str, text: str, *words: str) -> str | datetime | Checkpoint:
+    """Return the position that a word, a time, or a checkpoint in a file stands for."""
     if text in words:
         return text
     if Path(text).exists():
         return load(text)
     try:
-        return options_of(Use.STREAM)[name].read(text)
+        position: str | datetime = options_of(Use.STREAM)[name].read(text)
     except LocalProtocolError:
         raise CheckpointError(
             f"{text}: expected {', '.join(words)}, a time with a UTC offset such as {EXAMPLE_TIME}, or a checkpoint, "
             "found no such file"
         ) from None
+    return position
 
 
 def copy_checkpoints(directory: Path) -> list[Path]:

@@ -138,7 +138,7 @@ def _tcp(context: DoctorContext) -> str:
 def _reachable(address: HostPort, target: Target) -> bool:
     """True if a connection to an address succeeds."""
     try:
-        connect(address.host, address.port, _timeout(target), None).close()
+        connect(*address, _timeout(target), None).close()
     except TransportError:
         return False
     return True
@@ -325,7 +325,7 @@ def _timeout(target: Target) -> float:
 
 
 def _options(target: Target) -> ConnectionOptions:
-    """Return the connection options of a URL."""
+    """Return the options of the URL, with the defaults of the others."""
     return ConnectionOptions.of(target.options, {}, tls=target.tls)
 
 

@@ -164,7 +164,7 @@ class Decoder(_codec.Decoder):
             self._error = self._failure(*problem)
         return full or problem is not None
 
-    def forget(self, row: int) -> None:
+    def discard_rows(self, row: int) -> None:
         """Remove the rows from number `row` on from the current batch: the control before them was wrong after all.
 
         Their bytes are still counted for flow control.
@@ -179,9 +179,9 @@ class Decoder(_codec.Decoder):
         Raises FrameError if the bytes break the protocol, once the rows before the error were taken.
         """
         self.advance(max_rows, max_bytes)
-        return self.hand_out()
+        return self.finish_batch()
 
-    def hand_out(self) -> Batch:
+    def finish_batch(self) -> Batch:
         """Return what `advance` decoded so far, without decoding further. Raises FrameError as `take` does."""
         if self._error is not None and not self.rows and not self.new_controls:
             raise self._error

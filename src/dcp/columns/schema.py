@@ -40,25 +40,25 @@ DICTIONARY = "c"
 
 # In the default order. Columns that are not default ones have to be named.
 COLUMNS = (
-    Column("event", DICTIONARY, "what happened to the document", Source.EVENT),
-    Column("vbucket", "S", "the partition that holds the key"),
-    Column("seqno", "L", "the place of the change in its vbucket"),
-    Column("rev_seqno", "L", "how often the document has changed"),
-    Column("cas", "L", "the version of the document: a hybrid clock"),
-    Column("timestamp", "tsu:UTC", "the clock part of the CAS", Source.TIMESTAMP, default=False),
-    Column("flags", "I", "the flags that the writer's client stored"),
-    Column("expiry", "I", "when the document expires, in Unix seconds; 0 is never"),
+    Column("event", DICTIONARY, "kind of the change", Source.EVENT),
+    Column("vbucket", "S", "number of the vbucket (partition) of the key"),
+    Column("seqno", "L", "sequence number of the change in its vbucket"),
+    Column("rev_seqno", "L", "number of changes of the document so far"),
+    Column("cas", "L", "version of the document: a hybrid clock"),
+    Column("timestamp", "tsu:UTC", "time of the change: the clock part of the CAS", Source.TIMESTAMP, default=False),
+    Column("flags", "I", "flags that the writing client stored"),
+    Column("expiry", "I", "expiry of the document in Unix seconds; 0 for never"),
     Column("lock_time", "I", "always 0"),
-    Column("delete_time", "I", "when the tombstone was made, in Unix seconds", nullable=True),
-    Column("datatype", "C", "bits of what the value was sent as: 1 JSON, 2 snappy, 4 xattrs"),
-    Column("collection_id", "I", "the collection of the key", Source.COLLECTION, nullable=True),
-    Column("key", "z", "the key, without its collection prefix", Source.KEY),
-    Column("value", "z", "the body of the document", Source.VALUE),
-    Column("xattrs", "z", "the section of extended attributes", Source.XATTRS, nullable=True),
-    Column("snapshot_start", "L", "the first seqno of the snapshot", Source.SNAPSHOT_START, nullable=True),
-    Column("snapshot_end", "L", "the last seqno of the snapshot", Source.SNAPSHOT_END, nullable=True),
-    Column("stream_id", "S", "the stream, where several share a vbucket", Source.STREAM_ID, nullable=True),
-    Column("error", "u", "why the value could not be read", Source.ERROR, nullable=True, default=False),
+    Column("delete_time", "I", "time of the deletion in Unix seconds", nullable=True),
+    Column("datatype", "C", "format in which the value was sent, a bit set: 1 JSON, 2 snappy, 4 xattrs"),
+    Column("collection_id", "I", "id of the collection", Source.COLLECTION, nullable=True),
+    Column("key", "z", "key, without its collection prefix", Source.KEY),
+    Column("value", "z", "body of the document", Source.VALUE),
+    Column("xattrs", "z", "section of extended attributes", Source.XATTRS, nullable=True),
+    Column("snapshot_start", "L", "first seqno of the snapshot", Source.SNAPSHOT_START, nullable=True),
+    Column("snapshot_end", "L", "last seqno of the snapshot", Source.SNAPSHOT_END, nullable=True),
+    Column("stream_id", "S", "id of the stream, where several share a vbucket", Source.STREAM_ID, nullable=True),
+    Column("error", "u", "reason why the value could not be read", Source.ERROR, nullable=True, default=False),
 )
 # Types for consumers without unsigned numbers and dictionaries. 64-bit numbers keep their bits.
 _PLAIN = {DICTIONARY: "u", "C": "i", "S": "i", "I": "l", "L": "l"}
@@ -69,7 +69,7 @@ _BY_NAME = {column.name: column for column in COLUMNS}
 def columns_of(dialect: Dialect) -> Mapping[str, Column]:
     """Return every column that rows of a dialect can have: `COLUMNS`, and one for each further field of its rows."""
     fields = {
-        field.name: Column(field.name, _UNSIGNED[field.width], "a field of the message", default=False)
+        field.name: Column(field.name, _UNSIGNED[field.width], "field of the message", default=False)
         for message in dialect.messages
         if message.role is Role.ROW
         for layout in message.sent

@@ -174,12 +174,12 @@ class Session:
     def _forget_controls(self) -> None:
         """Acknowledge controls that have no rows around them: the consumer need not wait for them, or keep them."""
         if self._decoder.new_controls:
-            self.processed(self._decoder.hand_out().flow_bytes)
+            self.processed(self._decoder.finish_batch().flow_bytes)
             self._handled = 0
 
     def _fail(self, error: DcpError, row: int) -> None:
         self._failure = error
-        self._decoder.forget(row)
+        self._decoder.discard_rows(row)
 
     # Rows.
 
@@ -191,7 +191,7 @@ class Session:
         """
         if self._failure is not None and not self._decoder.rows and not self._moved:
             raise self._failure
-        batch = self._decoder.hand_out()
+        batch = self._decoder.finish_batch()
         self._handled = 0
         try:
             for last in batch.last_seqnos:

@@ -1,4 +1,4 @@
-"""What the commands are put to."""
+"""Fixtures of command tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tests.embedded.raw_client import CommandClient
 
 @pytest.fixture
 def client() -> CommandClient:
-    made = CommandClient()
-    made.hello()
-    return made
+    """Client with the usual features."""
+    client = CommandClient()
+    client.hello()
+    return client

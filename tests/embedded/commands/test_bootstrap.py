@@ -1,4 +1,4 @@
-"""How a connection begins: features, error map, bucket, and what is allowed before."""
+"""The beginning of a connection: features, error map, bucket, and the commands that work before authentication."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import dcp
 from dcp.wire.memcached import FEATURES, Feature, Status
 from tests.embedded.raw_client import ALICE, CommandClient, make_bucket
 
-# What real servers of these releases granted of what a client asked for.
+# Features that a client requested, and those that real servers of these releases granted.
 RECORDED = [
     ("3.1", "00040005000700080012", ""),
     ("6.0", "00030004000600070008000a000b", "00030004000600070008000a000b"),
@@ -21,13 +21,13 @@ RECORDED = [
 ]
 
 
-@pytest.mark.parametrize(("version", "asked", "granted"), RECORDED)
-def test_a_release_grants_the_features_that_it_has(version: str, asked: str, granted: str) -> None:
-    answer = CommandClient(make_bucket(version)).request("hello", key=b"test", value=bytes.fromhex(asked))
+@pytest.mark.parametrize(("version", "requested", "granted"), RECORDED)
+def test_a_release_grants_the_features_that_it_has(version: str, requested: str, granted: str) -> None:
+    answer = CommandClient(make_bucket(version)).request("hello", key=b"test", value=bytes.fromhex(requested))
     assert answer.value.hex() == granted
 
 
-def test_every_hello_begins_anew() -> None:
+def test_every_hello_replaces_the_features() -> None:
     client = CommandClient()
     assert client.hello(Feature.XERROR, Feature.JSON) == (Feature.XERROR, Feature.JSON)
     assert client.hello(Feature.XERROR) == (Feature.XERROR,)
@@ -55,7 +55,7 @@ def test_a_feature_is_refused_without_those_it_needs(features: list[Feature], ne
     assert client.status("hello", value=FEATURES.encode([*features, needed])) is Status.SUCCESS
 
 
-def test_of_both_forms_of_news_the_brief_one_is_granted() -> None:
+def test_of_both_forms_of_notifications_the_brief_one_is_granted() -> None:
     both = (Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF)
     assert CommandClient().hello(Feature.DUPLEX, *both) == (Feature.DUPLEX, both[1])
 
@@ -68,7 +68,7 @@ def test_an_odd_number_of_bytes_is_no_list_of_features() -> None:
 
 
 @given(st.lists(st.integers(0, 0xFFFF), max_size=50))
-def test_only_what_was_asked_for_is_granted_and_once(codes: list[int]) -> None:
+def test_only_requested_features_are_granted_each_once(codes: list[int]) -> None:
     answer = CommandClient().request("hello", value=FEATURES.encode(codes))
     if answer.status == Status.SUCCESS:
         granted = answer.body()
@@ -91,7 +91,7 @@ BEFORE_AUTHENTICATION = [
 
 
 @pytest.mark.parametrize(("name", "parts", "status"), BEFORE_AUTHENTICATION)
-def test_little_is_allowed_before_authentication(name: str, parts: dict[str, object], status: Status) -> None:
+def test_few_commands_work_before_authentication(name: str, parts: dict[str, object], status: Status) -> None:
     client = CommandClient(users=[ALICE])
     client.hello()
     assert client.status(name, **parts) is status
@@ -109,7 +109,7 @@ def test_documents_need_a_bucket() -> None:
     assert client.status("get", key=b"\0k") is Status.NO_BUCKET
 
 
-def test_a_client_without_xerror_is_cut_off_where_it_would_not_understand() -> None:
+def test_a_client_without_xerror_is_disconnected_for_unknown_statuses() -> None:
     client = CommandClient(users=[ALICE])
     assert client.request_all("get", key=b"k") == []
     assert client.closed
@@ -123,11 +123,11 @@ def test_without_collections_an_unknown_one_is_only_an_invalid_argument() -> Non
     assert client.status("get", key=b"k") is Status.UNKNOWN_COLLECTION
 
 
-def test_the_error_map_says_what_to_do_with_every_status_that_servers_have() -> None:
+def test_the_error_map_has_every_status_of_servers() -> None:
     answer = CommandClient().request("get_error_map", fields={"version": 2})
     found = answer.body()
     assert (found["version"], found["revision"], answer.datatype) == (2, 9, 1)
-    # From the map of real servers.
+    # From the error map of real servers.
     assert found["errors"]["7"] == {
         "name": "NOT_MY_VBUCKET",
         "desc": "Not my vbucket",
@@ -135,14 +135,14 @@ def test_the_error_map_says_what_to_do_with_every_status_that_servers_have() -> 
     }
     assert found["errors"]["1f"]["attrs"] == ["conn-state-invalidated", "auth"]
     assert found["errors"]["86"]["attrs"] == ["temp", "retry-now"]
-    # Statuses of releases that had no error map of version 2.
+    # Statuses of releases before version 2 of the error map.
     gone = {Status.SCOPE_SIZE_LIMIT_EXCEEDED, Status.NO_COLLECTIONS_MANIFEST, Status.COLLECTIONS_MANIFEST_IS_AHEAD}
     assert set(found["errors"]) == {f"{status:x}" for status in Status if status not in gone}
 
 
-@pytest.mark.parametrize(("asked", "version"), [(1, 1), (2, 2), (9, 2)])
-def test_no_error_map_is_newer_than_what_the_client_understands(asked: int, version: int) -> None:
-    assert CommandClient().request("get_error_map", fields={"version": asked}).body()["version"] == version
+@pytest.mark.parametrize(("requested", "version"), [(1, 1), (2, 2), (9, 2)])
+def test_the_error_map_has_at_most_the_requested_version(requested: int, version: int) -> None:
+    assert CommandClient().request("get_error_map", fields={"version": requested}).body()["version"] == version
 
 
 def test_there_is_no_error_map_of_version_0() -> None:
@@ -150,24 +150,24 @@ def test_there_is_no_error_map_of_version_0() -> None:
 
 
 @pytest.mark.parametrize(("release", "text"), [("3.1", "3.1.0"), ("7.6", "7.6.0-0000-enterprise")])
-def test_the_version_is_that_of_the_generation(release: str, text: str) -> None:
+def test_the_version_is_that_of_the_release(release: str, text: str) -> None:
     assert CommandClient(make_bucket(release)).request("version").body() == text
 
 
-def test_a_client_that_quits_is_answered_and_let_go() -> None:
+def test_quit_is_answered_and_closes_the_connection() -> None:
     client = CommandClient()
     assert client.status("quit") is Status.SUCCESS
     assert client.closed
 
 
-def test_a_client_that_quits_quietly_is_let_go() -> None:
+def test_quiet_quit_closes_the_connection() -> None:
     client = CommandClient()
     assert client.request_all("quitq") == []
     assert client.closed
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_nothing_large_is_taken_before_authentication(whole: bool) -> None:
+def test_large_requests_before_authentication_close_the_connection(whole: bool) -> None:
     raw = dcp.encode(dcp.Frame("set", 0x80, key=b"\0k", value=bytes(17 << 10), fields={"flags": 0, "expiry": 0}))
     client = CommandClient(users=[ALICE])
     client.hello()

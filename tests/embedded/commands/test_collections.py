@@ -1,4 +1,4 @@
-"""Scopes and collections, and the ids that clients ask for."""
+"""The collections manifest, and ids of scopes and collections."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dcp.wire.memcached import Feature, Status
 from tests.embedded.raw_client import CommandClient, make_bucket
 
 
-def client(version: str = "8.0") -> CommandClient:
-    made = CommandClient(make_bucket(version))
-    made.bucket.change_manifest(*made.bucket.manifest.create_scope("inventory"))
-    made.bucket.change_manifest(*made.bucket.manifest.create_collection("inventory", "hotel", 60))
-    made.hello()
-    return made
+def make_client(version: str = "8.0") -> CommandClient:
+    client = CommandClient(make_bucket(version))
+    client.bucket.change_manifest(*client.bucket.manifest.create_scope("inventory"))
+    client.bucket.change_manifest(*client.bucket.manifest.create_collection("inventory", "hotel", 60))
+    client.hello()
+    return client
 
 
 def test_the_manifest_lists_scopes_and_collections() -> None:
-    answer = client().request("get_collections_manifest")
+    answer = make_client().request("get_collections_manifest")
     assert answer.datatype == 1
     assert answer.body() == {
         "uid": "2",
@@ -47,7 +47,7 @@ PATHS = [
 @pytest.mark.parametrize("part", ["key", "value"])
 @pytest.mark.parametrize(("path", "outcome"), PATHS)
 def test_a_collection_is_found_by_its_path(part: str, path: bytes, outcome: int) -> None:
-    answer = client().request("get_collection_id", **{part: path})
+    answer = make_client().request("get_collection_id", **{part: path})
     if isinstance(outcome, Status):
         assert answer.status == outcome
     else:
@@ -56,37 +56,37 @@ def test_a_collection_is_found_by_its_path(part: str, path: bytes, outcome: int)
 
 @pytest.mark.parametrize(("path", "outcome"), [(b"inventory", 8), (b"inventory.x", 8), (b"", 0), (b"_default", 0)])
 def test_a_scope_is_found_by_its_name(path: bytes, outcome: int) -> None:
-    assert client().request("get_scope_id", value=path).fields == {"manifest_uid": 2, "scope_id": outcome}
+    assert make_client().request("get_scope_id", value=path).fields == {"manifest_uid": 2, "scope_id": outcome}
 
 
-def test_who_does_not_find_a_name_is_told_how_new_the_manifest_is() -> None:
+def test_an_unknown_name_is_answered_with_the_manifest_uid() -> None:
     for name, path in (("get_scope_id", b"nowhere"), ("get_collection_id", b"inventory.flight")):
-        answer = client().request(name, value=path)
+        answer = make_client().request(name, value=path)
         assert (answer.body(), answer.datatype) == ({"manifest_uid": "2"}, 1)
 
 
 def test_only_one_of_key_and_value_has_the_path() -> None:
-    assert client().status("get_collection_id", key=b"a.b", value=b"a.b") is Status.EINVAL
-    assert client("6.6").status("get_collection_id", value=b"inventory.hotel") is Status.EINVAL
-    assert client("6.6").request("get_collection_id", key=b"inventory.hotel").fields["collection_id"] == 9
+    assert make_client().status("get_collection_id", key=b"a.b", value=b"a.b") is Status.EINVAL
+    assert make_client("6.6").status("get_collection_id", value=b"inventory.hotel") is Status.EINVAL
+    assert make_client("6.6").request("get_collection_id", key=b"inventory.hotel").fields["collection_id"] == 9
 
 
 @pytest.mark.parametrize("part", [{"vbucket": 1}, {"cas": 1}])
-def test_no_vbucket_and_no_cas_belong_to_the_question(part: dict[str, int]) -> None:
-    made = client()
-    assert made.status("get_collection_id", value=b"inventory.hotel", **part) is Status.EINVAL
-    assert made.status("get_collections_manifest", **part) is Status.EINVAL
+def test_a_request_has_neither_vbucket_nor_cas(part: dict[str, int]) -> None:
+    client = make_client()
+    assert client.status("get_collection_id", value=b"inventory.hotel", **part) is Status.EINVAL
+    assert client.status("get_collections_manifest", **part) is Status.EINVAL
 
 
 def test_the_example_of_the_reference() -> None:
-    # Section 2.9: the collection has another id there.
-    asked = "80bb0000000000000000000f000000080000000000000000" + "696e76656e746f72792e686f74656c"
-    told = "81bb00000c0000000000000c000000080000000000000000" + "0000000000000002" + "00000009"
-    (answer,) = client().exchange(bytes.fromhex(asked))
-    assert dcp.encode(answer).hex() == told
+    # The example of the protocol reference, where the collection has another id.
+    request = "80bb0000000000000000000f000000080000000000000000" + "696e76656e746f72792e686f74656c"
+    expected = "81bb00000c0000000000000c000000080000000000000000" + "0000000000000002" + "00000009"
+    (answer,) = make_client().exchange(bytes.fromhex(request))
+    assert dcp.encode(answer).hex() == expected
 
 
-def test_ids_are_only_for_those_who_agreed_on_collections() -> None:
-    made = client()
-    made.hello(Feature.XERROR)
-    assert made.status("get_collection_id", value=b"inventory.hotel") is Status.NOT_SUPPORTED
+def test_ids_need_collections_to_be_negotiated() -> None:
+    client = make_client()
+    client.hello(Feature.XERROR)
+    assert client.status("get_collection_id", value=b"inventory.hotel") is Status.NOT_SUPPORTED

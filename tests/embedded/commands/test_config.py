@@ -1,4 +1,4 @@
-"""The cluster map: what it says, who is told of a new one, and how."""
+"""The cluster map: its contents, and notifications of new ones."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
 from tests.embedded.raw_client import ALICE, USUAL_FEATURES, CommandClient, make_bucket
 
-NEWS, BRIEF = Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
+NOTIFICATION, BRIEF = Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
 STORE = {"flags": 0, "expiry": 0}
 
 
-def cluster(version: str = "8.0") -> BucketStore:
-    made = make_bucket(version, nodes=3, vbuckets=4, replicas=1)
-    for node in made.nodes:
+def make_cluster(version: str = "8.0") -> BucketStore:
+    bucket = make_bucket(version, nodes=3, vbuckets=4, replicas=1)
+    for node in bucket.nodes:
         node.host, node.port, node.tls_port = "127.0.0.1", 11210 + node.number, 0
-    return made
+    return bucket
 
 
-def test_the_map_says_who_the_nodes_are_and_what_they_have() -> None:
-    of = cluster()
-    of.nodes[1].tls_port = 11207
-    answer = CommandClient(of, node=1).request("get_cluster_config")
+def test_the_map_has_nodes_and_owners() -> None:
+    bucket = make_cluster()
+    bucket.nodes[1].tls_port = 11207
+    answer = CommandClient(bucket, node=1).request("get_cluster_config")
     assert answer.datatype == 1
     found = answer.body()
     assert found.pop("bucketCapabilities") == [
@@ -43,7 +43,7 @@ def test_the_map_says_who_the_nodes_are_and_what_they_have() -> None:
         "rev": 1,
         "revEpoch": 1,
         "name": "default",
-        "uuid": of.uuid,
+        "uuid": bucket.uuid,
         "nodeLocator": "vbucket",
         "bucketCapabilitiesVer": "",
         "collectionsManifestUid": "0",
@@ -66,23 +66,23 @@ def test_the_map_says_who_the_nodes_are_and_what_they_have() -> None:
     }
 
 
-def test_a_node_that_is_gone_is_not_in_the_map() -> None:
-    of = cluster()
-    of.nodes[1].alive = False
-    of.owners[2] = [NOBODY]
-    found = CommandClient(of).request("get_cluster_config").body()["vBucketServerMap"]
+def test_a_dead_node_is_not_in_the_map() -> None:
+    bucket = make_cluster()
+    bucket.nodes[1].alive = False
+    bucket.owners[2] = [NOBODY]
+    found = CommandClient(bucket).request("get_cluster_config").body()["vBucketServerMap"]
     assert found["serverList"] == ["$HOST:11210", "$HOST:11212"]
     assert found["vBucketMap"] == [[0, -1], [-1, 1], [-1, -1], [0, -1]]
 
 
 def test_an_old_release_has_no_epoch_and_no_collections() -> None:
-    found = CommandClient(cluster("6.0")).request("get_cluster_config").body()
+    found = CommandClient(make_cluster("6.0")).request("get_cluster_config").body()
     assert not {"revEpoch", "collectionsManifestUid"} & set(found)
     assert "collections" not in found["bucketCapabilities"]
 
 
 def anonymous(version: str) -> CommandClient:
-    client = CommandClient(cluster(version), users=[ALICE])
+    client = CommandClient(make_cluster(version), users=[ALICE])
     client.hello()
     client.request("sasl_auth", key=b"PLAIN", value=b"\0alice\0s3cret")
     return client
@@ -98,7 +98,7 @@ def test_without_a_bucket_there_are_only_nodes() -> None:
     [(1, 1, True), (1, 4, True), (1, 5, False), (1, 6, False), (2, 1, False), (-1, 5, True)],
 )
 def test_a_map_that_is_known_is_not_sent_again(epoch: int, revision: int, newer: bool) -> None:
-    client = CommandClient(cluster())
+    client = CommandClient(make_cluster())
     client.bucket.revision = 5
     answer = client.request("get_cluster_config", fields={"epoch": epoch, "revision": revision})
     assert (answer.status, bool(answer.value)) == (Status.SUCCESS, newer)
@@ -107,66 +107,70 @@ def test_a_map_that_is_known_is_not_sent_again(epoch: int, revision: int, newer:
 @pytest.mark.parametrize(("epoch", "revision"), [(1, 0), (0, 1), (-2, 1), (1, -1)])
 def test_a_known_map_has_an_epoch_and_a_revision(epoch: int, revision: int) -> None:
     fields = {"epoch": epoch, "revision": revision}
-    assert CommandClient(cluster()).status("get_cluster_config", fields=fields) is Status.EINVAL
+    assert CommandClient(make_cluster()).status("get_cluster_config", fields=fields) is Status.EINVAL
 
 
-def test_old_releases_do_not_know_of_known_maps() -> None:
+def test_old_releases_refuse_known_revisions() -> None:
     fields = {"epoch": 1, "revision": 1}
-    assert CommandClient(cluster("7.2")).status("get_cluster_config", fields=fields) is Status.EINVAL
+    assert CommandClient(make_cluster("7.2")).status("get_cluster_config", fields=fields) is Status.EINVAL
 
 
-def follower(version: str, *features: Feature) -> CommandClient:
-    client = CommandClient(cluster(version))
+def notified_client(version: str, *features: Feature) -> CommandClient:
+    client = CommandClient(make_cluster(version))
     client.hello(*USUAL_FEATURES, Feature.DUPLEX, *features)
     return client
 
 
 def test_a_new_map_is_pushed_whole() -> None:
-    client = follower("8.0", NEWS)
+    client = notified_client("8.0", NOTIFICATION)
     assert client.receive() == []
     client.bucket.owners[0] = [1, 2]
     client.bucket.new_map()
-    (news,) = client.receive()
-    assert (news.name, news.magic, news.key) == ("clustermap_change_notification", Magic.SERVER_REQUEST, b"default")
-    assert (news.fields, news.datatype) == ({"epoch": 1, "revision": 2}, 1)
-    assert news.body() == client.request("get_cluster_config").body()
-    assert news.body()["vBucketServerMap"]["vBucketMap"][0] == [1, 2]
+    (notification,) = client.receive()
+    assert (notification.name, notification.magic, notification.key) == (
+        "clustermap_change_notification",
+        Magic.SERVER_REQUEST,
+        b"default",
+    )
+    assert (notification.fields, notification.datatype) == ({"epoch": 1, "revision": 2}, 1)
+    assert notification.body() == client.request("get_cluster_config").body()
+    assert notification.body()["vBucketServerMap"]["vBucketMap"][0] == [1, 2]
     assert client.receive() == []
 
 
-def test_before_epochs_the_news_are_of_a_revision_alone() -> None:
-    client = follower("7.0", NEWS)
+def test_before_epochs_notifications_have_a_revision_only() -> None:
+    client = notified_client("7.0", NOTIFICATION)
     client.bucket.new_map()
-    (news,) = client.receive()
-    assert news.fields == {"revision": 2}
+    (notification,) = client.receive()
+    assert notification.fields == {"revision": 2}
 
 
-def test_brief_news_have_no_map() -> None:
-    client = follower("8.0", BRIEF)
+def test_brief_notifications_have_no_map() -> None:
+    client = notified_client("8.0", BRIEF)
     client.bucket.new_map()
     client.bucket.new_map()
-    (news,) = client.receive()
-    assert (news.fields, news.value, news.datatype) == ({"epoch": 1, "revision": 3}, b"", 0)
+    (notification,) = client.receive()
+    assert (notification.fields, notification.value, notification.datatype) == ({"epoch": 1, "revision": 3}, b"", 0)
 
 
 def test_the_example_of_the_reference_is_what_is_sent() -> None:
-    # Section 2.6, but for the bucket's name.
+    # The example of the protocol reference, with another name of the bucket.
     drawn = "82010007100000000000001700000000000000000000000000000000000000020000000000000" + "4a464656661756c74"
-    client = follower("8.0", BRIEF)
+    client = notified_client("8.0", BRIEF)
     client.bucket.epoch, client.bucket.revision = 2, 0x4A4
-    (news,) = client.receive()
-    assert dcp.encode(news).hex() == drawn
+    (notification,) = client.receive()
+    assert dcp.encode(notification).hex() == drawn
 
 
-def test_the_next_hello_ends_the_news() -> None:
-    client = follower("8.0", NEWS)
+def test_the_next_hello_ends_notifications() -> None:
+    client = notified_client("8.0", NOTIFICATION)
     client.hello(*USUAL_FEATURES)
     client.bucket.new_map()
     assert client.receive() == []
 
 
-def test_a_client_learns_that_a_vbucket_is_elsewhere_and_where() -> None:
-    client = CommandClient(cluster(), node=0)
+def test_a_request_to_the_wrong_node_is_answered_with_the_map() -> None:
+    client = CommandClient(make_cluster(), node=0)
     client.hello()
     for _ in range(2):
         answer = client.request("get", key=b"\0k", vbucket=1)
@@ -174,8 +178,8 @@ def test_a_client_learns_that_a_vbucket_is_elsewhere_and_where() -> None:
         assert answer.body() == client.request("get_cluster_config").body()
 
 
-def test_a_map_that_was_sent_is_not_repeated_if_the_client_so_wishes() -> None:
-    client = CommandClient(cluster())
+def test_a_map_that_was_sent_is_not_repeated_with_deduplication() -> None:
+    client = CommandClient(make_cluster())
     client.hello(*USUAL_FEATURES, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
     answers = [client.request("set", key=b"\0k", vbucket=vbucket, fields=STORE) for vbucket in (1, 2, 9)]
     assert [answer.status for answer in answers] == 3 * [Status.NOT_MY_VBUCKET]
@@ -187,15 +191,15 @@ def test_a_map_that_was_sent_is_not_repeated_if_the_client_so_wishes() -> None:
     assert client.request("get", key=b"\0k", vbucket=1).value == b""
 
 
-def test_a_map_that_was_pushed_was_sent() -> None:
-    client = follower("8.0", NEWS, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
+def test_a_pushed_map_counts_as_sent() -> None:
+    client = notified_client("8.0", NOTIFICATION, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
     client.bucket.new_map()
     client.receive()
     assert client.request("get", key=b"\0k", vbucket=1).value == b""
 
 
-def test_a_map_of_which_there_were_only_news_was_not() -> None:
-    client = follower("8.0", BRIEF, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
+def test_a_map_with_a_brief_notification_does_not_count_as_sent() -> None:
+    client = notified_client("8.0", BRIEF, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
     client.bucket.new_map()
     client.receive()
     assert client.request("get", key=b"\0k", vbucket=1).body()["rev"] == 2

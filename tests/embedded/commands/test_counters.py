@@ -1,4 +1,4 @@
-"""Documents that are numbers."""
+"""INCREMENT and DECREMENT."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def count(client: CommandClient, name: str, delta: int, initial: int = 0, expiry
     return client.request(name, key=KEY, fields={"delta": delta, "initial": initial, "expiry": expiry}, **more)
 
 
-def test_a_counter_is_made_counted_and_kept_as_text(client: CommandClient) -> None:
+def test_a_counter_is_created_and_stored_as_text(client: CommandClient) -> None:
     assert count(client, "increment", 5, initial=100).fields["number"] == 100
     assert count(client, "increment", 5, initial=100).fields["number"] == 105
     assert count(client, "decrement", 6).fields["number"] == 99
@@ -25,7 +25,7 @@ def test_a_counter_is_made_counted_and_kept_as_text(client: CommandClient) -> No
 
 
 @given(number=st.integers(0, (1 << 64) - 1), delta=st.integers(0, (1 << 64) - 1))
-def test_a_counter_goes_round_at_the_top_and_stops_at_the_bottom(number: int, delta: int) -> None:
+def test_a_counter_wraps_around_at_the_top_and_stops_at_zero(number: int, delta: int) -> None:
     client = CommandClient()
     client.hello()
     store(client, value=b"%d" % number)
@@ -34,7 +34,7 @@ def test_a_counter_goes_round_at_the_top_and_stops_at_the_bottom(number: int, de
     assert count(client, "decrement", delta).fields["number"] == max(0, number - delta)
 
 
-def test_a_counter_is_not_made_if_the_client_does_not_want_it(client: CommandClient) -> None:
+def test_a_counter_is_not_created_if_the_client_forbids_it(client: CommandClient) -> None:
     assert count(client, "increment", 1, expiry=0xFFFFFFFF).status == Status.KEY_ENOENT
 
 

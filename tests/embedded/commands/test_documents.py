@@ -1,4 +1,4 @@
-"""Which document is meant, and in which form its value comes and goes."""
+"""Keys, collections and vbuckets of requests, and the forms of values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dcp.wire.memcached import Feature, Status
 from tests.embedded.raw_client import KEY, USUAL_FEATURES, CommandClient, make_bucket, store, stored_item
 
 
-def test_a_key_has_the_collection_in_front_only_where_that_was_agreed(client: CommandClient) -> None:
+def test_a_key_has_a_collection_prefix_only_if_negotiated(client: CommandClient) -> None:
     client.bucket.change_manifest(*client.bucket.manifest.create_collection("_default", "other"))
     for key, collection in ((b"\0key", 0), (b"\x08key", 8)):
         store(client, key=key, value=b"%d" % collection)
@@ -23,12 +23,12 @@ def test_a_key_has_the_collection_in_front_only_where_that_was_agreed(client: Co
 @pytest.mark.parametrize(
     "key", [b"\0", b"\x80\x00key", b"\x80", b"\0" + bytes(251), b"\x08" + bytes(247), b"\xff\xff\xff\xff\xff\x01k"]
 )
-def test_a_key_that_is_none_is_refused(client: CommandClient, key: bytes) -> None:
+def test_an_invalid_key_is_refused(client: CommandClient, key: bytes) -> None:
     client.bucket.change_manifest(*client.bucket.manifest.create_collection("_default", "other"))
     assert store(client, key=key).status == Status.EINVAL
 
 
-def test_an_unknown_collection_is_refused_with_the_manifest_that_says_so(client: CommandClient) -> None:
+def test_an_unknown_collection_is_refused_with_the_manifest_uid(client: CommandClient) -> None:
     answer = client.request("get", key=join_collection(77, b"k"))
     assert (answer.status, answer.body()) == (Status.UNKNOWN_COLLECTION, {"manifest_uid": "0"})
 
@@ -37,7 +37,7 @@ def test_an_unknown_collection_is_refused_with_the_manifest_that_says_so(client:
     ("value", "json"),
     [(b'{"a":1}', True), (b"[", False), (b"12", True), (b"NaN", False), (b"", False), (b"\xff", False)],
 )
-def test_servers_see_for_themselves_what_is_json(client: CommandClient, value: bytes, json: bool) -> None:
+def test_json_is_detected_whatever_the_client_says(client: CommandClient, value: bytes, json: bool) -> None:
     for said in (0, Datatype.JSON):
         store(client, value=value, datatype=said)
         assert client.request("get", key=KEY).datatype == (Datatype.JSON if json else 0)
@@ -45,7 +45,7 @@ def test_servers_see_for_themselves_what_is_json(client: CommandClient, value: b
     assert client.request("get", key=KEY).datatype == 0
 
 
-def test_deep_json_is_no_trap(client: CommandClient) -> None:
+def test_deeply_nested_json_does_not_crash(client: CommandClient) -> None:
     assert store(client, value=b"[" * 200_000).status == Status.SUCCESS
 
 
@@ -64,39 +64,39 @@ def test_compressed_values_are_kept_so_and_inflated_for_others(client: CommandCl
     assert client.request("get", key=KEY).value == text + b" "
 
 
-def test_what_would_be_too_large_is_not_inflated(client: CommandClient) -> None:
+def test_values_that_would_be_too_large_are_not_inflated(client: CommandClient) -> None:
     cramjam = pytest.importorskip("cramjam", reason="values are compressed with cramjam")
     packed = bytes(cramjam.snappy.compress_raw(bytes((30 << 20) + 1)))
     assert store(client, value=packed, datatype=Datatype.SNAPPY).status == Status.EINVAL
 
 
-# A length that is none, one that is not kept, one of 4 GiB, and of nothing.
+# Snappy blocks: no valid length, a wrong length, a length of 4 GiB, and an empty one.
 @pytest.mark.parametrize("value", [b"\xff" * 9, b"\x05\x00a", b"\xff\xff\xff\xff\x0f\x00a", b""])
-def test_what_cannot_be_inflated_is_refused(client: CommandClient, value: bytes) -> None:
+def test_values_that_cannot_be_inflated_are_refused(client: CommandClient, value: bytes) -> None:
     assert store(client, value=value, datatype=Datatype.SNAPPY).status == Status.EINVAL
 
 
 @given(st.binary(max_size=50))
-def test_no_value_that_claims_to_be_compressed_does_harm(value: bytes) -> None:
+def test_invalid_compressed_values_do_not_crash(value: bytes) -> None:
     client = CommandClient()
     client.hello()
     assert store(client, value=value, datatype=Datatype.SNAPPY).status in (Status.SUCCESS, Status.EINVAL)
 
 
 @pytest.mark.parametrize("datatype", [Datatype.XATTR, Datatype.XATTR | Datatype.SNAPPY, 8])
-def test_a_datatype_that_no_client_may_send_is_refused(client: CommandClient, datatype: int) -> None:
+def test_a_datatype_that_clients_may_not_send_is_refused(client: CommandClient, datatype: int) -> None:
     assert store(client, value=b"x", datatype=datatype).status == Status.EINVAL
 
 
-def test_a_datatype_has_to_be_agreed_on(client: CommandClient) -> None:
+def test_a_datatype_has_to_be_negotiated(client: CommandClient) -> None:
     client.hello(Feature.XERROR)
     assert store(client, key=b"k", value=b"\x01\x00a", datatype=Datatype.SNAPPY).status == Status.EINVAL
 
 
-def test_a_copy_that_the_map_has_elsewhere_takes_nothing() -> None:
-    of = make_bucket(nodes=2, vbuckets=4, replicas=1)
-    client = CommandClient(of)
+def test_a_copy_that_the_map_does_not_list_is_refused() -> None:
+    bucket = make_bucket(nodes=2, vbuckets=4, replicas=1)
+    client = CommandClient(bucket)
     client.hello()
     assert store(client).status == Status.SUCCESS
-    of.owners[0] = [1, 0]
+    bucket.owners[0] = [1, 0]
     assert store(client).status == Status.NOT_MY_VBUCKET

@@ -1,4 +1,4 @@
-"""Documents in every form of reading."""
+"""All commands that read a document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_quiet_read_is_answered_only_when_it_hits(client: CommandClient) -> No
     assert client.status("getq", key=KEY, vbucket=99) is Status.NOT_MY_VBUCKET
 
 
-def test_a_key_is_told_on_request(client: CommandClient) -> None:
+def test_a_key_is_returned_on_request(client: CommandClient) -> None:
     missed = client.request("getk", key=KEY)
     assert (missed.status, missed.key) == (Status.KEY_ENOENT, KEY)
     store(client, value=b"1")
@@ -27,9 +27,9 @@ def test_a_key_is_told_on_request(client: CommandClient) -> None:
 
 def test_metadata_are_those_of_the_document_or_of_its_tombstone(client: CommandClient) -> None:
     assert client.status("get_meta", key=KEY) is Status.KEY_ENOENT
-    told = store(client, value=b"[]", flags=7, expiry=60)
+    response = store(client, value=b"[]", flags=7, expiry=60)
     meta = client.request("get_meta", key=KEY)
-    assert meta.cas == told.cas
+    assert meta.cas == response.cas
     assert meta.fields == {"deleted": 0, "flags": 7, "expiry": NOW + 60, "rev_seqno": 1}
     assert client.request("get_meta", key=KEY, fields={"version": 2}).fields["datatype"] == Datatype.JSON
     client.request("delete", key=KEY)

@@ -1,4 +1,4 @@
-"""Who a client is: the mechanisms, with the vectors of the protocol's reference."""
+"""Authentication: all mechanisms, with the vectors of the protocol reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NONCE, SALT = bytes.fromhex("00112233445566ff"), bytes(range(16))
 FIRST = b"n,,n=alice,r=0f1e2d3c4b5a6978"
 CHALLENGE = b"r=0f1e2d3c4b5a697800112233445566ff,s=AAECAwQFBgcICQoLDA0ODw==,i=4096"
 
-# The proof of the client, and that of the server.
+# Proofs of the client and of the server.
 VECTORS = {
     "SCRAM-SHA1": ("y2NUlgHlO7D7cPe18qmH/89fO6k=", "iJQPmN2qOy0dqrtQskhSRNtbCYo="),
     "SCRAM-SHA256": ("DqzHAPb1wQ4uTZb0l4v5sJdh9fpNB3k9W0gE0O03mdU=", "ETxTlX3xwQpf3CDwpu9mvyH4EIg+2A06ezINq2ps9jo="),
@@ -30,14 +30,14 @@ VECTORS = {
 }
 
 
-def client(*users: User, version: str = "8.0") -> CommandClient:
-    made = CommandClient(make_bucket(version), users=users or [ALICE])
-    made.connection.random_bytes = lambda count: {len(NONCE): NONCE, len(SALT): SALT}[count]
-    return made
+def make_client(*users: User, version: str = "8.0") -> CommandClient:
+    client = CommandClient(make_bucket(version), users=users or [ALICE])
+    client.connection.random_bytes = lambda count: {len(NONCE): NONCE, len(SALT): SALT}[count]
+    return client
 
 
-def say(made: CommandClient, name: str, mechanism: str, text: bytes) -> dcp.Frame:
-    return made.request(name, key=mechanism.encode(), value=text)
+def authenticate(client: CommandClient, name: str, mechanism: str, text: bytes) -> dcp.Frame:
+    return client.request(name, key=mechanism.encode(), value=text)
 
 
 def final(proof: str, nonce: str = "0f1e2d3c4b5a697800112233445566ff") -> bytes:
@@ -47,13 +47,13 @@ def final(proof: str, nonce: str = "0f1e2d3c4b5a697800112233445566ff") -> bytes:
 @pytest.mark.parametrize("mechanism", VECTORS)
 def test_both_sides_prove_that_they_know_the_password(mechanism: str) -> None:
     proof, signature = VECTORS[mechanism]
-    made = client()
-    challenge = say(made, "sasl_auth", mechanism, FIRST)
+    client = make_client()
+    challenge = authenticate(client, "sasl_auth", mechanism, FIRST)
     assert (challenge.status, challenge.value) == (Status.AUTH_CONTINUE, CHALLENGE)
-    assert made.connection.state.user is None
-    done = say(made, "sasl_step", mechanism, final(proof))
+    assert client.connection.state.user is None
+    done = authenticate(client, "sasl_step", mechanism, final(proof))
     assert (done.status, done.value) == (Status.SUCCESS, b"v=" + signature.encode())
-    assert made.connection.state.user == ALICE
+    assert client.connection.state.user == ALICE
 
 
 @pytest.mark.parametrize(
@@ -67,121 +67,121 @@ def test_both_sides_prove_that_they_know_the_password(mechanism: str) -> None:
     ],
 )
 def test_a_wrong_proof_is_refused_and_the_exchange_is_over(mechanism: str, text: bytes) -> None:
-    made = client()
-    say(made, "sasl_auth", "SCRAM-SHA1", FIRST)
-    assert say(made, "sasl_step", mechanism, text).status == Status.AUTH_ERROR
-    assert say(made, "sasl_step", "SCRAM-SHA1", final(VECTORS["SCRAM-SHA1"][0])).status == Status.AUTH_ERROR
-    assert made.connection.state.user is None
+    client = make_client()
+    authenticate(client, "sasl_auth", "SCRAM-SHA1", FIRST)
+    assert authenticate(client, "sasl_step", mechanism, text).status == Status.AUTH_ERROR
+    assert authenticate(client, "sasl_step", "SCRAM-SHA1", final(VECTORS["SCRAM-SHA1"][0])).status == Status.AUTH_ERROR
+    assert client.connection.state.user is None
 
 
 def test_a_proof_for_another_nonce_is_refused() -> None:
-    # Whoever heard an exchange could use it again.
-    made, nonce = client(), "0f1e2d3c4b5a6978"
-    say(made, "sasl_auth", "SCRAM-SHA1", FIRST)
+    # Otherwise a recorded exchange could be replayed.
+    client, nonce = make_client(), "0f1e2d3c4b5a6978"
+    authenticate(client, "sasl_auth", "SCRAM-SHA1", FIRST)
     key = hmac.digest(hashlib.pbkdf2_hmac("sha1", b"s3cret", SALT, 4096), b"CommandClient Key", "sha1")
-    said = b",".join((FIRST.removeprefix(b"n,,"), CHALLENGE, f"c=biws,r={nonce}".encode()))
-    signature = hmac.digest(hashlib.sha1(key).digest(), said, "sha1")
+    signed = b",".join((FIRST.removeprefix(b"n,,"), CHALLENGE, f"c=biws,r={nonce}".encode()))
+    signature = hmac.digest(hashlib.sha1(key).digest(), signed, "sha1")
     proof = b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
-    assert say(made, "sasl_step", "SCRAM-SHA1", final(proof, nonce)).status == Status.AUTH_ERROR
+    assert authenticate(client, "sasl_step", "SCRAM-SHA1", final(proof, nonce)).status == Status.AUTH_ERROR
 
 
-def test_a_proof_with_more_behind_it_is_refused() -> None:
-    made = client()
-    say(made, "sasl_auth", "SCRAM-SHA1", FIRST)
+def test_a_proof_with_trailing_bytes_is_refused() -> None:
+    client = make_client()
+    authenticate(client, "sasl_auth", "SCRAM-SHA1", FIRST)
     longer = b64encode(b64decode(VECTORS["SCRAM-SHA1"][0]) + b"x").decode()
-    assert say(made, "sasl_step", "SCRAM-SHA1", final(longer)).status == Status.AUTH_ERROR
+    assert authenticate(client, "sasl_step", "SCRAM-SHA1", final(longer)).status == Status.AUTH_ERROR
 
 
 @pytest.mark.parametrize("text", [b"", b"n,,", b"y,,n=alice,r=x", b"n,,n=bob,r=x", b"n,,n=alice,r=", b"\xff"])
-def test_a_first_message_that_is_none_is_refused(text: bytes) -> None:
-    assert say(client(), "sasl_auth", "SCRAM-SHA1", text).status == Status.AUTH_ERROR
+def test_a_malformed_first_message_is_refused(text: bytes) -> None:
+    assert authenticate(make_client(), "sasl_auth", "SCRAM-SHA1", text).status == Status.AUTH_ERROR
 
 
-def test_a_nonce_with_blanks_is_taken_as_servers_do() -> None:
-    # The official C++ client has such ones.
-    challenge = say(client(), "sasl_auth", "SCRAM-SHA1", b"n,,n=alice,r=0x38 0xffffffd1")
+def test_a_nonce_with_blanks_is_accepted() -> None:
+    # Nonces of the official C++ client contain blanks.
+    challenge = authenticate(make_client(), "sasl_auth", "SCRAM-SHA1", b"n,,n=alice,r=0x38 0xffffffd1")
     assert challenge.status == Status.AUTH_CONTINUE
     assert challenge.value.startswith(b"r=0x38 0xffffffd100112233445566ff,")
 
 
 def test_commas_and_equal_signs_in_names_are_escaped() -> None:
     strange = User("a,b=c", "s3cret")
-    made = client(strange)
-    assert say(made, "sasl_auth", "SCRAM-SHA1", b"n,,n=a=2Cb=3Dc,r=x").status == Status.AUTH_CONTINUE
-    assert say(made, "sasl_auth", "PLAIN", b"\0a,b=c\0s3cret").status == Status.SUCCESS
+    client = make_client(strange)
+    assert authenticate(client, "sasl_auth", "SCRAM-SHA1", b"n,,n=a=2Cb=3Dc,r=x").status == Status.AUTH_CONTINUE
+    assert authenticate(client, "sasl_auth", "PLAIN", b"\0a,b=c\0s3cret").status == Status.SUCCESS
 
 
 @pytest.mark.parametrize(
     "text", [b"", b"alice", b"\0alice", b"\0alice\0", b"\0alice\0S3cret", b"\0alice\0s3cret\0", b"\0bob\0s3cret"]
 )
 def test_a_wrong_password_is_refused(text: bytes) -> None:
-    made = client()
-    answer = say(made, "sasl_auth", "PLAIN", text)
+    client = make_client()
+    answer = authenticate(client, "sasl_auth", "PLAIN", text)
     assert (answer.status, b"s3cret" in answer.value) == (Status.AUTH_ERROR, False)
-    assert made.connection.state.user is None
+    assert client.connection.state.user is None
 
 
-def test_who_fails_to_authenticate_again_is_nobody() -> None:
-    made = client()
-    assert say(made, "sasl_auth", "PLAIN", b"\0alice\0s3cret").status == Status.SUCCESS
-    assert say(made, "sasl_auth", "PLAIN", b"\0alice\0wrong").status == Status.AUTH_ERROR
-    assert made.connection.state.user is None
+def test_a_failed_second_authentication_removes_the_user() -> None:
+    client = make_client()
+    assert authenticate(client, "sasl_auth", "PLAIN", b"\0alice\0s3cret").status == Status.SUCCESS
+    assert authenticate(client, "sasl_auth", "PLAIN", b"\0alice\0wrong").status == Status.AUTH_ERROR
+    assert client.connection.state.user is None
 
 
 @given(st.sampled_from(["PLAIN", *VECTORS]), st.binary(max_size=60), st.binary(max_size=60))
-def test_nobody_gets_in_with_noise(mechanism: str, first: bytes, second: bytes) -> None:
-    made = client()
+def test_noise_does_not_authenticate(mechanism: str, first: bytes, second: bytes) -> None:
+    client = make_client()
     for name, text in (("sasl_auth", first), ("sasl_auth", FIRST), ("sasl_step", second)):
-        assert say(made, name, mechanism, text).status in (Status.AUTH_ERROR, Status.AUTH_CONTINUE)
-    assert made.connection.state.user is None
+        assert authenticate(client, name, mechanism, text).status in (Status.AUTH_ERROR, Status.AUTH_CONTINUE)
+    assert client.connection.state.user is None
 
 
-def test_no_password_is_in_a_text() -> None:
+def test_no_password_is_in_a_repr() -> None:
     assert "s3cret" not in repr(ALICE)
-    made = client()
-    say(made, "sasl_auth", "SCRAM-SHA1", FIRST)
-    assert "s3cret" not in repr(made.connection.state)
+    client = make_client()
+    authenticate(client, "sasl_auth", "SCRAM-SHA1", FIRST)
+    assert "s3cret" not in repr(client.connection.state)
 
 
 @pytest.mark.parametrize(
     ("version", "names"), [("3.1", "PLAIN"), ("8.0", "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN")]
 )
 def test_the_mechanisms_are_listed_strongest_first(version: str, names: str) -> None:
-    assert client(version=version).request("sasl_list_mechs").body() == names
+    assert make_client(version=version).request("sasl_list_mechs").body() == names
 
 
 def test_an_unknown_mechanism_is_refused() -> None:
-    assert say(client(), "sasl_auth", "GSSAPI", b"x").status == Status.AUTH_ERROR
+    assert authenticate(make_client(), "sasl_auth", "GSSAPI", b"x").status == Status.AUTH_ERROR
 
 
-def test_a_release_without_users_asks_nobody() -> None:
-    made = client(version="3.1")
-    assert made.status("get", key=b"k") is Status.KEY_ENOENT
+def test_a_release_without_users_admits_everybody() -> None:
+    client = make_client(version="3.1")
+    assert client.status("get", key=b"k") is Status.KEY_ENOENT
 
 
 OPEN = {"key": b"a", "fields": {"flags": 1}}
 
 
 def admitted(user: User) -> CommandClient:
-    made = client(user)
-    made.hello()
-    say(made, "sasl_auth", "PLAIN", f"\0{user.name}\0{user.password}".encode())
-    made.request("select_bucket", key=b"default")
-    return made
+    client = make_client(user)
+    client.hello()
+    authenticate(client, "sasl_auth", "PLAIN", f"\0{user.name}\0{user.password}".encode())
+    client.request("select_bucket", key=b"default")
+    return client
 
 
 def test_a_user_without_the_privilege_may_not_open_a_dcp_connection() -> None:
-    made = admitted(User("reader", "x", frozenset({Privilege.READ, Privilege.WRITE})))
-    answer = made.request("open", **OPEN)
+    client = admitted(User("reader", "x", frozenset({Privilege.READ, Privilege.WRITE})))
+    answer = client.request("open", **OPEN)
     assert (answer.status, answer.datatype) == (Status.EACCESS, 1)
-    # The words of real servers.
+    # Texts of real servers.
     assert answer.body()["error"]["context"] == (
         "Authorization failure: can't execute DCP_OPEN operation without the DcpProducer privilege"
     )
     assert admitted(ALICE).status("open", **OPEN) is Status.SUCCESS
 
 
-def test_reading_and_writing_are_privileges_of_their_own() -> None:
+def test_reading_and_writing_are_separate_privileges() -> None:
     reader = admitted(User("reader", "x", frozenset({Privilege.READ})))
     assert reader.status("get", key=b"\0k") is Status.KEY_ENOENT
     store = {"key": b"\0k", "fields": {"flags": 0, "expiry": 0}}
@@ -193,7 +193,7 @@ def test_reading_and_writing_are_privileges_of_their_own() -> None:
 
 
 def test_a_dcp_connection_keeps_its_user_and_its_bucket() -> None:
-    made = admitted(ALICE)
-    made.request("open", **OPEN)
-    assert say(made, "sasl_auth", "PLAIN", b"\0alice\0s3cret").status == Status.NOT_SUPPORTED
-    assert made.status("select_bucket", key=b"default") is Status.NOT_SUPPORTED
+    client = admitted(ALICE)
+    client.request("open", **OPEN)
+    assert authenticate(client, "sasl_auth", "PLAIN", b"\0alice\0s3cret").status == Status.NOT_SUPPORTED
+    assert client.status("select_bucket", key=b"default") is Status.NOT_SUPPORTED

@@ -1,4 +1,4 @@
-"""How far vbuckets are, in every form of the question."""
+"""All commands that read seqnos."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.embedded.raw_client import USUAL_FEATURES, CommandClient, make_bucket
 
 
 def filled(version: str = "8.0") -> BucketStore:
-    """Two nodes, four vbuckets with replicas; in vbucket 0 a collection is ahead of the default one."""
-    of = make_bucket(version, nodes=2, vbuckets=4, replicas=1)
+    """Create two nodes and four vbuckets with replicas. In vbucket 0 a collection has the highest seqnos."""
+    bucket = make_bucket(version, nodes=2, vbuckets=4, replicas=1)
     for number, count in enumerate((3, 5, 0, 1)):
         for n in range(count):
-            of.store(b"k%d" % n, b"v", number=number)
-    of.change_manifest(*of.manifest.create_collection("_default", "c"))
-    of.store(b"x", b"v", collection_id=8, number=0)
-    return of
+            bucket.store(b"k%d" % n, b"v", number=number)
+    bucket.change_manifest(*bucket.manifest.create_collection("_default", "c"))
+    bucket.store(b"x", b"v", collection_id=8, number=0)
+    return bucket
 
 
 def seqnos(client: CommandClient, **fields: int) -> dict[int, int]:
@@ -60,7 +60,7 @@ def test_without_collections_there_is_only_the_default_one() -> None:
     ("fields", "status"),
     [({"state": 5}, Status.EINVAL), ({"state": 0, "collection_id": 9}, Status.UNKNOWN_COLLECTION)],
 )
-def test_what_does_not_exist_has_no_seqno(fields: dict[str, int], status: Status) -> None:
+def test_an_unknown_state_or_collection_is_refused(fields: dict[str, int], status: Status) -> None:
     client = CommandClient(filled())
     client.hello()
     assert client.status("get_all_vb_seqnos", fields=fields) is status
@@ -105,7 +105,7 @@ def test_a_client_can_wait_until_a_seqno_is_on_disk() -> None:
     assert client.receive() == []
 
 
-def test_nobody_waits_for_ever() -> None:
+def test_waiting_for_persistence_has_a_timeout() -> None:
     client = CommandClient(filled())
     assert client.request_all("seqno_persistence", fields={"seqno": 99}) == []
     assert client.connection.due() == 30.0
@@ -129,7 +129,7 @@ def test_a_random_key_is_one_of_the_documents_that_are_there() -> None:
     assert {(answer.value, answer.datatype, answer.fields["flags"]) for answer in found} == {(b"[1]", 1, 4)}
 
 
-def test_a_random_key_is_of_the_collection_asked_for() -> None:
+def test_a_random_key_is_of_the_requested_collection() -> None:
     client = CommandClient(filled())
     client.hello(*USUAL_FEATURES)
     assert client.request("get_random_key", fields={"collection_id": 8}).key == b"\x08x"

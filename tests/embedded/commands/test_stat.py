@@ -17,18 +17,18 @@ def stats(client: CommandClient, group: str) -> dict[str, str]:
 
 
 def filled() -> BucketStore:
-    of = make_bucket(vbuckets=3)
+    bucket = make_bucket(vbuckets=3)
     for key in (b"a", b"b", b"c"):
-        of.store(key, b"v", number=1)
-    of.remove(b"b", number=1)
-    return of
+        bucket.store(key, b"v", number=1)
+    bucket.remove(b"b", number=1)
+    return bucket
 
 
 def test_the_seqnos_of_a_vbucket() -> None:
-    of = filled()
-    vbucket = of.active(1)
+    bucket = filled()
+    vbucket = bucket.active(1)
     vbucket.persisted_seqno, vbucket.purge_seqno = 3, 2
-    assert stats(CommandClient(of), "vbucket-seqno 1") == {
+    assert stats(CommandClient(bucket), "vbucket-seqno 1") == {
         "vb_1:high_seqno": "4",
         "vb_1:abs_high_seqno": "4",
         "vb_1:last_persisted_seqno": "3",
@@ -43,7 +43,7 @@ def test_the_seqnos_of_a_vbucket() -> None:
 
 
 @pytest.mark.parametrize(("group", "each"), [("vbucket-seqno", 10), ("vbucket-details", 5), ("failovers", 4)])
-def test_without_a_number_all_vbuckets_are_meant(group: str, each: int) -> None:
+def test_without_a_number_the_group_has_all_vbuckets(group: str, each: int) -> None:
     found = stats(CommandClient(filled()), group)
     assert len(found) == 3 * each
     assert {name.partition(":")[0] for name in found} == {"vb_0", "vb_1", "vb_2"}
@@ -56,10 +56,10 @@ def test_the_details_of_a_vbucket() -> None:
 
 
 def test_the_histories_of_a_vbucket() -> None:
-    of = filled()
-    of.active(1).log = of.active(1).log.begin(77, 3)
-    oldest = of.active(1).log.branches[-1].vbuuid
-    assert stats(CommandClient(of), "failovers 1") == {
+    bucket = filled()
+    bucket.active(1).log = bucket.active(1).log.begin(77, 3)
+    oldest = bucket.active(1).log.branches[-1].vbuuid
+    assert stats(CommandClient(bucket), "failovers 1") == {
         "vb_1:num_entries": "2",
         "vb_1:num_erroneous_entries_erased": "0",
         "vb_1:0:id": "77",
@@ -80,11 +80,11 @@ def test_the_histories_of_a_vbucket() -> None:
         ("failovers 3", Status.NOT_MY_VBUCKET),
     ],
 )
-def test_a_group_that_is_none_is_refused(group: str, status: Status) -> None:
+def test_an_unknown_group_is_refused(group: str, status: Status) -> None:
     assert CommandClient(filled()).status("stat", key=group.encode()) is status
 
 
-def test_a_node_in_general() -> None:
+def test_general_statistics_of_a_node() -> None:
     found = stats(CommandClient(filled()), "")
     assert (found["curr_items"], found["vb_active_num"], found["vb_replica_num"]) == ("2", "3", "0")
     assert (found["version"], found["ep_dcp_producer_count"]) == ("8.0.0", "0")
@@ -101,8 +101,8 @@ STREAM = {
 
 
 def test_the_dcp_connections_of_a_node_and_their_streams() -> None:
-    of = filled()
-    consumer, tool = CommandClient(of), CommandClient(of)
+    bucket = filled()
+    consumer, tool = CommandClient(bucket), CommandClient(bucket)
     consumer.request("open", key=b"mine", fields={"flags": 1})
     consumer.request("control", key=b"connection_buffer_size", value=b"1000")
     consumer.request_all("stream_request", vbucket=1, opaque=3, fields=STREAM)
@@ -125,10 +125,15 @@ def test_the_dcp_connections_of_a_node_and_their_streams() -> None:
 
 
 def test_a_name_belongs_to_the_newest_connection_of_a_node() -> None:
-    of = make_bucket(nodes=2, vbuckets=4)
-    first, elsewhere, other, second = CommandClient(of), CommandClient(of, node=1), CommandClient(of), CommandClient(of)
+    bucket = make_bucket(nodes=2, vbuckets=4)
+    first, elsewhere, other, second = (
+        CommandClient(bucket),
+        CommandClient(bucket, node=1),
+        CommandClient(bucket),
+        CommandClient(bucket),
+    )
     for client, name in ((first, b"mine"), (elsewhere, b"mine"), (other, b"other"), (second, b"mine")):
         assert client.status("open", key=name, fields={"flags": 1}) is Status.SUCCESS
     assert [client.closed for client in (first, elsewhere, other, second)] == [True, False, False, False]
     first.connection.closed()
-    assert of.nodes[0].consumers["mine"] is second.connection
+    assert bucket.nodes[0].consumers["mine"] is second.connection

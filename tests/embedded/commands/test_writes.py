@@ -1,4 +1,4 @@
-"""Documents are written, joined, touched and deleted as servers do it."""
+"""All commands that write a document."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ DAY = 24 * 3600
 
 
 def test_what_is_set_can_be_got(client: CommandClient) -> None:
-    told = store(client, flags=5, value=b"text", vbucket=2)
+    response = store(client, flags=5, value=b"text", vbucket=2)
     item = stored_item(client, vbucket=2)
-    assert (told.status, told.cas) == (Status.SUCCESS, item.cas)
-    assert told.fields == {"vbuuid": client.bucket.active(2).log.newest.vbuuid, "seqno": 1}
+    assert (response.status, response.cas) == (Status.SUCCESS, item.cas)
+    assert response.fields == {"vbuuid": client.bucket.active(2).log.newest.vbuuid, "seqno": 1}
     got = client.request("get", key=KEY, vbucket=2)
     assert (got.value, got.fields, got.cas, got.datatype) == (b"text", {"flags": 5}, item.cas, 0)
     assert client.status("get", key=KEY, vbucket=1) is Status.KEY_ENOENT
 
 
-def test_a_token_is_for_those_who_agreed_on_it(client: CommandClient) -> None:
+def test_a_mutation_token_is_sent_if_negotiated(client: CommandClient) -> None:
     client.hello(Feature.XERROR)
-    told = store(client, key=b"key")
-    assert told.fields == {}
+    response = store(client, key=b"key")
+    assert response.fields == {}
 
 
-# Each with the document there or not, and with the CAS of the document, another or none.
+# Each with and without an existing document, and with its CAS, another one or none.
 CONDITIONS = [
     ("set", False, "none", Status.SUCCESS),
     ("set", False, "wrong", Status.KEY_ENOENT),
@@ -59,7 +59,7 @@ CONDITIONS = [
 
 @pytest.mark.parametrize("quiet", ["", "q"])
 @pytest.mark.parametrize(("name", "there", "cas", "status"), CONDITIONS)
-def test_a_write_happens_on_its_conditions(
+def test_a_write_depends_on_its_conditions(
     client: CommandClient, name: str, there: bool, cas: str, status: Status, quiet: str
 ) -> None:
     seqno = 0
@@ -77,7 +77,7 @@ def test_a_write_happens_on_its_conditions(
     assert client.bucket.active(0).high_seqno == seqno + (status is Status.SUCCESS)
 
 
-def test_joining_keeps_what_was_there(client: CommandClient) -> None:
+def test_append_and_prepend_keep_the_old_value(client: CommandClient) -> None:
     store(client, value=b"b", flags=9, expiry=NOW + 5)
     client.request("append", key=KEY, value=b"c")
     client.request("prepend", key=KEY, value=b"a")
@@ -107,7 +107,7 @@ def test_up_to_30_days_an_expiry_counts_from_now(client: CommandClient, sent: in
 
 
 @pytest.mark.parametrize("name", ["get", "replace", "delete", "touch", "append", "getk", "gat"])
-def test_what_has_expired_is_gone_and_everybody_is_told(client: CommandClient, name: str) -> None:
+def test_an_expired_document_is_gone_and_its_expiration_streamed(client: CommandClient, name: str) -> None:
     store(client, value=b"1", expiry=10)
     clock(client).now += 10
     fields = {"replace": {"flags": 0, "expiry": 0}, "touch": {"expiry": 1}, "gat": {"expiry": 1}}.get(name, {})
@@ -116,7 +116,7 @@ def test_what_has_expired_is_gone_and_everybody_is_told(client: CommandClient, n
     assert (item.event, item.seqno, item.value, item.delete_time) == ("expiration", 2, b"", NOW + 10)
 
 
-def test_what_has_expired_can_be_added(client: CommandClient) -> None:
+def test_an_expired_document_can_be_added(client: CommandClient) -> None:
     store(client, expiry=10)
     clock(client).now += 11
     assert store(client, "add").status == Status.SUCCESS
@@ -164,7 +164,7 @@ def test_a_durable_write_is_a_write(client: CommandClient) -> None:
     assert stored_item(client).seqno == 1
 
 
-def test_attributes_stay_where_they_are(client: CommandClient) -> None:
+def test_writes_keep_xattrs(client: CommandClient) -> None:
     pairs = ((b"_sync", b'{"rev":1}'), (b"user", b"2"))
     client.bucket.store(b"key", join_xattrs(pairs, b"[1]"), datatype=Datatype.XATTR | Datatype.JSON, number=0)
     got = client.request("get", key=KEY)

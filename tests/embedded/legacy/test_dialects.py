@@ -1,4 +1,4 @@
-"""Clusters that speak what came before DCP, on real sockets."""
+"""Clusters that speak the predecessors of DCP, on real sockets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dcp.wire.tap import TapConnectFlag
 from tests.embedded.raw_client import keys
 
 
-def converse(cluster: Cluster, *frames: bytes, ends_with: bytes = b"") -> bytes:
-    """What comes until the node closes the connection, or has said this."""
+def exchange(cluster: Cluster, *frames: bytes, ends_with: bytes = b"") -> bytes:
+    """Return all bytes until the node closes the connection, or has sent `ends_with`."""
     host, _, port = cluster.addresses[0].rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10) as sock:
         sock.sendall(b"".join(frames))
@@ -33,7 +33,7 @@ def test_a_dump_of_everything(options: dict[str, str]) -> None:
     ) as cluster:
         cluster.load(2000, value_size=50)
         connect = Frame("tap_connect", Magic.REQUEST, fields={"flags": int(TapConnectFlag.DUMP)})
-        frames = decode(converse(cluster, encode(connect, "tap")), "tap")
+        frames = decode(exchange(cluster, encode(connect, "tap")), "tap")
         assert {frame.key: frame.value for frame in frames if frame.name == "mutation"} == {
             key: truth.value for key, truth in cluster.truth().items()
         }
@@ -48,8 +48,8 @@ def test_a_stream_of_a_draft(draft: str) -> None:
         end = Frame("stream_end_ok", Magic.RESPONSE, 3) if draft == "upr1" else None
         end = end or Frame("stream_end", Magic.REQUEST, 3, fields={"reason": 0})
         request = encode(Frame("stream_request", Magic.REQUEST, 3, fields=fields), draft)
-        said = converse(cluster, request, ends_with=encode(end, draft))
-        assert sorted(keys(decode(said, draft))) == sorted(cluster.truth())
+        received = exchange(cluster, request, ends_with=encode(end, draft))
+        assert sorted(keys(decode(received, draft))) == sorted(cluster.truth())
 
 
 def test_another_dialect_is_refused() -> None:

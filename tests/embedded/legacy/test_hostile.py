@@ -1,4 +1,4 @@
-"""Clients that say anything at all: no byte of them may crash a conversation, or keep it busy for ever."""
+"""Random bytes from clients: none may crash a connection or keep it busy for ever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPCODES = st.one_of(
 
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
-    """A frame whose lengths add up, and nothing else about it."""
+    """Draw a frame whose lengths are consistent and whose other parts are random."""
     extras, key, value = (draw(st.binary(max_size=length)) for length in (48, 8, 24))
     magic = draw(st.sampled_from([*Magic, Magic.REQUEST, Magic.RESPONSE]))
     status = draw(st.sampled_from([0, 1, 2, *map(int, Status)]))
@@ -38,7 +38,7 @@ def frames(draw: st.DrawFn) -> bytes:
 
 @pytest.mark.parametrize("dialect", ["dcp", "tap", "upr1", "upr2"])
 @given(st.lists(frames() | st.binary(max_size=40), max_size=12), st.integers(0, 0x1FF), st.booleans())
-def test_a_conversation_bears_everything(dialect: str, said: list[bytes], flags: int, streams: bool) -> None:
+def test_a_connection_survives_any_bytes(dialect: str, pieces: list[bytes], flags: int, streams: bool) -> None:
     peer = LegacyClient(legacy_bucket(), dialect)
     fill(peer.bucket, 10)
     if streams and dialect in ("dcp", "tap"):
@@ -46,7 +46,7 @@ def test_a_conversation_bears_everything(dialect: str, said: list[bytes], flags:
         peer.connect(TapConnectFlag(flags), name=b"me")
     elif streams:
         peer.connection.receive(encode(upr_stream_request(peer), dialect), 0.0)
-    for piece in said:
+    for piece in pieces:
         peer.connection.receive(piece, peer.now)
         peer.receive_bytes()
         peer.wait(7)

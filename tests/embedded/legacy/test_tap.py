@@ -1,4 +1,4 @@
-"""TAP: every flag of a connect, and who waits for whom."""
+"""TAP: all flags of TAP_CONNECT, backfills, acknowledgements, checkpoints, registered clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FUTURE = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def filled(count: int = 10, **options: Any) -> LegacyClient:
-    """A client of a node with documents, which come from disk."""
+    """Create a client of a node with documents on disk."""
     peer = LegacyClient(legacy_bucket(**options))
     fill(peer.bucket, count)
     settle(peer)
@@ -52,10 +52,10 @@ def open_dcp(peer: LegacyClient) -> None:
     peer.send(Frame("open", Magic.REQUEST, fields={"flags": int(OpenFlag.PRODUCER)}, key=b"me"))
 
 
-# ------------------------------------------------------------------------------- who may connect
+# Connecting.
 
 
-def test_servers_that_let_nobody_try_close_the_connection() -> None:
+def test_servers_without_tap_close_the_connection() -> None:
     peer = filled(version="5.0")
     peer.connect()
     assert (peer.receive_bytes(), peer.connection.dialect, peer.connection.closing) == (b"", "dcp", True)
@@ -71,7 +71,7 @@ def test_newer_servers_do_not_know_the_command(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.0", "4.6"])
-def test_older_servers_speak_it_where_they_speak_dcp(version: str) -> None:
+def test_older_servers_speak_tap_on_the_same_port(version: str) -> None:
     peer = filled(version=version)
     peer.connect(DUMP)
     assert len(keys(peer.receive())) == 10
@@ -112,7 +112,7 @@ def test_a_refused_connect_is_answered_before_the_connection_closes() -> None:
         assert peer.connection.closing
 
 
-def test_dcp_is_not_spoken_behind_a_connect() -> None:
+def test_dcp_is_refused_after_a_tap_connect() -> None:
     peer = filled()
     peer.connect()
     peer.receive_bytes()
@@ -121,11 +121,11 @@ def test_dcp_is_not_spoken_behind_a_connect() -> None:
     assert (answer.status, answer.opaque) == (Status.UNKNOWN_COMMAND, 9)
 
 
-# ------------------------------------------------------------------------------- what is sent
+# Backfill and changes.
 
 
 @pytest.mark.parametrize("extras", [b"", b"\0\0\0\0"])
-def test_without_flags_all_that_exists_comes_and_then_what_changes(extras: bytes) -> None:
+def test_without_flags_existing_items_are_sent_and_then_changes(extras: bytes) -> None:
     peer = filled()
     peer.connection.receive(
         b"\x80\x40\0\0" + bytes([len(extras)]) + bytes(3) + len(extras).to_bytes(4, "big") + bytes(12) + extras, 0.0
@@ -146,7 +146,7 @@ COLUMNS = ("event", "vbucket", "key", "value", "cas", "rev_seqno", "flags", "exp
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(["store", "remove", "expire"])), max_size=30))
-def test_what_arrives_is_what_is_stored(changes: list[tuple[str, str]]) -> None:
+def test_decoded_rows_are_the_stored_items(changes: list[tuple[str, str]]) -> None:
     peer = LegacyClient(legacy_bucket(vbuckets=3))
     for n, (key, change) in enumerate(changes):
         if change == "store":
@@ -183,7 +183,7 @@ def test_item_flags_are_swapped_unless_the_client_can_read_them() -> None:
             assert wrong == right
 
 
-def test_every_message_may_be_forwarded_and_says_what_engines_know() -> None:
+def test_messages_have_a_ttl_and_engine_specific_fields() -> None:
     peer = filled()
     peer.connect(ACK, checkpoints=())
     for raw in decode(b"".join(encode(frame, "tap") for frame in peer.follow()), "tap"):
@@ -191,7 +191,7 @@ def test_every_message_may_be_forwarded_and_says_what_engines_know() -> None:
         assert ("rev_seqno" in raw.fields) is (raw.name in ("mutation", "deletion", "tap_checkpoint_start"))
 
 
-def test_what_changed_before_a_date_is_left_out() -> None:
+def test_changes_before_a_date_are_left_out() -> None:
     clock = Clock()
     peer = LegacyClient(legacy_bucket(clock=clock))
     for n in range(6):
@@ -203,7 +203,7 @@ def test_what_changed_before_a_date_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("date", [NOW + 1, FUTURE])
-def test_a_date_in_the_future_asks_for_changes_from_now(date: int) -> None:
+def test_a_date_in_the_future_requests_changes_from_now_on(date: int) -> None:
     peer = LegacyClient(legacy_bucket())
     fill(peer.bucket, 10)
     peer.connect(date=date)
@@ -212,7 +212,7 @@ def test_a_date_in_the_future_asks_for_changes_from_now(date: int) -> None:
     assert keys(peer.receive()) == [b"new"]
 
 
-def test_what_is_still_in_memory_comes_again_behind_the_backfill() -> None:
+def test_items_in_memory_are_sent_again_after_the_backfill() -> None:
     peer = filled(4)
     fill(peer.bucket, 3, "later")
     peer.connect(vbuckets=(0, 1))
@@ -223,7 +223,7 @@ def test_what_is_still_in_memory_comes_again_behind_the_backfill() -> None:
 
 
 @pytest.mark.parametrize("flags", [DUMP, DUMP | ACK])
-def test_a_dump_ends_when_all_is_there(flags: TapConnectFlag) -> None:
+def test_a_dump_ends_after_the_last_item(flags: TapConnectFlag) -> None:
     peer = filled()
     peer.connect(flags, vbuckets=(1,))
     frames = peer.follow()
@@ -255,7 +255,7 @@ def test_vbuckets_that_are_dead_are_not_sent() -> None:
     assert peer.receive() == []
 
 
-def test_values_are_left_out_only_by_servers_that_grant_the_wish() -> None:
+def test_values_are_left_out_only_by_servers_that_honour_keys_only() -> None:
     newer = filled()
     newer.connect(DUMP | TapConnectFlag.KEYS_ONLY)
     assert all(frame.value for frame in newer.receive() if frame.name == "mutation")
@@ -265,7 +265,7 @@ def test_values_are_left_out_only_by_servers_that_grant_the_wish() -> None:
     assert {(frame.value, frame.fields["tap_flags"]) for frame in mutations} == {(b"", TapFlag.NO_VALUE)}
 
 
-def test_servers_that_know_tap_alone_send_what_is_specified() -> None:
+def test_servers_of_the_tap_dialect_send_all_specified_messages() -> None:
     peer = LegacyClient(filled().bucket, "tap")
     peer.connect(DUMP | ACK)
     assert codes(peer.follow())[-1] == (0, TapOpaque.CLOSE_TAP_STREAM)
@@ -277,11 +277,11 @@ def test_servers_that_know_tap_alone_send_what_is_specified() -> None:
         assert codes(registered.receive())[-2:] == opened
 
 
-# ------------------------------------------------------------------------------- taking over
+# Takeover.
 
 
 @pytest.mark.parametrize("flags", [TapConnectFlag(0), ACK])
-def test_a_vbucket_is_handed_over_when_all_of_it_is_there(flags: TapConnectFlag) -> None:
+def test_a_vbucket_is_handed_over_after_its_last_item(flags: TapConnectFlag) -> None:
     peer = filled()
     peer.connect(flags | TapConnectFlag.TAKEOVER_VBUCKETS, vbuckets=(1,))
     frames = peer.follow()
@@ -307,20 +307,20 @@ def test_control_messages_take_two_numbers_and_changes_one() -> None:
 def test_a_vbucket_is_kept_until_the_client_has_acknowledged_all() -> None:
     peer = filled()
     peer.connect(ACK | TapConnectFlag.TAKEOVER_VBUCKETS, vbuckets=(1,))
-    asked = [frame for frame in peer.receive() if wants_acknowledgement(frame)]
-    while asked:
+    waiting = [frame for frame in peer.receive() if wants_acknowledgement(frame)]
+    while waiting:
         assert peer.bucket.active(1).state is VbucketState.ACTIVE
-        for frame in asked:
+        for frame in waiting:
             peer.acknowledge(frame)
-        asked = [frame for frame in peer.receive() if wants_acknowledgement(frame)]
-        if any(frame.fields.get("state") == VbucketState.ACTIVE for frame in asked):
+        waiting = [frame for frame in peer.receive() if wants_acknowledgement(frame)]
+        if any(frame.fields.get("state") == VbucketState.ACTIVE for frame in waiting):
             break
     assert (peer.bucket.active(1).state, peer.connection.closing) == (VbucketState.DEAD, False)
-    peer.acknowledge(asked[-1])
+    peer.acknowledge(waiting[-1])
     assert (peer.receive(), peer.connection.closing) == ([], True)
 
 
-# ------------------------------------------------------------------------------- acknowledgements
+# Acknowledgements.
 
 
 def test_nothing_follows_the_first_opaques_until_they_are_acknowledged() -> None:
@@ -356,7 +356,7 @@ def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
     assert codes(peer.receive()) == [(0, END)]
 
 
-def test_a_client_that_acknowledges_nothing_any_more_is_gone_at_last() -> None:
+def test_a_client_that_stops_acknowledging_is_disconnected() -> None:
     peer = LegacyClient(legacy_bucket(vbuckets=1))
     load_documents(peer.bucket, 10_500, padded_values(20, 1), "k", 0)
     peer.connect(ACK)
@@ -370,7 +370,7 @@ def test_a_client_that_acknowledges_nothing_any_more_is_gone_at_last() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.EBUSY])
-def test_what_a_client_has_no_room_for_comes_again_later(status: Status) -> None:
+def test_items_that_a_client_has_no_room_for_are_sent_again(status: Status) -> None:
     peer = filled(4, vbuckets=1)
     peer.connect(ACK | DUMP)
     for frame in peer.receive():
@@ -389,7 +389,7 @@ def test_what_a_client_has_no_room_for_comes_again_later(status: Status) -> None
     assert peer.connection.closing
 
 
-def test_control_messages_come_again_too() -> None:
+def test_refused_control_messages_are_sent_again() -> None:
     peer = filled()
     peer.connect(ACK, checkpoints=())
     frames = peer.receive()
@@ -406,7 +406,7 @@ def test_any_other_refusal_closes_the_connection(status: Status) -> None:
     assert (peer.receive(), peer.connection.closing) == ([], True)
 
 
-def test_a_client_that_did_not_promise_to_acknowledge_is_never_asked() -> None:
+def test_a_client_without_acknowledgements_gets_no_request_for_any() -> None:
     peer = filled()
     peer.connect(TapConnectFlag.REGISTERED_CLIENT, checkpoints=())
     assert not any(wants_acknowledgement(frame) for frame in peer.receive())
@@ -441,13 +441,13 @@ def test_acknowledgements_in_any_order_lose_nothing(acks: list[tuple[int, str, S
 
 
 @given(st.data())
-def test_it_does_not_matter_how_the_bytes_of_a_client_are_cut(data: st.DataObject) -> None:
+def test_requests_may_arrive_in_any_pieces(data: st.DataObject) -> None:
     whole = filled()
     whole.connect(ACK | DUMP, vbuckets=())
-    said = [Frame("tap_opaque", Magic.RESPONSE, n) for n in (2, 4, 6)]
-    said += [Frame("mutation", Magic.RESPONSE, 16), Frame("tap_opaque", Magic.RESPONSE, 20)]
+    responses = [Frame("tap_opaque", Magic.RESPONSE, n) for n in (2, 4, 6)]
+    responses += [Frame("mutation", Magic.RESPONSE, 16), Frame("tap_opaque", Magic.RESPONSE, 20)]
     connect = Frame("tap_connect", Magic.REQUEST, fields={"flags": int(ACK | DUMP)})
-    client = b"".join(encode(frame, "tap") for frame in [connect, *said])
+    client = b"".join(encode(frame, "tap") for frame in [connect, *responses])
     outputs = []
     for pieces in ([client], chunks(client, data.draw(CUTS))):
         peer = filled()
@@ -459,7 +459,7 @@ def test_it_does_not_matter_how_the_bytes_of_a_client_are_cut(data: st.DataObjec
     assert outputs[0] == outputs[1]
 
 
-def test_a_node_that_says_nothing_shows_that_it_lives() -> None:
+def test_an_idle_node_sends_noops() -> None:
     peer = LegacyClient(legacy_bucket())
     peer.connect()
     peer.receive_bytes()
@@ -474,10 +474,10 @@ def test_a_node_that_says_nothing_shows_that_it_lives() -> None:
     assert peer.receive() == []
 
 
-# ------------------------------------------------------------------------------- checkpoints
+# Checkpoints.
 
 
-def test_checkpoints_are_announced_and_wait_for_what_is_in_them() -> None:
+def test_checkpoints_are_announced_and_wait_for_their_acknowledgements() -> None:
     peer = filled(vbuckets=1)
     vbucket = peer.bucket.active(0)
     peer.connect(ACK, checkpoints=())
@@ -510,12 +510,12 @@ def test_a_client_that_has_all_checkpoints_but_the_open_one_needs_no_backfill() 
     assert (0, BEGIN) in codes(older.receive())
 
 
-# ------------------------------------------------------------------------------- clients with names
+# Named and registered clients.
 
 REGISTERED = TapConnectFlag.REGISTERED_CLIENT | ACK
 
 
-def test_a_registered_client_goes_on_from_what_it_has_acknowledged() -> None:
+def test_a_registered_client_resumes_after_its_last_acknowledgement() -> None:
     peer = filled(6, vbuckets=1)
     peer.connect(REGISTERED, name=b"me")
     peer.follow()
@@ -534,7 +534,7 @@ def test_a_registered_client_goes_on_from_what_it_has_acknowledged() -> None:
     assert keys(again.follow()) == []
 
 
-def test_a_registered_client_gets_what_it_had_no_room_for() -> None:
+def test_a_registered_client_gets_refused_items_after_a_reconnect() -> None:
     peer = filled(6, vbuckets=1)
     peer.connect(REGISTERED, name=b"me")
     peer.follow()
@@ -575,7 +575,7 @@ def test_a_registered_client_gets_the_rest_of_its_backfill() -> None:
 
 
 @pytest.mark.parametrize("sender", ["dcp", "tap"])
-def test_a_client_is_forgotten_when_it_is_deregistered(sender: str) -> None:
+def test_a_deregistered_client_starts_from_the_beginning(sender: str) -> None:
     peer = filled(6, vbuckets=1)
     peer.connect(REGISTERED, name=b"me")
     peer.follow()
@@ -589,7 +589,7 @@ def test_a_client_is_forgotten_when_it_is_deregistered(sender: str) -> None:
     assert (0, BEGIN) in codes(back.follow())
 
 
-def test_a_client_that_is_not_registered_begins_anew() -> None:
+def test_an_unregistered_client_starts_from_the_beginning() -> None:
     peer = filled(6, vbuckets=1)
     for _ in range(2):
         client = LegacyClient(peer.bucket)
@@ -641,7 +641,7 @@ def test_the_vbuckets_of_a_client_can_be_changed() -> None:
     assert change_filter(peer, b"nobody", 1) is Status.KEY_ENOENT
 
 
-def test_a_vbucket_that_comes_back_begins_anew() -> None:
+def test_a_vbucket_that_is_added_again_starts_from_the_beginning() -> None:
     peer = filled()
     peer.connect(REGISTERED, name=b"me")
     peer.follow()
@@ -659,7 +659,7 @@ def test_a_vbucket_that_comes_back_begins_anew() -> None:
     assert [code for code in codes(back.follow()) if code[1] == BEGIN] == [(0, BEGIN)]
 
 
-def test_a_filter_that_changes_again_and_again_leaves_nothing_behind() -> None:
+def test_repeated_changes_of_a_filter_queue_no_stale_messages() -> None:
     peer = filled(vbuckets=3)
     peer.connect(ACK, name=b"me", vbuckets=(0,))
     peer.receive_bytes()
@@ -669,7 +669,7 @@ def test_a_filter_that_changes_again_and_again_leaves_nothing_behind() -> None:
     peer.acknowledge(Frame("tap_opaque", Magic.RESPONSE, 0), Status.ETMPFAIL)
 
 
-def test_a_filter_that_cannot_be_read_is_refused() -> None:
+def test_a_malformed_filter_is_refused() -> None:
     peer = filled()
     peer.connect(name=b"me")
     admin = LegacyClient(peer.bucket)

@@ -1,4 +1,4 @@
-"""Both drafts of UPR: what is asked, what is answered, and what a stream is made of."""
+"""Both drafts of UPR: requests, responses and streams."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def filled(draft: str, count: int = 10, **options: Any) -> LegacyClient:
     return peer
 
 
-def ask(peer: LegacyClient, *args: Any, **options: Any) -> list[Frame]:
+def request(peer: LegacyClient, *args: Any, **options: Any) -> list[Frame]:
     peer.send(upr_stream_request(peer, *args, **options))
     return peer.receive()
 
 
 def outcome(frame: Frame) -> str:
-    """The answer to a stream request in words that both drafts share."""
+    """Return the outcome of a stream request under names that both drafts share."""
     if frame.name != "stream_request":
         return frame.name
     accepted = {Status.SUCCESS: "stream_ok", Status.NOT_MY_VBUCKET: "not_my_vbucket", Status.ROLLBACK: "rollback"}
@@ -55,13 +55,13 @@ def newest(vbucket: VbucketStore) -> int:
     return vbucket.log.newest.vbuuid
 
 
-# ------------------------------------------------------------------------------- a stream
+# Streams.
 
 
 @both
 def test_a_stream_is_announced_and_its_snapshots_are_closed(draft: str) -> None:
     peer = filled(draft)
-    answer, *frames = ask(peer, 1, group=b"group")
+    answer, *frames = request(peer, 1, group=b"group")
     assert outcome(answer) == "stream_ok"
     assert names(frames)[:2] == ["stream_start", "snapshot_start"]
     assert names(frames)[-1] == "snapshot_end"
@@ -80,7 +80,7 @@ def test_a_stream_is_announced_and_its_snapshots_are_closed(draft: str) -> None:
 @pytest.mark.parametrize("end", [1, 3, 10])
 def test_a_stream_ends_with_the_snapshot_that_has_its_last_seqno(draft: str, end: int) -> None:
     peer = filled(draft, vbuckets=1)
-    frames = ask(peer, end=end)
+    frames = request(peer, end=end)
     assert names(frames)[-2:] == ["snapshot_end", "stream_end_ok" if draft == "upr1" else "stream_end"]
     assert frames[-1].fields == ({} if draft == "upr1" else {"reason": 0})
     assert keys(frames) == [item.key for item in stored_items(peer.bucket)]
@@ -89,9 +89,9 @@ def test_a_stream_ends_with_the_snapshot_that_has_its_last_seqno(draft: str, end
 
 
 @both
-def test_a_stream_ends_when_the_vbucket_is_another_ones(draft: str) -> None:
+def test_a_stream_ends_when_the_vbucket_changes_its_state(draft: str) -> None:
     peer = filled(draft)
-    ask(peer, 1)
+    request(peer, 1)
     peer.bucket.active(1).state = VbucketState.DEAD
     (end,) = peer.receive()
     assert end.name == ("stream_end_state_changed" if draft == "upr1" else "stream_end")
@@ -104,7 +104,7 @@ CHANGES = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(["stor
 
 @both
 @given(CHANGES, st.integers(0, 30))
-def test_what_arrives_is_what_is_stored(draft: str, changes: list[tuple[str, str]], start: int) -> None:
+def test_decoded_rows_are_the_stored_items(draft: str, changes: list[tuple[str, str]], start: int) -> None:
     peer = LegacyClient(legacy_bucket(vbuckets=1), draft)
     for n, (key, change) in enumerate(changes):
         if change == "store":
@@ -133,47 +133,47 @@ def test_what_arrives_is_what_is_stored(draft: str, changes: list[tuple[str, str
 
 @both
 @given(cuts=CUTS)
-def test_it_does_not_matter_how_the_bytes_of_a_client_are_cut(draft: str, cuts: list[int]) -> None:
+def test_requests_may_arrive_in_any_pieces(draft: str, cuts: list[int]) -> None:
     outputs = []
     for cut in ([], cuts):
         peer = filled(draft)
-        asked = [
+        requests = [
             upr_stream_request(peer, 0),
             upr_stream_request(peer, 1, opaque=12),
             upr_stream_request(peer, 5, opaque=13),
         ]
-        for piece in chunks(b"".join(encode(frame, draft) for frame in asked), cut):
+        for piece in chunks(b"".join(encode(frame, draft) for frame in requests), cut):
             peer.connection.receive(piece, 0.0)
         outputs.append(peer.receive_bytes())
     assert outputs[0] == outputs[1]
 
 
-# ------------------------------------------------------------------------------- what is answered
+# Responses.
 
 
 @both
-def test_a_vbucket_that_is_not_here_is_refused(draft: str) -> None:
+def test_a_vbucket_of_another_node_is_refused(draft: str) -> None:
     peer = filled(draft)
     peer.bucket.active(1).state = VbucketState.DEAD
-    assert [outcome(frame) for frame in ask(peer, 99)] == ["not_my_vbucket"]
-    assert [outcome(frame) for frame in ask(peer, 1)] == ["not_my_vbucket"]
+    assert [outcome(frame) for frame in request(peer, 99)] == ["not_my_vbucket"]
+    assert [outcome(frame) for frame in request(peer, 1)] == ["not_my_vbucket"]
 
 
 @both
-def test_the_failover_log_is_told(draft: str) -> None:
+def test_the_failover_log_is_sent(draft: str) -> None:
     peer = filled(draft)
     vbucket = peer.bucket.active(1)
     vbucket.log = vbucket.log.begin(0xABCD, 3)
     name = "failover_log_request" if draft == "upr1" else "get_failover_log"
     peer.send(Frame(name, Magic.REQUEST, 5, vbucket=1), Frame(name, Magic.REQUEST, 6, vbucket=99))
-    told, refused = peer.receive()
-    assert (told.opaque, told.body(draft)) == (5, tuple(vbucket.log))
-    assert told.body(draft)[0] == (0xABCD, 3)
+    response, refused = peer.receive()
+    assert (response.opaque, response.body(draft)) == (5, tuple(vbucket.log))
+    assert response.body(draft)[0] == (0xABCD, 3)
     assert (refused.opaque, refused.value) == (6, b"")
     assert refused.name == "not_my_vbucket" or refused.status == Status.NOT_MY_VBUCKET
 
 
-# The log says: until 4 one history, then another. The vbucket is at 10.
+# One history up to seqno 4, then another one up to 10.
 OLD, NEW, UNKNOWN = 0x111, 0x222, 0x333
 RESUMES = {
     "from the beginning": (0, 0, "stream_ok", None),
@@ -187,53 +187,55 @@ RESUMES = {
 
 @both
 @pytest.mark.parametrize(("start", "vbuuid", "expected", "seqno"), RESUMES.values(), ids=RESUMES)
-def test_a_consumer_goes_on_or_back(draft: str, start: int, vbuuid: int, expected: str, seqno: int | None) -> None:
+def test_a_consumer_resumes_or_rolls_back(
+    draft: str, start: int, vbuuid: int, expected: str, seqno: int | None
+) -> None:
     peer = filled(draft, 8, vbuckets=1)
     vbucket = peer.bucket.active(0)
     assert vbucket.high_seqno == 10
     vbucket.log = FailoverLog.of([(NEW, 4), (OLD, 0)])
     high = {NEW: 4}.get(vbuuid, 0)
-    answer, *frames = ask(peer, start=start, vbuuid=vbuuid, high=high)
+    answer, *frames = request(peer, start=start, vbuuid=vbuuid, high=high)
     assert outcome(answer) == expected
     assert answer.fields.get("rollback_seqno") == seqno
     if expected == "stream_ok":
         assert keys(frames) == [item.key for item in stored_items(peer.bucket) if item.seqno > start]
     else:
         assert frames == []
-        assert outcome(ask(peer, start=seqno or 0, vbuuid=vbuuid, high=high)[0]) == "stream_ok"
+        assert outcome(request(peer, start=seqno or 0, vbuuid=vbuuid, high=high)[0]) == "stream_ok"
 
 
-def test_a_history_that_is_unknown_has_a_word_of_its_own_in_the_second_draft() -> None:
-    answers = [outcome(ask(filled(draft), start=2, vbuuid=UNKNOWN)[0]) for draft in DRAFTS]
+def test_the_second_draft_has_a_status_for_an_unknown_history() -> None:
+    answers = [outcome(request(filled(draft), start=2, vbuuid=UNKNOWN)[0]) for draft in DRAFTS]
     assert answers == ["rollback", "KEY_ENOENT"]
-    assert ask(filled("upr1"), start=2, vbuuid=UNKNOWN)[0].fields == {"rollback_seqno": 0}
+    assert request(filled("upr1"), start=2, vbuuid=UNKNOWN)[0].fields == {"rollback_seqno": 0}
 
 
 def test_one_vbucket_has_one_stream() -> None:
     second = filled("upr2")
-    ask(second, 1)
-    assert [outcome(frame) for frame in ask(second, 1, opaque=12)] == ["KEY_EEXISTS"]
+    request(second, 1)
+    assert [outcome(frame) for frame in request(second, 1, opaque=12)] == ["KEY_EEXISTS"]
     first = filled("upr1")
-    ask(first, 1)
-    again = ask(first, 1, opaque=12)
+    request(first, 1)
+    again = request(first, 1, opaque=12)
     assert {frame.opaque for frame in again} == {12}
     for n in range(8):
         first.bucket.store(b"%d" % n, b"")
     assert {frame.opaque for frame in first.receive()} == {12}
 
 
-def test_what_ends_before_it_starts_is_refused_where_there_is_a_word_for_it() -> None:
+def test_a_stream_that_ends_before_its_start_is_refused_in_the_second_draft() -> None:
     peer = filled("upr2", vbuckets=1)
     vbuuid = newest(peer.bucket.active(0))
-    assert [outcome(frame) for frame in ask(peer, start=5, end=4, vbuuid=vbuuid)] == ["ERANGE"]
+    assert [outcome(frame) for frame in request(peer, start=5, end=4, vbuuid=vbuuid)] == ["ERANGE"]
     first = filled("upr1", vbuckets=1)
-    frames = ask(first, start=5, end=4, vbuuid=newest(first.bucket.active(0)))
+    frames = request(first, start=5, end=4, vbuuid=newest(first.bucket.active(0)))
     assert names(frames) == ["stream_ok", "stream_start", "stream_end_ok"]
 
 
 def test_a_vbucket_is_handed_over_in_the_second_draft() -> None:
     peer = filled("upr2")
-    _, *frames = ask(peer, 1, flags=int(StreamFlag.TAKE_OVER))
+    _, *frames = request(peer, 1, flags=int(StreamFlag.TAKE_OVER))
     states = [frame.fields["state"] for frame in frames if frame.name == "set_vbucket_state"]
     assert states == [UprVbucketState.PENDING, UprVbucketState.ACTIVE]
     assert names(frames)[-2:] == ["set_vbucket_state", "stream_end"]
@@ -242,17 +244,17 @@ def test_a_vbucket_is_handed_over_in_the_second_draft() -> None:
 
 
 @both
-def test_what_cannot_be_read_is_refused_and_does_no_harm(draft: str) -> None:
+def test_a_malformed_request_is_refused(draft: str) -> None:
     peer = filled(draft)
     whole = encode(upr_stream_request(peer), draft)
     peer.connection.receive(whole[:4] + b"\x08" + whole[5:8] + (8).to_bytes(4, "big") + whole[12:32], 0.0)
     (answer,) = decode(peer.receive_bytes(), "dcp")
     assert (answer.opaque, answer.status) == (11, Status.EINVAL)
-    assert outcome(ask(peer)[0]) == "stream_ok"
+    assert outcome(request(peer)[0]) == "stream_ok"
 
 
 @both
-def test_tap_is_not_spoken_there(draft: str) -> None:
+def test_tap_is_refused_on_a_upr_connection(draft: str) -> None:
     peer = filled(draft)
     peer.connect()
     assert decode(peer.receive_bytes(), "tap")[0].status == Status.UNKNOWN_COMMAND

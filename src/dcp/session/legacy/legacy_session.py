@@ -85,5 +85,5 @@ class LegacySession(Session, ABC):
 
     def _forget_controls(self) -> None:
         if self._decoder.new_controls:
-            self._decoder.hand_out()
+            self._decoder.finish_batch()
             self._handled = 0

@@ -1,4 +1,4 @@
-"""The faults that a schedule brings about, with options that a client has to live with."""
+"""Faults of a schedule, with options that a client has to survive."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 Draw = Callable[[Random], dict[str, Any]]
 
-# These break the protocol: the stream has to fail, and its consumer to begin again from its checkpoint.
+# Faults that break the protocol: the stream has to fail, and its consumer to resume from its checkpoint.
 BREAKING = frozenset({"garbage", "oversize"})
 
-# These wait for a stream to be asked for.
+# Faults that act on stream requests.
 AT_REQUESTS = frozenset({"cut", "refuse", "rollback", "end", "underfill"})
 
-# What is missing are `gap` and `missing_tail`, which nobody can notice: seqnos that do not come are normal.
-# `stream_ids` is for streams that have any, and `no_noops` for those who wait longer than a schedule is.
-# `beyond_end` is for streams that have an end: the last one of every schedule.
-TROUBLE: Mapping[str, Draw] = {
+# Not among them: `gap` and `missing_tail`, which no client can detect, since gaps between seqnos are normal;
+# `stream_ids`, which needs streams with ids; `no_noops`, which takes longer to detect than a schedule lasts; and
+# `beyond_end`, which needs an end and acts on the last stream of every schedule.
+FAULT_OPTIONS: Mapping[str, Draw] = {
     "cut": lambda random: {
         random.choice(("sent", "streamed", "streamed", "received_bytes")): random.randrange(1, 5000),
         "times": random.choice((1, 1, 3)),

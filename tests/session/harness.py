@@ -1,4 +1,4 @@
-"""Sessions for tests: ready ones without a handshake, and a server that answers handshakes as it is told to."""
+"""Sessions for tests: ready ones without a handshake, and a server that answers handshakes as scripted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dcp.wire.memcached import Status
 
 MANY = 1 << 30
 PASSWORD = "correct horse battery"
-WISHES = ConnectionSettings("test", "travel", Credentials("alice", PASSWORD), tls=True)
+SETTINGS = ConnectionSettings("test", "travel", Credentials("alice", PASSWORD), tls=True)
 
 AnySession = TypeVar("AnySession", bound=Session)
-Said = Status | bytes | tuple[Status, bytes]
+Answer = Status | bytes | tuple[Status, bytes]
 
 
 def decoder(collections: bool) -> dcp.Decoder:
@@ -53,37 +53,37 @@ def hear(session: Session, data: bytes, now: float = 0.0) -> list[Event]:
 
 
 class Peer:
-    """A server that accepts everything, except for `said`: an answer by the name of a command or control."""
+    """A server that accepts everything, with other `answers` by the name of a command or control."""
 
-    def __init__(self, said: Mapping[str, Said] | None = None) -> None:
-        self.said: dict[str, Said] = {"sasl_list_mechs": b"SCRAM-SHA512 PLAIN", "get_cluster_config": b"{}"}
-        self.said |= said or {}
-        self.asked: list[Frame] = []
+    def __init__(self, answers: Mapping[str, Answer] | None = None) -> None:
+        self.answers: dict[str, Answer] = {"sasl_list_mechs": b"SCRAM-SHA512 PLAIN", "get_cluster_config": b"{}"}
+        self.answers |= answers or {}
+        self.requests: list[Frame] = []
 
     def answer(self, frame: Frame) -> bytes:
-        self.asked.append(frame)
-        said = self.said.get(frame.key.decode() if frame.name == "control" else frame.name, Status.SUCCESS)
-        if said is Status.SUCCESS and frame.name == "hello":
-            said = frame.value
+        self.requests.append(frame)
+        found = self.answers.get(frame.key.decode() if frame.name == "control" else frame.name, Status.SUCCESS)
+        if found is Status.SUCCESS and frame.name == "hello":
+            found = frame.value
         status, value = (
-            (Status.SUCCESS, said) if isinstance(said, bytes) else said if isinstance(said, tuple) else (said, b"")
+            (Status.SUCCESS, found) if isinstance(found, bytes) else found if isinstance(found, tuple) else (found, b"")
         )
         return encode(Frame(frame.name, Magic.RESPONSE, frame.opaque, status=int(status), value=value))
 
     def named(self, name: str) -> list[Frame]:
-        return [frame for frame in self.asked if frame.name == name]
+        return [frame for frame in self.requests if frame.name == name]
 
     @property
     def controls(self) -> dict[str, str]:
         return {frame.key.decode(): frame.value.decode() for frame in self.named("control")}
 
 
-def shake(peer: Peer, **wishes: Any) -> tuple[Session, Agreement]:
+def handshake(peer: Peer, **settings: Any) -> tuple[Session, Agreement]:
     """Return a session after its handshake. Raises what the handshake raises."""
-    session = Session(replace(WISHES, **wishes), decoder, 0.0)
+    session = Session(replace(SETTINGS, **settings), decoder, 0.0)
     while session.agreement is None:
-        (asked,) = dcp.decode(session.outgoing())
-        hear(session, peer.answer(asked))
+        (request,) = dcp.decode(session.outgoing())
+        hear(session, peer.answer(request))
         if session.agreement is None:
             session.take()
     return session, session.agreement
