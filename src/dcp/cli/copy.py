@@ -25,7 +25,7 @@ from dcp.cli.file_formats import FORMATS, format_of
 from dcp.cli.json_rows import CollectionNames
 from dcp.cli.terminal import console, counted
 from dcp.client.row_format import ROLLBACK
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,9 +127,7 @@ def _run(
 ) -> bool:
     """Copy, and print a summary. Return True if a signal stopped the copy."""
     if output.checkpoint is not None and start is not None:
-        raise LocalProtocolError(
-            f"{output.directory}: has a checkpoint of its own; leave out --from, or name a new directory"
-        )
+        raise UsageError(f"{output.directory}: has a checkpoint of its own; leave out --from, or name a new directory")
     # A copy resumes from its own checkpoint, whatever the defaults are.
     begin = output.checkpoint or parse_start(start or "beginning")
     started = time.monotonic()

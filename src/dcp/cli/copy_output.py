@@ -21,7 +21,7 @@ from dcp.checkpoint import Checkpoint, CheckpointFile, filter_of, sync_directory
 from dcp.cli.checkpoint_args import copy_checkpoint, copy_checkpoints, load, number_of
 from dcp.cli.file_formats import FORMATS, TableWriter
 from dcp.cli.json_rows import CollectionNames
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ class _OpenFile:
 class CopyOutput:
     """Files of a copy, committed and open. `checkpoint` is where to resume; None for a new directory.
 
-    Raises LocalProtocolError if the directory is of something else, or if another copy writes to it.
+    Raises UsageError if the directory is of something else, or if another copy writes to it.
     """
 
     def __init__(self, directory: Path, format: str) -> None:
@@ -99,10 +99,10 @@ class CopyOutput:
         """Prepare for the rows of a stream that starts at `checkpoint`.
 
         A new directory is partitioned if the stream has several collections; an existing one stays as it is.
-        Raises LocalProtocolError if the directory is a copy of other collections.
+        Raises UsageError if the directory is a copy of other collections.
         """
         if self.checkpoint is not None and filter_of(checkpoint) != (before := filter_of(self.checkpoint)):
-            raise LocalProtocolError(
+            raise UsageError(
                 f"{self.directory}: expected a copy of {filter_of(checkpoint)}, found one of {before}; "
                 "copy the same as before, or into a new directory"
             )
@@ -166,12 +166,12 @@ class CopyOutput:
     def _check(self, has_checkpoint: bool) -> None:
         """Raise LocalProtocolError unless the directory is empty or a copy in the same format."""
         if not has_checkpoint and any(self.directory.iterdir()):
-            raise LocalProtocolError(
+            raise UsageError(
                 f"{self.directory}: expected a new directory, or one that a copy wrote, found files and no checkpoint"
             )
         others = {path.suffix for path in self._committed()} - {FORMATS[self.format].suffixes[0]}
         if others:
-            raise LocalProtocolError(f"{self.directory}: has {', '.join(sorted(others))} files, not {self.format}")
+            raise UsageError(f"{self.directory}: has {', '.join(sorted(others))} files, not {self.format}")
 
     def _committed(self) -> list[Path]:
         """Return the files with final names."""
@@ -251,5 +251,5 @@ def _lock(directory: Path) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise LocalProtocolError(f"{directory}: another copy is writing to it") from None
+        raise UsageError(f"{directory}: another copy is writing to it") from None
     return descriptor

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 from dcp.cli.json_rows import CollectionNames, lines, objects
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,11 +70,11 @@ FORMATS = {
 
 
 def format_of(path: Path) -> str:
-    """Return the format that a suffix stands for; parquet without one. Raises LocalProtocolError for another suffix."""
+    """Return the format that a suffix stands for; parquet without one. Raises UsageError for another suffix."""
     if not path.suffix:
         return "parquet"
     for name, format in FORMATS.items():
         if path.suffix in format.suffixes:
             return name
     known = ", ".join(suffix for format in FORMATS.values() for suffix in format.suffixes)
-    raise LocalProtocolError(f"{path}: expected a suffix of {known}, or --format, found {path.suffix}")
+    raise UsageError(f"{path}: expected a suffix of {known}, or --format, found {path.suffix}")

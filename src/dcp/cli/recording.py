@@ -8,7 +8,7 @@ from collections import defaultdict
 from dcp._codec import HEADER
 from dcp.cli.capture import Flow, is_capture, streams
 from dcp.cli.inspect import chunks
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.dcp import DCP
 from dcp.wire.frame import Frame, encode, read_opaque, split
 from dcp.wire.layout import Kind
@@ -20,7 +20,7 @@ _OPCODE, _OPAQUE = HEADER["opcode"], slice(HEADER["opaque"], HEADER["opaque"] + 
 def server_bytes(data: bytes) -> bytes:
     """Return what the server sent in a recording. From a capture, take the connection with the most server bytes.
 
-    Raises LocalProtocolError if there are none.
+    Raises UsageError if there are none.
     """
     if is_capture(data):
         sent: dict[Flow, bytes] = defaultdict(bytes)
@@ -28,14 +28,14 @@ def server_bytes(data: bytes) -> bytes:
             sent[flow] += chunk
         servers = [found for found in sent.values() if _is_from_server(found)]
         if not servers:
-            raise LocalProtocolError("capture: expected a connection on which a server answers, found none")
+            raise UsageError("capture: expected a connection on which a server answers, found none")
         return max(servers, key=len)
     # Transcripts of the tests are JSON. Frames never begin with a brace, which is no magic.
     if data.lstrip()[:1] == b"{":
         try:
             return bytes.fromhex(json.loads(data)["server_hex"])
         except (ValueError, KeyError, TypeError):
-            raise LocalProtocolError("recording: expected an object with a member server_hex of hex text") from None
+            raise UsageError("recording: expected an object with a member server_hex of hex text") from None
     return b"".join(chunk for _, _, chunk in chunks(data))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from dcp.client.agent import Agent
-from dcp.client.filters import CollectionFilter
+from dcp.client.filters import StreamSelection
 from dcp.client.queries import collections_manifest
 from dcp.client.stats import Lag, Stuck
 from dcp.cluster_map import Node, format_vbuckets
@@ -42,7 +42,7 @@ HighSeqnos = dict[int, int]
 
 
 class Observation(NamedTuple):
-    """Where a followed vbucket stands, and the reason if nothing should arrive from now on."""
+    """Progress of a followed vbucket, and the reason if nothing should arrive from now on."""
 
     vbucket: int
     received: int
@@ -128,7 +128,7 @@ class Monitor:
     stuck, rates: results of the last poll; the rates are changes and bytes a second.
     """
 
-    def __init__(self, agent: Agent, stream: MonitoredStream, interval: float, chosen: CollectionFilter) -> None:
+    def __init__(self, agent: Agent, stream: MonitoredStream, interval: float, chosen: StreamSelection) -> None:
         self._agent, self._stream, self._interval, self._chosen = agent, stream, interval, chosen
         self._stalls = StallDetector(_POLLS * interval)
         self._backlogs: dict[str | None, Backlog] = {}

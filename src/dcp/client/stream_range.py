@@ -10,7 +10,7 @@ from datetime import datetime
 from dcp.checkpoint import Checkpoint
 from dcp.client import queries
 from dcp.client.agent import Agent
-from dcp.client.filters import CollectionFilter
+from dcp.client.filters import StreamSelection
 from dcp.client.follow.follower import Follower
 from dcp.client.follow.settings import TAP, BatchLimits, StreamSettings, dialect_rules
 from dcp.client.follow.vbucket import FollowedVbucket
@@ -59,7 +59,7 @@ class StreamRange:
 
 
 def resolve_range(
-    agent: Agent, vbuckets: Sequence[int], chosen: CollectionFilter, start: Position, end: Position | None
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position, end: Position | None
 ) -> StreamRange:
     """Return the range of a stream. Probes the nodes for times, and asks them for high seqnos where these count."""
     if agent.dialect == TAP:
@@ -74,7 +74,7 @@ def resolve_range(
 
 
 def resolve_start(
-    agent: Agent, vbuckets: Sequence[int], chosen: CollectionFilter, start: Position
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position
 ) -> Mapping[int, StreamPosition]:
     """Return the position of each vbucket from which a stream with this start begins."""
     _check_times(agent.dialect, start=start)
@@ -88,7 +88,7 @@ def _check_times(dialect: str, **given: object) -> None:
 
 
 def _begins(
-    agent: Agent, vbuckets: Sequence[int], chosen: CollectionFilter, start: Position, found: dict[str, TimePositions]
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position, found: dict[str, TimePositions]
 ) -> Mapping[int, StreamPosition]:
     if isinstance(start, Checkpoint):
         start.check(chosen.template)
@@ -110,7 +110,7 @@ def _begins(
 def _ends(
     agent: Agent,
     vbuckets: Sequence[int],
-    chosen: CollectionFilter,
+    chosen: StreamSelection,
     end: Position | None,
     found: dict[str, TimePositions],
 ) -> Mapping[int, int]:
@@ -153,7 +153,7 @@ def _after(vbucket: int, seqno: int, log: FailoverLog | None) -> StreamPosition:
     return StreamPosition(vbucket, log.newest.vbuuid if log and seqno else 0, seqno, seqno, seqno)
 
 
-def _prober(agent: Agent, chosen: CollectionFilter, logs: Mapping[int, FailoverLog]) -> Probe:
+def _prober(agent: Agent, chosen: StreamSelection, logs: Mapping[int, FailoverLog]) -> Probe:
     """Return the function that streams short spans, for `find_positions`.
 
     logs: failover logs, not older than the high seqnos of the search.

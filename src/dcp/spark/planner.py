@@ -14,7 +14,7 @@ from dcp.client import Client
 from dcp.client.filters import collection_path
 from dcp.client.queries import CollectionsManifest
 from dcp.cluster_map import no_owner_error
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.spark.options import Options
 from dcp.spark.ranges import Range, needs_stream, position_after, range_of, shortened
 from dcp.spark.retry import DEFAULTS, retry
@@ -219,7 +219,7 @@ def _ends(options: Options, highs: Mapping[int, int], begin: Checkpoint) -> Mapp
     ends = {position.vbucket: position.seqno for position in options.end}
     for vbucket, end in ends.items():
         if vbucket in highs and end > highs[vbucket]:
-            raise LocalProtocolError(
+            raise UsageError(
                 f"option endingOffsets: vbucket {vbucket}: expected a seqno up to its high seqno {highs[vbucket]}, "
                 f"found {end}"
             )

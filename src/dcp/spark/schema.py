@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from dcp.client.options import PATH_COLUMNS
 from dcp.columns.schema import choose, plain
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.spark.options import Options
 from dcp.wire.dcp import DCP
 
@@ -47,13 +47,13 @@ class SparkSchema:
     def with_text(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch with key and value as text, where that was requested.
 
-        Raises LocalProtocolError if one of them is not UTF-8.
+        Raises UsageError if one of them is not UTF-8.
         """
         for name in self._text_columns:
             try:
                 batch = batch.set_column(self.names.index(name), name, pc.cast(batch[name], pa.string()))
             except pa.ArrowInvalid as error:
-                raise LocalProtocolError(
+                raise UsageError(
                     f"{name}Format: expected UTF-8, found other bytes: {error}; use {name}Format=binary"
                 ) from None
         return batch
@@ -73,16 +73,16 @@ class SparkSchema:
 def selected_columns(struct: StructType, options: Options) -> tuple[str, ...]:
     """Return the columns that a user's schema names.
 
-    Raises LocalProtocolError if a type differs from the column's, or if a column is NOT NULL: Spark would take either
+    Raises UsageError if a type differs from the column's, or if a column is NOT NULL: Spark would take either
     without an error, and misread the rows.
     """
     selected = replace(options, columns=tuple(struct.fieldNames()))
     for own, wanted in zip(SparkSchema(selected).struct(), struct, strict=True):
         if own.dataType != wanted.dataType:
-            raise LocalProtocolError(
+            raise UsageError(
                 f"schema: {own.name}: expected {own.dataType.simpleString()}, found "
                 f"{wanted.dataType.simpleString()}; cast the column after load()"
             )
         if not wanted.nullable:
-            raise LocalProtocolError(f"schema: {own.name}: expected a nullable column, found NOT NULL")
+            raise UsageError(f"schema: {own.name}: expected a nullable column, found NOT NULL")
     return selected.columns or ()

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dcp.checkpoint import Checkpoint
 from dcp.client.follow.settings import TAP
-from dcp.errors import LocalProtocolError, ServerError, TransportError
+from dcp.errors import LocalProtocolError, ServerError, TransportError, UsageError
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.admission import bytes_per_seqno, limited_ends
 from dcp.spark.driver_view import ClusterState, DriverView
@@ -49,14 +49,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     """Planner of micro-batches, and reader of their partitions.
 
     Spark creates one instance on the driver, which keeps a client and plans, and others for the executors, which only
-    call `read`. So a new instance must not connect. Raises LocalProtocolError for options that a stream cannot have.
+    call `read`. So a new instance must not connect. Raises UsageError for options that a stream cannot have.
     """
 
     def __init__(self, options: Options, timing: Timing = DEFAULTS) -> None:
         if options.dialect == TAP:
-            raise LocalProtocolError("readStream: TAP has no seqnos to resume a batch from: use spark.read")
+            raise UsageError("readStream: TAP has no seqnos to resume a batch from: use spark.read")
         if options.end is not None:
-            raise LocalProtocolError(
+            raise UsageError(
                 "option endingOffsets: readStream has no end: use trigger(availableNow=True), or spark.read"
             )
         self._options = options if options.start is not None else replace(options, start="now")

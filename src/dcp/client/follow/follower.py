@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from dcp.client.agent import Agent, MapRefresher
-from dcp.client.filters import CollectionFilter
+from dcp.client.filters import StreamSelection
 from dcp.client.follow.assigner import Assigner
 from dcp.client.follow.batch_queue import BatchQueue, QueuedBatch
 from dcp.client.follow.node_link import NodeLink
@@ -95,7 +95,7 @@ class Follower:
 
     @property
     def positions(self) -> dict[int, LazyPosition]:
-        """Where the consumer stands with each vbucket."""
+        """Position of each vbucket that the consumer has reached."""
         return self._queue.positions
 
     @property
@@ -236,7 +236,7 @@ class RunningStream:
         self._bucket, self._follower, self._monitor = bucket, follower, monitor
 
     @classmethod
-    def start(cls, agent: Agent, follower: Follower, chosen: CollectionFilter, *, monitored: bool) -> RunningStream:
+    def start(cls, agent: Agent, follower: Follower, chosen: StreamSelection, *, monitored: bool) -> RunningStream:
         """Return the handle of a follower's stream. `monitored`: poll its lag every `stats_interval` seconds."""
         interval = agent.options.stats_interval
         monitor = Monitor(agent, follower, interval, chosen)
