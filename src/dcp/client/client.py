@@ -109,6 +109,7 @@ class Client:
         self._streams: list[RunningStream] = []
         # Counts of streams that ended.
         self._ended = Stats(self._bucket)
+        # Not at exit: the interpreter closes sockets by itself, and joining threads there could block.
         weakref.finalize(self, agent.close).atexit = False
 
     def __enter__(self) -> Client:

@@ -42,6 +42,7 @@ def resolve_filter(agent: Agent, scope: str | None, collections: Sequence[str] |
         ids = _collection_ids(agent, scope, collections)
         return StreamSelection(StreamFilter(collections=ids), replace(bucket, collections=ids), scope)
     if scope is not None:
+        # The server follows collections that are created in the scope later, so they are not listed here.
         number = queries.scope_id(agent, scope)
         return StreamSelection(StreamFilter(scope=number), replace(bucket, scope=number), scope)
     return StreamSelection(None, bucket)

@@ -93,6 +93,7 @@ def _begins(
     if isinstance(start, Checkpoint):
         start.check(chosen.template)
         known = start.by_vbucket()
+        # A vbucket that the checkpoint lacks begins at 0.
         return {number: known.get(number, StreamPosition(number)) for number in vbuckets}
     if start == "beginning":
         return {number: StreamPosition(number) for number in vbuckets}
@@ -119,12 +120,14 @@ def _ends(
     if isinstance(end, Checkpoint):
         end.check_bucket(chosen.template)
         known = end.by_vbucket()
+        # A vbucket that the checkpoint lacks is at its beginning: there is nothing to read of it.
         return {number: known[number].seqno if number in known else 0 for number in vbuckets}
     if isinstance(end, datetime):
         if lowest_cas(end) > time.time_ns():
             raise UsageError(
                 f"end: expected a time in the past, found {end.isoformat()}: follow without an end until then"
             )
+        # Read again, after the start was resolved: changes may have been lost since.
         heads = queries.heads(agent, vbuckets)
         probe = _prober(agent, chosen, heads.failover_logs)
         found["end"] = find_positions(probe, lowest_cas(end), heads.high_seqnos)
@@ -173,6 +176,7 @@ def _prober(agent: Agent, chosen: StreamSelection, logs: Mapping[int, FailoverLo
             FollowedVbucket(number, _after(number, span.start, logs.get(number)), span.end)
             for number, span in spans.items()
         ]
+        # Each round has a stream of its own, over new connections, so that nothing of it is left afterwards.
         follower = Follower(agent, vbuckets, settings)
         seen: dict[int, list[ProbedChange]] = {number: [] for number in spans}
         try:

@@ -129,6 +129,7 @@ class Follower:
 
     def on_event(self, link: NodeLink, event: Event) -> None:
         with self._lock:
+            # A link that is closing may still deliver: its streams were requested again from an earlier position.
             if self._queue.closed or link.closing:
                 return
             self._dispatch(link, event)
@@ -168,10 +169,12 @@ class Follower:
         with self._lock:
             if self._queue.closed:
                 return
+            # The link is forgotten first, so that the supervisor cannot assign a vbucket to it again.
             self._pool.remove_lost(link, error)
             for vbucket in self._vbuckets.values():
                 if vbucket.link is link:
                     self._transitions.cut_off(vbucket)
+            # Everything else is a refusal or a broken protocol, which a new connection would meet again.
             if isinstance(error, TransportError) or error.retriable:
                 log.warning("%s; reconnecting", error)
                 self.counters.reconnects += 1
@@ -220,6 +223,7 @@ class Follower:
                     if self._queue.closed:
                         return
                     self._work.wait(self._assigner.assign())
+                # Outside of the lock: it waits for a node, and links must be able to deliver meanwhile.
                 self._maps.refresh_if_due()
         except Exception as error:
             self.on_bug(error)
