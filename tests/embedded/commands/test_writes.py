@@ -170,6 +170,7 @@ def test_writes_keep_xattrs(client: CommandClient, compressed: bool) -> None:
     pairs = ((b"_sync", b'{"rev":1}'), (b"user", b"2"))
     value, datatype = join_xattrs(pairs, b"[1]"), Datatype.XATTR | Datatype.JSON
     if compressed:
+        pytest.importorskip("cramjam", reason="values are compressed with cramjam")
         value, datatype = deflate(value), datatype | Datatype.SNAPPY
     client.bucket.store(b"key", value, datatype=datatype, number=0)
     got = client.request("get", key=KEY)
