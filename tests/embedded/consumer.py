@@ -40,6 +40,7 @@ class Consumer:
         self.received = 0
         self._splitter = Splitter(MAX_FRAME)
         self._arrived: deque[Frame] = deque()
+        # Frames that arrived before the response to a request.
         self._waiting: list[Frame] = []
         self._opaques = count(1)
         try:
@@ -120,6 +121,7 @@ class Consumer:
 
     def dumb(self) -> bool:
         """Return whether there is nothing to read from the socket."""
+        # Not a wait: everything that the node has sent is in the buffers of the socket.
         self.socket.setblocking(False)
         try:
             self.socket.recv(1)

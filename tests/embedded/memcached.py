@@ -23,6 +23,7 @@ ANSWERS = Path(__file__).with_name("memcached.json")
 # Placeholder for the CAS of the last response that had one.
 LAST = -1
 _PATIENCE = 10.0
+# Its response marks the end of the responses to a command, of which quiet ones have none.
 _END = "noop"
 
 Question = tuple[str, dict[str, Any]]

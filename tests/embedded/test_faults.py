@@ -19,6 +19,7 @@ from dcp.wire.memcached import MAX_FRAME, Feature, Status
 from tests.embedded.consumer import Consumer, Gone, items, named
 
 COUNT = 20
+# The shortest interval that newer releases accept.
 NOOPS = {"enable_noop": "true", "set_noop_interval": "0.1"}
 
 
@@ -56,6 +57,7 @@ def pair() -> Iterator[tuple[Cluster, Consumer, Consumer]]:
 
 def test_fault_pause(pair: tuple[Cluster, Consumer, Consumer]) -> None:
     cluster, one, other = pair
+    # A key of the vbucket on the paused node.
     mine = next(key for key in map(str, range(99)) if cluster._bucket.vbucket_of(key.encode()) == 0)
     with cluster.fault("pause", node=0) as fault:
         cluster.upsert(mine, b"")
@@ -88,6 +90,7 @@ def test_fault_slow(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 60, 200, 777])
 def test_fault_cut(cluster: Cluster, at: int) -> None:
+    # The responses before the first snapshot take less than 400 bytes.
     with cluster.fault("cut", sent=400 + at) as fault:
         consumer = Consumer(cluster)
         consumer.stream(0)
@@ -153,6 +156,7 @@ def test_fault_oversize(cluster: Cluster) -> None:
 def test_fault_refuse(cluster: Cluster, status: str | int) -> None:
     expected = Status[status.upper()] if isinstance(status, str) and not status[0].isdigit() else status
     if status == "0x1234":
+        # Numbers in text are decimal.
         with pytest.raises(LocalProtocolError, match="fault refuse: status: expected a name of Status or a number"):
             cluster.fault("refuse", status=status)
         return
@@ -239,6 +243,7 @@ def test_fault_silent(cluster: Cluster) -> None:
 
 
 def test_fault_overfill(cluster: Cluster) -> None:
+    # A window of two or three items.
     with Consumer(cluster, controls={"connection_buffer_size": "200"}) as consumer:
         consumer.stream(0)
         within = items(consumer.until("", seqno=2))
