@@ -164,6 +164,30 @@ def promises_to_keep_in_sync(source: Path) -> Iterator[str]:
                 yield f"{where(source, path, number)}: derive one from the other, or write the test that compares them"
 
 
+def class_names_with_two_meanings(source: Path) -> Iterator[str]:
+    first: dict[str, str] = {}
+    for path in modules(source):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                place = where(source, path, node.lineno)
+                if first.setdefault(node.name, place) != place:
+                    yield f"{place}: {node.name} is a class in {first[node.name]} already; give this one its own name"
+
+
+# Openings that describe around the thing instead of naming it.
+ROUNDABOUT = re.compile(r"(What|Whether|Where|Who|How|Of|That|Says)\b")
+
+
+def roundabout_docstrings(source: Path) -> Iterator[str]:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for path in modules(source):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            text = ast.get_docstring(node) if isinstance(node, documented) else None
+            if text and (opening := ROUNDABOUT.match(text)):
+                line = getattr(node, "lineno", 1)
+                yield f"{where(source, path, line)}: begin with an imperative or a noun phrase, not {opening[1]!r}"
+
+
 Rule = Callable[[Path], Iterator[str]]
 
 RULES: list[Rule] = [
@@ -173,6 +197,8 @@ RULES: list[Rule] = [
     misplaced_libraries,
     code_in_the_front_door,
     promises_to_keep_in_sync,
+    class_names_with_two_meanings,
+    roundabout_docstrings,
 ]
 
 
@@ -243,6 +269,13 @@ BROKEN: dict[Rule, list[tuple[str, str, str]]] = {
         ("__init__.py", "def f(): ...", "__init__.py:1: only imports"),
     ],
     promises_to_keep_in_sync: [("wire/dcp.py", "\n# Keep in sync with upr2.py", "wire/dcp.py:2: derive one")],
+    class_names_with_two_meanings: [
+        ("wire/frame.py", "class Frame: ...\n\nclass A:\n    class Frame: ...", "frame.py:4: Frame is a class in")
+    ],
+    roundabout_docstrings: [
+        ("wire/frame.py", 'def f():\n    """What it is."""', "frame.py:1: begin with an imperative or a noun phrase"),
+        ("cli/tail.py", '"""Whether it ends."""', "tail.py:1: begin with"),
+    ],
 }
 
 SOUND = {

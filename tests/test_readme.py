@@ -17,11 +17,11 @@ EXAMPLES = examples(README)
 
 def test_the_readme_has_five_examples() -> None:
     assert list(EXAMPLES) == [
-        "Python",
-        "Polars and DuckDB",
         "Spark: read a bucket",
         "Spark: follow a bucket",
-        "A test of your own",
+        "Python",
+        "Polars and DuckDB",
+        "Test a pipeline",
     ]
 
 
@@ -34,9 +34,9 @@ def test_an_example_prints_the_output_below_it(name: str, needs: list[str]) -> N
 
 def test_the_example_of_a_test_passes(pytester: pytest.Pytester) -> None:
     pytest.importorskip("pyarrow", reason="the example uses Arrow's own library")
-    pytester.makepyfile(EXAMPLES["A test of your own"].code)
+    pytester.makepyfile(EXAMPLES["Test a pipeline"].code)
     result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:cacheprovider")
-    result.stdout.fnmatch_lines([f"*{EXAMPLES['A test of your own'].prints.strip()}*"])
+    result.stdout.fnmatch_lines([f"*{EXAMPLES['Test a pipeline'].prints.strip()}*"])
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if ">>> " in page.read_text("utf-8")], ids=lambda p: p.name)

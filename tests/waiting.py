@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does."""
+"""Waiting for a change that another thread or process makes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(question: Callable[[], T | None]) -> T:
-    """Ask until there is an answer. The time limit of all tests ends what has none, and says where."""
-    pause = threading.Event()
-    while not (answer := question()):
-        pause.wait(0.01)
-    return answer
+def until(condition: Callable[[], T | None]) -> T:
+    """Call `condition` until it returns something true, and return that.
+
+    There is no timeout of its own: the time limit of all tests ends one that waits in vain, and shows where.
+    """
+    never_set = threading.Event()
+    while not (result := condition()):
+        never_set.wait(0.01)
+    return result

@@ -1,7 +1,8 @@
-"""Couchbase's change protocol as Arrow columns."""
+"""Couchbase changes as Apache Arrow batches: client, decoder and encoder for DCP, UPR and TAP."""
 
 from dcp.checkpoint import Checkpoint, CheckpointFile
 from dcp.client import ChangeStream, Client, connect
+from dcp.client.stats import Lag, Stats, Stuck, Window
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.columns.encoder import Encoder
@@ -44,15 +45,19 @@ __all__ = [
     "Frame",
     "FrameError",
     "FrameInfo",
+    "Lag",
     "LocalProtocolError",
     "RemoteProtocolError",
     "RollbackError",
     "ServerError",
     "SnapshotError",
+    "Stats",
     "StreamPosition",
+    "Stuck",
     "TimeoutError",
     "TransportError",
     "UsageError",
+    "Window",
     "connect",
     "decode",
     "encode",

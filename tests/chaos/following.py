@@ -47,6 +47,7 @@ def main() -> None:
                 text = {name: (row[name] or b"").decode("latin-1") for name in ("key", "value")}
                 log.write(json.dumps(row | text).encode() + b"\n")
             log.flush()
+            # The log has to be on disk before the checkpoint that refers to it.
             os.fsync(log.fileno())
             before, length = length, log.tell()
             CheckpointFile(directory / f"{length}.json").save(stream.checkpoint)

@@ -79,6 +79,7 @@ class Killing:
     def _run_until_killed(self, directory: Path) -> None:
         process = Process(self._cluster.url, directory)
         try:
+            # Number of batches after which the process is killed.
             stored = self._random.choice((0, 1, 1, 2, 5))
             while stored:
                 got = process.wait_for_batch(0.02)

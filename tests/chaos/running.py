@@ -15,6 +15,7 @@ from tests.chaos.killing import Killing
 from tests.chaos.schedule import Schedule
 from tests.session.test_positions import play as play_in_memory
 
+# Seeds that a process takes at once.
 _CHUNK = 48
 
 

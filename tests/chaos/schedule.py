@@ -17,6 +17,7 @@ from tests.chaos.setting import LASTING, PATH, SCOPE, Setting
 from tests.client.consumer import truth
 
 KEYS = [f"key{n}" for n in range(8)]
+# Steps of a schedule before everything is repaired.
 STEPS = 20
 # Seconds for which the consumer waits for rows that have to arrive.
 TIMEOUT = 30
@@ -104,6 +105,7 @@ class Schedule:
         self._ledger.take(batch)
         self.done["batches"] += 1
         self.done["rows"] += len(batch)
+        # Checkpoints are stored after some batches only, so that a restart repeats others.
         if self._consumer_random.random() < 0.5:
             self._save()
         return True
@@ -139,6 +141,7 @@ class Schedule:
     def _resume_to_the_end(self) -> None:
         """Resume from the last checkpoint up to now: the stream has to get all documents as well, and to end."""
         self._close()
+        # Some streams get writes while they run to their end, and another one has to deliver these.
         later = self.random.random() < 0.3
         fault = self.cluster.fault("beyond_end", items=self.random.randrange(1, 4))
         self._resume("now")

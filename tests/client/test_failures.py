@@ -17,8 +17,8 @@ import dcp
 from dcp.embedded import Cluster
 from dcp.embedded.certificate import Authority
 from dcp.embedded.users import Privilege, User
+from tests.pages import ROOT
 
-GUIDE = Path(__file__).parents[2] / "docs" / "client.md"
 # Only who waits for what never comes gives up so soon.
 IMPATIENT: dict[str, Any] = {"bootstrap_timeout": 0.3, "kv_connect_timeout": 0.3}
 
@@ -36,7 +36,7 @@ class Promise(NamedTuple):
 
 
 def promises() -> dict[str, Promise]:
-    _, _, section = GUIDE.read_text("utf-8").partition("## Errors")
+    _, _, section = (ROOT / "docs/client.md").read_text("utf-8").partition("## Errors")
     rows = re.findall(r"^\| ([^|`]+) \| `(\w+)` \| `([^`]+)` \|$", section, re.MULTILINE)
     return {what: Promise(error, text) for what, error, text in rows}
 

@@ -99,6 +99,16 @@ def test_a_secret_is_never_shown() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_commands_take_the_options_of_the_table() -> None:
+    pytest.importorskip("click", reason="the command line is an extra")
+    from dcp.cli.copy import copy
+    from dcp.cli.tail import tail
+
+    flags = {option.flag for option in options_of(Use.COMMAND_LINE).values()}
+    for command in (tail, copy):
+        assert flags <= {flag for parameter in command.params for flag in parameter.opts}
+
+
 SCRIPT = """\
 import dcp
 

@@ -19,7 +19,7 @@ from dcp.client.monitor import REASONS
 from dcp.client.stats import Stats
 from dcp.embedded import Cluster
 from tests.client.consumer import PATIENCE, Consumer, catch_up
-from tests.client.test_failures import GUIDE
+from tests.pages import ROOT
 
 SOON: dict[str, Any] = {"stats_interval": "50ms"}
 
@@ -190,7 +190,7 @@ def test_prometheus_reads_the_same(cluster: Cluster) -> None:
 
 
 def section(heading: str) -> str:
-    return GUIDE.read_text("utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return (ROOT / "docs/client.md").read_text("utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
 
 
 def test_the_guide_has_every_field_reason_and_metric(cluster: Cluster) -> None:

@@ -17,10 +17,10 @@ from dcp.wire.layout import Kind, Magic
 from dcp.wire.memcached import FEATURES, MAX_FRAME, Feature, Status
 
 # Seconds: longer than any step takes unless it fails.
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
-class Gone(Exception):
+class ConnectionClosed(Exception):
     """The node has closed the connection."""
 
 
@@ -36,11 +36,12 @@ class Consumer:
         controls: Mapping[str, str] | None = None,
     ) -> None:
         host, _, port = cluster.addresses[node].rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), PATIENCE)
+        self.socket = socket.create_connection((host, int(port)), TIMEOUT)
         self.received = 0
         self._splitter = Splitter(MAX_FRAME)
         self._arrived: deque[Frame] = deque()
-        self._waiting: list[Frame] = []
+        # Frames that arrived before the response to a request.
+        self._early: list[Frame] = []
         self._opaques = count(1)
         try:
             self._open(cluster, features, controls or {})
@@ -51,14 +52,14 @@ class Consumer:
     def _open(self, cluster: Cluster, features: Sequence[Feature], controls: Mapping[str, str]) -> None:
         user = cluster.credentials
         if features:
-            self.ask("hello", key=b"consumer", value=FEATURES.encode(features))
-        self.ask("sasl_auth", key=b"PLAIN", value=f"\0{user.username}\0{user.password}".encode())
-        self.ask("select_bucket", key=b"default")
+            self.request("hello", key=b"consumer", value=FEATURES.encode(features))
+        self.request("sasl_auth", key=b"PLAIN", value=f"\0{user.username}\0{user.password}".encode())
+        self.request("select_bucket", key=b"default")
         flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
-        opened = self.ask("open", key=b"consumer", fields={"flags": int(flags)})
+        opened = self.request("open", key=b"consumer", fields={"flags": int(flags)})
         assert opened.status == Status.SUCCESS
         for name, value in controls.items():
-            assert self.ask("control", key=name.encode(), value=value.encode()).status == Status.SUCCESS
+            assert self.request("control", key=name.encode(), value=value.encode()).status == Status.SUCCESS
 
     def __enter__(self) -> Consumer:
         return self
@@ -66,18 +67,18 @@ class Consumer:
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def ask(
+    def request(
         self, name: str, vbucket: int = 0, *, fields: dict[str, int] | None = None, key: bytes = b"", value: bytes = b""
     ) -> Frame:
         """Send a request and wait for its response; frames that arrive before it are kept for `frames`."""
         opaque = next(self._opaques)
-        request = Frame(name, Magic.REQUEST, opaque, vbucket=vbucket, fields=fields or {}, key=key, value=value)
-        self.socket.sendall(encode(request))
-        while frame := self._next():
-            if frame.kind is Kind.RESPONSE and frame.opaque == opaque:
-                return frame
-            self._waiting.append(frame)
-        raise Gone
+        frame = Frame(name, Magic.REQUEST, opaque, vbucket=vbucket, fields=fields or {}, key=key, value=value)
+        self.socket.sendall(encode(frame))
+        while received := self._next():
+            if received.kind is Kind.RESPONSE and received.opaque == opaque:
+                return received
+            self._early.append(received)
+        raise ConnectionClosed
 
     def stream(
         self, vbucket: int, start: int = 0, end: int = ENDLESS, *, vbuuid: int = 0, sid: int | None = None
@@ -85,15 +86,15 @@ class Consumer:
         fields = {"flags": 0, "start_seqno": start, "end_seqno": end, "vbuuid": vbuuid}
         fields |= {"snapshot_start": start, "snapshot_end": start}
         value = b"" if sid is None else JSON.encode({"sid": sid})
-        return self.ask("stream_request", vbucket, fields=fields, value=value)
+        return self.request("stream_request", vbucket, fields=fields, value=value)
 
     def acknowledge(self, size: int) -> None:
         self.socket.sendall(encode(Frame("buffer_ack", Magic.REQUEST, fields={"bytes": size})))
 
     def frames(self) -> Iterator[Frame]:
         """Iterate over all frames until the node closes the connection."""
-        while self._waiting:
-            yield self._waiting.pop(0)
+        while self._early:
+            yield self._early.pop(0)
         while frame := self._next():
             yield frame
 
@@ -104,29 +105,30 @@ class Consumer:
             found.append(frame)
             if frame.name in last or 0 < seqno <= int(frame.fields.get("seqno", 0)):
                 return found
-        raise Gone
+        raise ConnectionClosed
 
-    def rest(self) -> list[Frame]:
+    def remaining(self) -> list[Frame]:
         """Return all frames until the node closes the connection."""
         return list(self.frames())
 
-    def quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Return whether streams have sent nothing before the response to a second request.
 
         Each response follows a turn of the node in which its streams could have sent something."""
         for _ in range(2):
-            self.ask("get_failover_log")
-        return not self._waiting and not self._arrived
+            self.request("get_failover_log")
+        return not self._early and not self._arrived
 
-    def dumb(self) -> bool:
+    def receives_nothing(self) -> bool:
         """Return whether there is nothing to read from the socket."""
+        # Not a wait: everything that the node has sent is in the buffers of the socket.
         self.socket.setblocking(False)
         try:
             self.socket.recv(1)
         except BlockingIOError:
-            return not self._waiting and not self._arrived
+            return not self._early and not self._arrived
         finally:
-            self.socket.settimeout(PATIENCE)
+            self.socket.settimeout(TIMEOUT)
         return False
 
     def _next(self) -> Frame | None:
@@ -151,5 +153,5 @@ def items(frames: list[Frame]) -> list[int]:
     return [int(frame.fields["seqno"]) for frame in frames if "seqno" in frame.fields]
 
 
-def named(frames: list[Frame], name: str) -> list[Frame]:
+def frames_named(frames: list[Frame], name: str) -> list[Frame]:
     return [frame for frame in frames if frame.name == name]

@@ -19,33 +19,34 @@ from typing import Any
 import dcp
 from dcp.wire.layout import Magic
 
-ANSWERS = Path(__file__).with_name("memcached.json")
+RECORDING = Path(__file__).with_name("memcached.json")
 # Placeholder for the CAS of the last response that had one.
 LAST = -1
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
+# Its response marks the end of the responses to a command, of which quiet ones have none.
 _END = "noop"
 
-Question = tuple[str, dict[str, Any]]
-Ask = Callable[[bytes], bytes]
+Command = tuple[str, dict[str, Any]]
+Exchange = Callable[[bytes], bytes]
 
 
-def _store(name: str, key: bytes, value: bytes, flags: int = 0, cas: int = 0) -> Question:
+def _store(name: str, key: bytes, value: bytes, flags: int = 0, cas: int = 0) -> Command:
     return name, {"key": key, "value": value, "cas": cas, "fields": {"flags": flags, "expiry": 0}}
 
 
-def _plain(name: str, key: bytes, value: bytes = b"", cas: int = 0) -> Question:
+def _plain(name: str, key: bytes, value: bytes = b"", cas: int = 0) -> Command:
     return name, {"key": key, "value": value, "cas": cas}
 
 
-def _count(name: str, key: bytes, delta: int, initial: int = 0, expiry: int = 0) -> Question:
+def _count(name: str, key: bytes, delta: int, initial: int = 0, expiry: int = 0) -> Command:
     return name, {"key": key, "fields": {"delta": delta, "initial": initial, "expiry": expiry}}
 
 
-def _touch(name: str, key: bytes, expiry: int) -> Question:
+def _touch(name: str, key: bytes, expiry: int) -> Command:
     return name, {"key": key, "fields": {"expiry": expiry}}
 
 
-QUESTIONS: list[Question] = [
+COMMANDS: list[Command] = [
     *(_plain(name, b"none") for name in ("get", "getk", "getq", "getkq", "delete", "deleteq")),
     *(_plain(name, b"none", b"x") for name in ("append", "prepend", "appendq", "prependq")),
     *(_store(name, b"none", b"x") for name in ("replace", "replaceq")),
@@ -97,20 +98,20 @@ QUESTIONS: list[Question] = [
 ]
 
 
-def answers(ask: Ask) -> Iterator[list[dcp.Frame]]:
+def responses(exchange: Exchange) -> Iterator[list[dcp.Frame]]:
     """Send all commands; yield the responses to each: none or one."""
     cas = 0
-    for name, parts in QUESTIONS:
+    for name, parts in COMMANDS:
         known = {**parts, "cas": cas} if parts.get("cas") == LAST else parts
         frames = dcp.Frame(name, Magic.REQUEST, **known), dcp.Frame(_END, Magic.REQUEST)
-        *found, end = dcp.decode(ask(b"".join(map(dcp.encode, frames))))
+        *found, end = dcp.decode(exchange(b"".join(map(dcp.encode, frames))))
         assert end.name == _END
         cas = next((frame.cas for frame in found if frame.cas), cas)
         yield found
 
 
 def recorded() -> list[list[dcp.Frame]]:
-    return [dcp.decode(bytes.fromhex("".join(frames))) for frames in json.loads(ANSWERS.read_text())["answers"]]
+    return [dcp.decode(bytes.fromhex("".join(frames))) for frames in json.loads(RECORDING.read_text())["answers"]]
 
 
 def _record() -> None:
@@ -120,29 +121,29 @@ def _record() -> None:
         Path(directory).chmod(0o777)
         server = subprocess.Popen(command)
         try:
-            found = [[dcp.encode(frame).hex() for frame in frames] for frames in answers(_connect(path))]
+            found = [[dcp.encode(frame).hex() for frame in frames] for frames in responses(_connect(path))]
         finally:
             server.terminate()
             server.wait()
     shown = " ".join(command).replace(path, "PATH")
-    ANSWERS.write_text(json.dumps({"command": shown, "answers": found}, indent=1) + "\n")
+    RECORDING.write_text(json.dumps({"command": shown, "answers": found}, indent=1) + "\n")
 
 
-def _connect(path: str) -> Ask:
+def _connect(path: str) -> Exchange:
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(_PATIENCE)
-    deadline = time.monotonic() + _PATIENCE
+    connection.settimeout(_TIMEOUT)
+    deadline = time.monotonic() + _TIMEOUT
     while connection.connect_ex(path) and time.monotonic() < deadline:
         time.sleep(0.01)
 
-    def ask(data: bytes) -> bytes:
+    def exchange(data: bytes) -> bytes:
         connection.sendall(data)
         found = b""
         while not found or dcp.decode(found)[-1].name != _END:
             found += connection.recv(65536)
         return found
 
-    return ask
+    return exchange
 
 
 if __name__ == "__main__":

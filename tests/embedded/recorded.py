@@ -47,6 +47,7 @@ def frames_of(recording: Transcript, side: str) -> list[SentFrame]:
     """Return the frames of one side of the main connection.
 
     A frame of the client belongs to the turn in which it ends, one of the server to that in which it begins."""
+    # The turn of each byte.
     turns = [turn for number, one in enumerate(recording.timeline) if one.side == side for turn in [number] * one.size]
     data = dict(recording.main.directions)[side]
     assert len(turns) == len(data)
@@ -93,6 +94,7 @@ def items_of(recording: Transcript) -> Items:
     return by_vbucket
 
 
+# Scenarios (by the beginning of their names) and others that recorded the same bucket and history.
 _RELATIVES = {"collections": "collections", "error_kv_on_dcp_connection": "stream_memory_full_then_live"}
 
 
@@ -179,6 +181,7 @@ def _seen_in_full(version: str) -> dict[tuple[int, int, int], StoredItem]:
             for vbucket, item in _sent(recording, recording.main):
                 if isinstance(item, StoredItem):
                     known = found.setdefault((vbucket, item.seqno, item.cas), item)
+                    # Stored values may be compressed; a connection without Snappy receives them inflated.
                     if item.datatype & Datatype.SNAPPY and not known.datatype & Datatype.SNAPPY:
                         found[vbucket, item.seqno, item.cas] = item
     return found

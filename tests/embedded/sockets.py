@@ -11,10 +11,10 @@ from dcp.embedded import Cluster
 from dcp.wire.layout import Magic
 
 # Seconds: longer than any call takes unless it hangs.
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
-def doors(url: str) -> list[tuple[str, int]]:
+def addresses_of(url: str) -> list[tuple[str, int]]:
     """Return host and port of each node in a URL."""
     parts = urlsplit(url).netloc.rpartition("@")[2].split(",")
     return [(host, int(port)) for host, _, port in (part.rpartition(":") for part in parts)]
@@ -22,8 +22,8 @@ def doors(url: str) -> list[tuple[str, int]]:
 
 class Client:
     def __init__(self, cluster: Cluster, context: ssl.SSLContext | None = None, node: int = 0) -> None:
-        host, port = doors(cluster.tls_url if context else cluster.url)[node]
-        self.socket: socket.socket = socket.create_connection((host, port), timeout=PATIENCE)
+        host, port = addresses_of(cluster.tls_url if context else cluster.url)[node]
+        self.socket: socket.socket = socket.create_connection((host, port), timeout=TIMEOUT)
         if context is not None:
             self.socket = context.wrap_socket(self.socket, server_hostname=host)
 
@@ -33,7 +33,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def ask(self, *frames: dcp.Frame) -> list[dcp.Frame]:
+    def exchange(self, *frames: dcp.Frame) -> list[dcp.Frame]:
         """Send requests; return one frame for each."""
         self.socket.sendall(b"".join(map(dcp.encode, frames)))
         return self.read(len(frames))
@@ -59,5 +59,5 @@ def request(name: str, **parts: object) -> dcp.Frame:
     return dcp.Frame(name, Magic.REQUEST, **parts)  # type: ignore[arg-type]
 
 
-def plain(user: str, password: str) -> dcp.Frame:
+def plain_auth(user: str, password: str) -> dcp.Frame:
     return request("sasl_auth", key=b"PLAIN", value=f"\0{user}\0{password}".encode())

@@ -11,7 +11,7 @@ from dcp.errors import LocalProtocolError
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import MarkerFlag, StreamEnd
 from dcp.wire.memcached import Status
-from tests.embedded.consumer import Consumer, items, named
+from tests.embedded.consumer import Consumer, frames_named, items
 
 
 def filled(count: int = 30, *, nodes: int = 2, vbuckets: int = 2, replicas: int = 1, record: bool = False) -> Cluster:
@@ -22,7 +22,7 @@ def filled(count: int = 30, *, nodes: int = 2, vbuckets: int = 2, replicas: int 
 
 
 def vbuuid(consumer: Consumer, vbucket: int) -> int:
-    log = FAILOVER_LOG.decode(consumer.ask("get_failover_log", vbucket).value, {})
+    log = FAILOVER_LOG.decode(consumer.request("get_failover_log", vbucket).value, {})
     return int(next(iter(log))[0])
 
 
@@ -33,7 +33,7 @@ def test_a_failover_rolls_back_consumers_of_lost_writes() -> None:
         consumer.stream(0)
         consumer.until("", seqno=high)
         cluster.failover(0, lose=3)
-        assert consumer.rest() == []
+        assert consumer.remaining() == []
         assert len(cluster.addresses) == 1
         assert len(cluster.truth()) == 27
         with Consumer(cluster) as another:
@@ -49,7 +49,7 @@ def test_two_failovers_add_two_entries_to_the_failover_log() -> None:
         cluster.failover(1, lose=5)
         with Consumer(cluster) as last:
             assert last.stream(0, 30, vbuuid=uuid).fields == {"rollback_seqno": 24}
-            assert len(FAILOVER_LOG.decode(last.ask("get_failover_log").value, {})) == 2
+            assert len(FAILOVER_LOG.decode(last.request("get_failover_log").value, {})) == 2
 
 
 def test_no_other_program_gets_the_port_of_a_crashed_node() -> None:
@@ -70,7 +70,7 @@ def test_a_crashed_node_recovers_at_its_address_with_a_new_history() -> None:
         uuid = vbuuid(consumer, 1)
         high = cluster._bucket.active(1).high_seqno
         cluster.crash(1)
-        assert consumer.rest() == []
+        assert consumer.remaining() == []
         host, _, port = address.rpartition(":")
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, int(port)))
@@ -125,7 +125,7 @@ def test_items_from_before_a_snapshot_are_read_from_disk() -> None:
     with filled(vbuckets=1) as cluster, Consumer(cluster) as consumer:
         for expected in (MarkerFlag.MEMORY, MarkerFlag.DISK):
             assert consumer.stream(0, end=30).status == Status.SUCCESS
-            (marker,) = named(consumer.until("stream_end"), "snapshot_marker")
+            (marker,) = frames_named(consumer.until("stream_end"), "snapshot_marker")
             assert int(marker.fields["flags"]) & expected
             cluster.snapshot()
 

@@ -28,6 +28,7 @@ def test_responses_wait_until_earlier_ones_are_sent() -> None:
         found += len(dcp.decode(sent))
         most = max(most, len(sent))
     assert found == wanted
+    # 4 MiB of responses may be queued, and one more is added before the node stops.
     assert most < 6 << 20
 
 

@@ -27,6 +27,7 @@ def opened(version: str, flags: int, features: frozenset[Feature] = ALL_FEATURES
     """Return the status of the response to an open request."""
     bucket = make_bucket(version)
     consumer = DcpClient(bucket, features=features)
+    # Constructing the client opened the connection; open it again with the flags under test.
     consumer.connection.state.opened = False
     return consumer.request("open", fields={"flags": flags}, key=b"again").status
 
@@ -167,15 +168,17 @@ def test_many_streams_take_turns() -> None:
     for vbucket in bucket.actives():
         for n in range(1, 400):
             vbucket.put(StoredItem("mutation", n, b"k%d" % n, bytes(1000)))
+    # A window much smaller than the streams makes them take turns.
     consumer = DcpClient(bucket, controls={"connection_buffer_size": "100000"})
     for number in range(3):
         consumer.send_stream_request(vbucket=number, opaque=number)
-    heard: list[Frame] = []
+    received: list[Frame] = []
     while frames := consumer.receive():
-        heard += frames
+        received += frames
         consumer.acknowledge(100_000)
-    changes = [frame.vbucket for frame in heard if frame.name == "mutation"]
+    changes = [frame.vbucket for frame in received if frame.name == "mutation"]
     assert sorted(changes) == sorted([0, 1, 2] * 399)
+    # The last stream begins before the first one has ended.
     assert changes.index(2) < len(changes) - changes[::-1].index(0)
 
 
@@ -207,6 +210,7 @@ def test_noops_are_sent_in_their_interval_while_they_are_answered() -> None:
         times.append(consumer.now)
         answer_noop(consumer, noop_opaque(consumer))
     assert [later - earlier for earlier, later in pairwise([100.0, *times])] == [2.5] * 4
+    # The interval has not passed yet.
     consumer.connection.tick(consumer.now + 2.4)
     assert consumer.receive() == []
 
@@ -230,6 +234,7 @@ def test_a_silent_consumer_is_disconnected_and_any_frame_counts() -> None:
     consumer = DcpClient(make_bucket())
     wait(consumer)
     first = noop_opaque(consumer)
+    # The response to the no-op restarts the idle timeout.
     consumer.now = IDLE_TIMEOUT - 1
     answer_noop(consumer, first)
     consumer.connection.tick(consumer.now)
@@ -275,22 +280,24 @@ def test_no_window_is_exceeded_by_more_than_a_message(window: int, sizes: list[i
     for n, size in enumerate(sizes, 1):
         vbucket.put(StoredItem("mutation", n, b"k%d" % n, bytes(size)))
     consumer = DcpClient(bucket, controls={"connection_buffer_size": str(window)})
-    outstanding, heard = 0, []
+    outstanding, received = 0, []
     frames = consumer.stream(0, len(sizes))
     while True:
         lengths = [len(encode(frame)) for frame in frames]
-        heard += frames
+        received += frames
         outstanding += sum(lengths)
+        # Without its last frame, nothing exceeds the window.
         assert not lengths or outstanding - lengths[-1] < window
-        if heard[-1].name == "stream_end":
+        if received[-1].name == "stream_end":
             break
+        # The stream stops only because the window is full.
         assert outstanding >= window
         count = data.draw(st.integers(1, outstanding + 10))
         consumer.acknowledge(count)
         # Acknowledging more than was sent has no effect.
         outstanding = max(0, outstanding - count)
         frames = consumer.receive()
-    assert [frame.fields["seqno"] for frame in heard if frame.name == "mutation"] == list(range(1, len(sizes) + 1))
+    assert [frame.fields["seqno"] for frame in received if frame.name == "mutation"] == list(range(1, len(sizes) + 1))
 
 
 def test_a_document_larger_than_window_and_buffer_is_sent_whole() -> None:
@@ -298,6 +305,7 @@ def test_a_document_larger_than_window_and_buffer_is_sent_whole() -> None:
     vbucket.put(StoredItem("mutation", 1, b"large", bytes(1 << 20)))
     vbucket.put(StoredItem("mutation", 2, b"small"))
     consumer = DcpClient(bucket, controls={"connection_buffer_size": "100"})
+    # The marker, and the document that fills the window by itself.
     assert [len(frame.value) for frame in consumer.stream()] == [0, 1 << 20]
     consumer.acknowledge(1 << 21)
     assert summaries(consumer.receive()) == [("mutation", 2)]
@@ -329,6 +337,7 @@ REQUESTS = [
 
 @given(st.lists(st.integers(0, 200), max_size=12).map(sorted))
 def test_responses_do_not_depend_on_how_the_bytes_arrive(cuts: list[int]) -> None:
+    # The last request is an OPEN without extras.
     data = b"".join(encode(frame) for frame in REQUESTS) + b"\x80\x50" + bytes(22)
     whole, pieces = DcpClient(filled_bucket()[0]), DcpClient(filled_bucket()[0])
     whole.connection.receive(data, 0)

@@ -16,9 +16,10 @@ from dcp.wire.dcp import StreamEnd
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import MAX_FRAME, Feature, Status
-from tests.embedded.consumer import Consumer, Gone, items, named
+from tests.embedded.consumer import ConnectionClosed, Consumer, frames_named, items
 
 COUNT = 20
+# The shortest interval that newer releases accept.
 NOOPS = {"enable_noop": "true", "set_noop_interval": "0.1"}
 
 
@@ -56,12 +57,13 @@ def pair() -> Iterator[tuple[Cluster, Consumer, Consumer]]:
 
 def test_fault_pause(pair: tuple[Cluster, Consumer, Consumer]) -> None:
     cluster, one, other = pair
+    # A key of the vbucket on the paused node.
     mine = next(key for key in map(str, range(99)) if cluster._bucket.vbucket_of(key.encode()) == 0)
     with cluster.fault("pause", node=0) as fault:
         cluster.upsert(mine, b"")
         one.socket.sendall(encode(Frame("get_failover_log", Magic.REQUEST)))
-        assert other.quiet()
-        assert one.dumb()
+        assert other.is_quiet()
+        assert one.receives_nothing()
         assert fault.hits
     # The stream continues, and the request from before is answered.
     assert {"mutation", "get_failover_log"} <= {frame.name for frame in (next(one.frames()) for _ in range(3))}
@@ -70,10 +72,10 @@ def test_fault_pause(pair: tuple[Cluster, Consumer, Consumer]) -> None:
 def test_fault_partition(pair: tuple[Cluster, Consumer, Consumer]) -> None:
     cluster, one, other = pair
     with cluster.fault("partition", node=0):
-        assert other.quiet()
-        assert one.dumb()
-    assert one.rest() == []
-    assert other.quiet()
+        assert other.is_quiet()
+        assert one.receives_nothing()
+    assert one.remaining() == []
+    assert other.is_quiet()
     with Consumer(cluster) as again:
         assert again.stream(0).status == Status.SUCCESS
 
@@ -88,10 +90,11 @@ def test_fault_slow(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 60, 200, 777])
 def test_fault_cut(cluster: Cluster, at: int) -> None:
+    # The responses before the first snapshot take less than 400 bytes.
     with cluster.fault("cut", sent=400 + at) as fault:
         consumer = Consumer(cluster)
         consumer.stream(0)
-        consumer.rest()
+        consumer.remaining()
         assert consumer.received == 400 + at
         assert fault.hits == 1
         # By default the fault acts once.
@@ -105,15 +108,15 @@ def test_a_connection_is_cut_within_its_streams(cluster: Cluster, at: int) -> No
     with Consumer(cluster) as consumer, cluster.fault("cut", streamed=at) as fault:
         before = consumer.received
         consumer.stream(0)
-        consumer.rest()
+        consumer.remaining()
         assert consumer.received - before == at
         assert fault.hits == 1
 
 
 def test_a_connection_is_cut_by_what_is_received(cluster: Cluster) -> None:
     with Consumer(cluster) as consumer, cluster.fault("cut", received_bytes=1000, times=1) as fault:
-        with pytest.raises(Gone):
-            [consumer.ask("get_failover_log") for _ in range(1000)]
+        with pytest.raises(ConnectionClosed):
+            [consumer.request("get_failover_log") for _ in range(1000)]
         assert fault.hits == 1
 
 
@@ -153,6 +156,7 @@ def test_fault_oversize(cluster: Cluster) -> None:
 def test_fault_refuse(cluster: Cluster, status: str | int) -> None:
     expected = Status[status.upper()] if isinstance(status, str) and not status[0].isdigit() else status
     if status == "0x1234":
+        # Numbers in text are decimal.
         with pytest.raises(LocalProtocolError, match="fault refuse: status: expected a name of Status or a number"):
             cluster.fault("refuse", status=status)
         return
@@ -178,7 +182,7 @@ def rolled_back(consumer: Consumer, start: int, vbuuid: int) -> int | None:
 
 def test_fault_rollback(cluster: Cluster) -> None:
     with Consumer(cluster) as consumer:
-        vbuuid = next(iter(FAILOVER_LOG.decode(consumer.ask("get_failover_log").value, {})))[0]
+        vbuuid = next(iter(FAILOVER_LOG.decode(consumer.request("get_failover_log").value, {})))[0]
         with cluster.fault("rollback", to=(12, 7)) as fault:
             assert [rolled_back(consumer, start, vbuuid) for start in (COUNT, 12, 7)] == [12, 7, None]
             assert fault.hits == 2
@@ -233,16 +237,17 @@ def test_fault_beyond_end(cluster: Cluster) -> None:
 def test_fault_silent(cluster: Cluster) -> None:
     with cluster.fault("silent", vbuckets=[0]) as fault, Consumer(cluster) as consumer:
         assert consumer.stream(0, end=COUNT).status == Status.SUCCESS
-        assert consumer.quiet()
+        assert consumer.is_quiet()
         fault.clear()
         assert items(consumer.until("stream_end")) == list(range(1, COUNT + 1))
 
 
 def test_fault_overfill(cluster: Cluster) -> None:
+    # A window of two or three items.
     with Consumer(cluster, controls={"connection_buffer_size": "200"}) as consumer:
         consumer.stream(0)
         within = items(consumer.until("", seqno=2))
-        assert consumer.quiet()
+        assert consumer.is_quiet()
         with cluster.fault("overfill", bytes=100_000) as fault:
             cluster.upsert("new", b"")
             seen = items(consumer.until("", seqno=COUNT + 1))
@@ -256,7 +261,7 @@ def test_fault_underfill(cluster: Cluster) -> None:
             consumer.stream(0)
             assert items(consumer.until("snapshot_marker", "mutation")) in ([], [1])
             first = items(consumer.until("mutation"))
-            assert consumer.quiet()
+            assert consumer.is_quiet()
             fault.clear()
             assert (first + items(consumer.until("", seqno=COUNT)))[-1] == COUNT
         assert fault.hits == 1
@@ -270,15 +275,15 @@ def test_fault_no_noops(cluster: Cluster) -> None:
         assert consumer.until("dcp_noop")
     with cluster.fault("no_noops") as fault, Consumer(cluster, controls=NOOPS) as consumer:
         while not fault.hits:
-            assert consumer.quiet()
-        assert consumer.quiet()
+            assert consumer.is_quiet()
+        assert consumer.is_quiet()
 
 
 def test_fault_bare_marker(cluster: Cluster) -> None:
     with cluster.fault("bare_marker") as fault:
         with Consumer(cluster) as consumer:
             consumer.stream(0)
-            assert [frame.name for frame in consumer.rest()] == ["snapshot_marker"]
+            assert [frame.name for frame in consumer.remaining()] == ["snapshot_marker"]
         assert fault.hits == 1
         assert everything(cluster) == list(range(1, COUNT + 1))
 
@@ -299,7 +304,7 @@ def test_fault_repeat_marker(cluster: Cluster) -> None:
     with cluster.fault("repeat_marker", after=4) as fault, Consumer(cluster) as consumer:
         consumer.stream(0, end=COUNT)
         frames = consumer.until("stream_end")
-        first, second = named(frames, "snapshot_marker")
+        first, second = frames_named(frames, "snapshot_marker")
         assert first.fields == second.fields
         assert items(frames[: frames.index(second, 1)]) == [1, 2, 3, 4]
         assert items(frames) == list(range(1, COUNT + 1))

@@ -6,7 +6,7 @@ import pytest
 
 import dcp
 from dcp.wire.memcached import Status
-from tests.embedded.memcached import QUESTIONS, answers, recorded
+from tests.embedded.memcached import COMMANDS, recorded, responses
 from tests.embedded.raw_client import CommandClient, make_bucket
 
 # memcached returns the flags after a touch, and its own version.
@@ -16,11 +16,11 @@ DIFFERENT = ("touch", "version")
 def embedded_responses() -> list[list[dcp.Frame]]:
     client = CommandClient(make_bucket(vbuckets=1))
 
-    def ask(data: bytes) -> bytes:
+    def exchange(data: bytes) -> bytes:
         client.connection.receive(data, client.now)
         return b"".join(map(bytes, client.connection.send(client.now)))
 
-    return list(answers(ask))
+    return list(responses(exchange))
 
 
 def comparable(frame: dcp.Frame) -> tuple[object, ...]:
@@ -30,13 +30,13 @@ def comparable(frame: dcp.Frame) -> tuple[object, ...]:
     return frame.name, frame.status, dict(frame.fields), frame.key, frame.value
 
 
-SIDE_BY_SIDE = list(zip(QUESTIONS, recorded(), embedded_responses(), strict=True))
+SIDE_BY_SIDE = list(zip(COMMANDS, recorded(), embedded_responses(), strict=True))
 
 
 @pytest.mark.parametrize(
-    ("question", "expected", "found"), SIDE_BY_SIDE, ids=[f"{n}-{q[0]}" for n, q in enumerate(QUESTIONS)]
+    ("command", "expected", "found"), SIDE_BY_SIDE, ids=[f"{n}-{q[0]}" for n, q in enumerate(COMMANDS)]
 )
-def test_both_servers_respond_alike(question: object, expected: list[dcp.Frame], found: list[dcp.Frame]) -> None:
+def test_both_servers_respond_alike(command: object, expected: list[dcp.Frame], found: list[dcp.Frame]) -> None:
     if any(frame.name in DIFFERENT for frame in expected):
         assert [frame.status for frame in found] == [frame.status for frame in expected]
     else:

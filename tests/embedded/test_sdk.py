@@ -13,7 +13,7 @@ import dcp
 from dcp.embedded import Cluster
 from dcp.wire.document import split_collection
 from dcp.wire.memcached import FEATURES, Feature, Status
-from tests.embedded.sockets import Client, doors, plain, request
+from tests.embedded.sockets import Client, addresses_of, plain_auth, request
 
 pytest.importorskip("couchbase", reason="the official client is not installed")
 auth = pytest.importorskip("couchbase.auth")
@@ -35,7 +35,7 @@ def cluster() -> Iterator[Cluster]:
 
 def connect(cluster: Cluster, *, tls: bool = False, password: str | None = None) -> Any:
     # The SDK does not accept credentials in the URL.
-    addresses = ",".join(f"{host}:{port}" for host, port in doors(cluster.tls_url if tls else cluster.url))
+    addresses = ",".join(f"{host}:{port}" for host, port in addresses_of(cluster.tls_url if tls else cluster.url))
     me = cluster.credentials
     who = auth.PasswordAuthenticator(
         me.username, password or me.password, **({"cert_path": cluster.ca_file} if tls else {})
@@ -68,15 +68,15 @@ def changes(cluster: Cluster, path: str, key: str) -> list[dcp.Frame]:
     for node in range(len(cluster.addresses)):
         with Client(cluster, node=node) as client:
             features = [Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON, Feature.COLLECTIONS]
-            client.ask(
+            client.exchange(
                 request("hello", value=FEATURES.encode(features)),
-                plain(me.username, me.password),
+                plain_auth(me.username, me.password),
                 request("select_bucket", key=b"default"),
                 request("open", key=b"reader", fields={"flags": 0x21}),
                 request("control", key=b"enable_noop", value=b"true"),
                 request("control", key=b"enable_expiry_opcode", value=b"true"),
             )
-            (seqnos,) = client.ask(request("get_all_vb_seqnos", fields={"state": 1}))
+            (seqnos,) = client.exchange(request("get_all_vb_seqnos", fields={"state": 1}))
             for vbucket, seqno in seqnos.body():
                 found += stream(client, vbucket, seqno)
     return [frame for frame in found if split_collection(frame.key) == (ids[path], key.encode())]
@@ -84,7 +84,7 @@ def changes(cluster: Cluster, path: str, key: str) -> list[dcp.Frame]:
 
 def stream(client: Client, vbucket: int, end: int) -> list[dcp.Frame]:
     fields = {"flags": 0, "start_seqno": 0, "end_seqno": end, "vbuuid": 0, "snapshot_start": 0, "snapshot_end": 0}
-    (answer,) = client.ask(request("stream_request", vbucket=vbucket, fields=fields))
+    (answer,) = client.exchange(request("stream_request", vbucket=vbucket, fields=fields))
     assert answer.status == Status.SUCCESS
     found: list[dcp.Frame] = []
     while not found or found[-1].name != "stream_end":

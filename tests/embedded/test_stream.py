@@ -16,6 +16,7 @@ from dcp.wire.framing import UNCOUNTED_HEAD
 from dcp.wire.memcached import Feature, Status, VbucketState
 from tests.embedded.raw_client import DcpClient, filled_bucket, make_bucket, summaries
 
+# Flags of markers: from disk and from memory, each with CHECKPOINT, and from disk with history.
 DISK, MEMORY, HISTORY = 0x06, 0x05, 0x36
 
 
@@ -311,6 +312,7 @@ def test_only_deletions_with_times_do_not_count_their_stream_id(flags: int, extr
     frames = consumer.stream(chosen={"sid": 5})
     assert summaries(frames)[-1] == ("deletion", 2)
     assert frames[-1].stream_id == 5
+    # The last frame: header, 3 bytes of framing extras, extras, key.
     raw = consumer.received[-(24 + 3 + extras + len(b"\0key1")) :]
     assert (raw[0], raw[1], raw[2], raw[4], raw[24]) == (0x08, 0x58, counted, extras, UNCOUNTED_HEAD)
 
@@ -353,9 +355,9 @@ def test_a_consumer_ends_up_with_all_items_whenever_it_receives(
     # Servers before 7.0 do not send SEQNO_ADVANCED for the filtered end of a snapshot.
     check_snapshots(frames, complete=version != "6.6")
     changes = [frame for frame in frames if frame.name in ("mutation", "deletion")]
-    heard = {frame.key: (frame.name, frame.fields["seqno"], frame.cas) for frame in changes}
+    received = {frame.key: (frame.name, frame.fields["seqno"], frame.cas) for frame in changes}
     stored = [item for item in vbucket if isinstance(item, StoredItem) and item.collection_id in wanted]
-    assert sorted(heard.values(), key=lambda one: one[1]) == [(item.event, item.seqno, item.cas) for item in stored]
+    assert sorted(received.values(), key=lambda one: one[1]) == [(item.event, item.seqno, item.cas) for item in stored]
 
 
 def check_snapshots(frames: list[Frame], complete: bool) -> None:

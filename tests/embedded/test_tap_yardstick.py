@@ -42,8 +42,8 @@ def version(vbucket: int, key: bytes, cas: int) -> tuple[int, bytes, int]:
     return vbucket, key, cas
 
 
-class Replay:
-    """Replay of one recorded conversation, frame by frame."""
+class TapReplay:
+    """TapReplay of one recorded conversation, frame by frame."""
 
     def __init__(self, path: Path) -> None:
         recording = transcript(path)
@@ -184,8 +184,8 @@ class Replay:
 
 
 @cache
-def replayed(path: Path) -> tuple[Replay, list[Frame], list[Frame]]:
-    replay = Replay(path)
+def replayed(path: Path) -> tuple[TapReplay, list[Frame], list[Frame]]:
+    replay = TapReplay(path)
     recorded, sent = replay.run()
     comparable = [[replay.comparable(i, frame) for i, frame in enumerate(frames)] for frames in (recorded, sent)]
     return replay, comparable[0], comparable[1]

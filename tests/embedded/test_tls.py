@@ -15,7 +15,7 @@ import dcp
 from dcp.embedded import Cluster, Privilege, User
 from dcp.errors import LocalProtocolError
 from dcp.wire.memcached import FEATURES, Feature, Status
-from tests.embedded.sockets import PATIENCE, Client, doors, plain, request
+from tests.embedded.sockets import TIMEOUT, Client, addresses_of, plain_auth, request
 
 pytest.importorskip("cryptography", reason="certificates are made with cryptography")
 
@@ -54,10 +54,10 @@ def certified(cluster: Cluster, authority: Authority, name: str, where: Path) ->
 def test_a_client_that_trusts_the_authority_connects(cluster: Cluster) -> None:
     me = cluster.credentials
     with Client(cluster, trusting(cluster)) as client:
-        answers = client.ask(HELLO, plain(me.username, me.password), SELECT, request("get_cluster_config"))
+        answers = client.exchange(HELLO, plain_auth(me.username, me.password), SELECT, request("get_cluster_config"))
         assert [answer.status for answer in answers] == 4 * [Status.SUCCESS]
         ports = [node["services"]["kvSSL"] for node in answers[-1].body()["nodesExt"]]
-        assert ports == [port for _, port in doors(cluster.tls_url)]
+        assert ports == [port for _, port in addresses_of(cluster.tls_url)]
 
 
 def test_a_client_that_trusts_another_authority_does_not_connect(cluster: Cluster) -> None:
@@ -68,17 +68,17 @@ def test_a_client_that_trusts_another_authority_does_not_connect(cluster: Cluste
 def test_values_of_many_tls_records_arrive_whole(cluster: Cluster) -> None:
     me, value = cluster.credentials, bytes(range(256)) * (5 << 12)
     with Client(cluster, trusting(cluster)) as client:
-        client.ask(HELLO, plain(me.username, me.password), SELECT)
+        client.exchange(HELLO, plain_auth(me.username, me.password), SELECT)
         store = request("set", key=b"big", vbucket=0, value=value, fields={"flags": 0, "expiry": 0})
-        assert client.ask(store)[0].status == Status.SUCCESS
+        assert client.exchange(store)[0].status == Status.SUCCESS
         # More than the buffers of sockets hold, so that the node has to keep responses back.
-        answers = client.ask(*(request("get", key=b"big", vbucket=0) for _ in range(6)))
+        answers = client.exchange(*(request("get", key=b"big", vbucket=0) for _ in range(6)))
         assert all(answer.value == value for answer in answers)
 
 
 def test_the_name_in_a_certificate_is_the_user(cluster: Cluster, authority: Authority, tmp_path: Path) -> None:
     with Client(cluster, certified(cluster, authority, "alice", tmp_path)) as client:
-        answers = client.ask(HELLO, SELECT, request("open", key=b"a", fields={"flags": 1}))
+        answers = client.exchange(HELLO, SELECT, request("open", key=b"a", fields={"flags": 1}))
         assert [answer.status for answer in answers] == [Status.SUCCESS, Status.SUCCESS, Status.EACCESS]
 
 
@@ -94,17 +94,17 @@ def test_a_certificate_of_another_authority_is_refused(cluster: Cluster, tmp_pat
         Client(cluster, certified(cluster, Authority("of mallory"), "alice", tmp_path)) as client,
         pytest.raises(OSError, match=r"unknown ca|reset|[Bb]roken|EOF"),
     ):
-        client.ask(HELLO)
+        client.exchange(HELLO)
 
 
 def test_noise_on_the_tls_port_closes_one_connection_only(cluster: Cluster) -> None:
-    with socket.create_connection(doors(cluster.tls_url)[0], timeout=PATIENCE) as noise:
+    with socket.create_connection(addresses_of(cluster.tls_url)[0], timeout=TIMEOUT) as noise:
         noise.sendall(b"GET / HTTP/1.0\r\n\r\n")
         with suppress(ConnectionResetError):
             while noise.recv(100):
                 pass
     with Client(cluster, trusting(cluster)) as client:
-        assert client.ask(HELLO)[0].status == Status.SUCCESS
+        assert client.exchange(HELLO)[0].status == Status.SUCCESS
 
 
 def test_the_client_of_this_package_connects(authority: Authority, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_client_of_this_package_connects(authority: Authority, tmp_path: Pat
 
 def test_the_plain_port_still_works(cluster: Cluster) -> None:
     with Client(cluster) as client:
-        answers = client.ask(HELLO, plain("alice", "s3cret"), SELECT, plain("alice", "wrong"))
+        answers = client.exchange(HELLO, plain_auth("alice", "s3cret"), SELECT, plain_auth("alice", "wrong"))
         assert [answer.status for answer in answers] == 3 * [Status.SUCCESS] + [Status.AUTH_ERROR]
 
 
@@ -141,7 +141,7 @@ def test_a_certificate_can_be_given(authority: Authority, tmp_path: Path) -> Non
         Client(cluster, ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))) as client,
     ):
         assert cluster.ca_file == str(tmp_path / "node.pem")
-        assert client.ask(HELLO)[0].status == Status.SUCCESS
+        assert client.exchange(HELLO)[0].status == Status.SUCCESS
 
 
 def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> None:

@@ -198,6 +198,7 @@ def test_a_vbucket_without_replica_has_no_owner_until_its_node_recovers() -> Non
     mine = [n for n, owners in enumerate(bucket.owners) if owners[0] == 1]
     before = documents(bucket)
     topology.failover(bucket, 1)
+    # Copies of these vbuckets exist on the failed node only.
     assert [owners for n, owners in enumerate(bucket.owners) if n in mine] == [[NOBODY]] * len(mine)
     bucket.change_manifest(*bucket.manifest.create_scope("s"))
     topology.recover(bucket, 1)

@@ -85,8 +85,8 @@ def why_excluded(path: Path) -> str:
 EQUAL = [path for path in RECORDINGS if not why_excluded(path)]
 
 
-class Replay:
-    """Replay of one recorded conversation."""
+class DcpReplay:
+    """DcpReplay of one recorded conversation."""
 
     def __init__(self, recording: Transcript) -> None:
         self.transcript = recording
@@ -244,7 +244,7 @@ def counted(raws: Iterable[bytes]) -> int:
 
 @pytest.mark.parametrize("path", EQUAL, ids=named)
 def test_the_node_sends_what_the_server_sent(path: Path) -> None:
-    replay = Replay(transcript(path))
+    replay = DcpReplay(transcript(path))
     replay.run()
     recorded = by_stream([one.raw for one in replay.server])
     sent_by_stream = by_stream(replay.sent)
@@ -262,7 +262,7 @@ def shown(raws: list[bytes]) -> list[str]:
 
 @pytest.mark.parametrize("path", [path for path in EQUAL if "flow_control" in path.stem], ids=named)
 def test_the_node_waits_for_acknowledgements_where_the_server_did(path: Path) -> None:
-    replay = Replay(transcript(path))
+    replay = DcpReplay(transcript(path))
     replay.run()
     window = acknowledged = still = 0
     for turn, sent in replay.paces:

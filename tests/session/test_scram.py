@@ -11,7 +11,7 @@ from scramp import ScramMechanism
 
 from dcp.errors import AuthenticationError
 from dcp.session.sasl import Credentials, choose, exchange
-from dcp.session.scram import MOST_ITERATIONS, Scram, ScramFailure
+from dcp.session.scram import MOST_ITERATIONS, Scram, ScramRejection
 from dcp.wire.mechanisms import SCRAM
 
 # hash, user, password, nonce, the server's first words, our proof, the server's.
@@ -46,7 +46,7 @@ def test_vectors(
     both = challenge.split(",")[0]
     assert scram.final(challenge.encode()) == f"c=biws,{both},p={proof}".encode()
     scram.verify(f"v={signature}".encode())
-    with pytest.raises(ScramFailure):
+    with pytest.raises(ScramRejection):
         scram.verify(b"v=" + b"A" * 27 + b"=")
 
 

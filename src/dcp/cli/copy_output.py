@@ -21,7 +21,7 @@ from dcp.checkpoint import Checkpoint, CheckpointFile, filter_of, sync_directory
 from dcp.cli.checkpoint_args import copy_checkpoint, copy_checkpoints, load, number_of
 from dcp.cli.file_formats import FORMATS, TableWriter
 from dcp.cli.json_rows import CollectionNames
-from dcp.errors import LocalProtocolError, UsageError
+from dcp.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ class _OpenFile:
 class CopyOutput:
     """Files of a copy, committed and open. `checkpoint` is where to resume; None for a new directory.
 
-    Raises UsageError if the directory has other files, and LocalProtocolError if another copy writes to it.
+    Raises UsageError if the directory is of something else, or if another copy writes to it.
     """
 
     def __init__(self, directory: Path, format: str) -> None:
@@ -251,5 +251,5 @@ def _lock(directory: Path) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise LocalProtocolError(f"{directory}: another copy is writing to it") from None
+        raise UsageError(f"{directory}: another copy is writing to it") from None
     return descriptor

@@ -49,7 +49,7 @@ def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_j
         names = client.collections()
         unknown = sorted(set(chosen) - set(names.values()))
         if unknown:
-            raise dcp.LocalProtocolError(f"collection {unknown[0]!r}: expected {', '.join(names.values()) or 'none'}")
+            raise dcp.UsageError(f"collection {unknown[0]!r}: expected {', '.join(names.values()) or 'none'}")
         wanted = {number: name for number, name in names.items() if not chosen or name in chosen}
         shown = console(to_stderr=True)
         of_collections = {

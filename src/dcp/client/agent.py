@@ -78,6 +78,7 @@ class Agent:
         Raises the node's error if there is one node, else TransportError with the reason of each.
         """
         problems: dict[str, DcpError] = {}
+        # Nodes of the map come first: hosts of the URL may have left the cluster long ago, but remain as a last resort.
         for address in dict.fromkeys([*self._node_addresses(), *self._seeds]):
             try:
                 self._replace_map(self._fetch_map(address))
@@ -102,6 +103,7 @@ class Agent:
 
     def _replace_map(self, found: ClusterMap) -> None:
         known = self._map
+        # Nodes learn of a new map at different times: an older one must not replace a newer one.
         if known is not None and not found.newer_than(known):
             return
         if known is not None and found.change_since(known).recreated:
@@ -154,6 +156,7 @@ class Agent:
         try:
             return self._commands.ask(self._map_source, question)
         except TransportError:
+            # The node that sent the map may be gone: ask the one that sends the next map.
             self.refresh_map()
             return self._commands.ask(self._map_source, question)
 
@@ -197,6 +200,7 @@ class Agent:
             raise TransportError(f"{node}: no port {'with' if self.target.tls else 'without'} TLS in the cluster map")
         return HostPort(node.address.host, port)
 
+    # Servers count whole seconds for noops, and refuse 0.
     def _settings(self, name: str, **more: Any) -> ConnectionSettings:
         return ConnectionSettings(
             f"{self._name} {name}",
@@ -245,6 +249,7 @@ class MapRefresher:
         """Fetch the map if that is due. Called without the stream's lock, since it waits for a node."""
         if self.due is None or time.monotonic() < self.due:
             return
+        # Reset before the fetch: a request that arrives meanwhile is for a map that is newer still.
         self.due = None
         try:
             self._agent.refresh_map()

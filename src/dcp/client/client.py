@@ -14,7 +14,7 @@ from dcp.checkpoint import Checkpoint
 from dcp.client import connection_string, queries
 from dcp.client.agent import Agent
 from dcp.client.commands import CommandConnection
-from dcp.client.filters import CollectionFilter, resolve_filter
+from dcp.client.filters import StreamSelection, resolve_filter
 from dcp.client.follow.follower import Follower, RunningStream
 from dcp.client.follow.settings import BatchLimits, StreamSettings, dialect_rules
 from dcp.client.options import ConnectionOptions, Use, check_supported, options_of, read_all
@@ -109,6 +109,7 @@ class Client:
         self._streams: list[RunningStream] = []
         # Counts of streams that ended.
         self._ended = Stats(self._bucket)
+        # Not at exit: the interpreter closes sockets by itself, and joining threads there could block.
         weakref.finalize(self, agent.close).atexit = False
 
     def __enter__(self) -> Client:
@@ -240,7 +241,7 @@ class Client:
         self._keep(running)
         return ChangeStream(self, follower, running, chosen.template, range, format.cut)
 
-    def _settings(self, options: dict[str, Any], format: RowFormat, chosen: CollectionFilter) -> StreamSettings:
+    def _settings(self, options: dict[str, Any], format: RowFormat, chosen: StreamSelection) -> StreamSettings:
         return StreamSettings(
             decoder=format.decoder,
             limits=BatchLimits(options["batch_rows"], options["batch_bytes"], options["linger"]),

@@ -77,6 +77,7 @@ class CommandConnection:
 
     def stats(self, group: str) -> dict[str, str]:
         """Return a group of statistics; empty if the node does not have that group."""
+        # STAT is answered by one frame for each statistic, all with the same opaque.
         opaque = self._session.send_command("stat", key=group.encode())
         found: dict[str, str] = {}
         self._deadline = time.monotonic() + self._timeout
@@ -147,6 +148,7 @@ class CommandPool:
         A kept connection may have been lost unnoticed, so a TransportError over it is retried once over a new one.
         """
         with self._lock:
+            # Taken out while in use, so that another thread opens a connection of its own.
             idle = self._idle.pop(address, None)
         if idle is not None:
             if time.monotonic() - idle.last_heard > self._idle_timeout:

@@ -13,7 +13,7 @@ from dcp.wire.dcp_body import StreamFilter
 
 
 @dataclass(frozen=True, slots=True)
-class CollectionFilter:
+class StreamSelection:
     """The part of a bucket that a stream follows.
 
     wire: filter of stream requests; None for the whole bucket.
@@ -34,17 +34,18 @@ class CollectionFilter:
         return path.startswith(f"{self.scope}.")
 
 
-def resolve_filter(agent: Agent, scope: str | None, collections: Sequence[str] | None) -> CollectionFilter:
+def resolve_filter(agent: Agent, scope: str | None, collections: Sequence[str] | None) -> StreamSelection:
     """Return the filter for names. Raises UsageError for names that do not exist."""
     cluster_map = agent.map
     bucket = Checkpoint((), cluster_map.num_vbuckets, cluster_map.name, cluster_map.uuid)
     if collections is not None:
         ids = _collection_ids(agent, scope, collections)
-        return CollectionFilter(StreamFilter(collections=ids), replace(bucket, collections=ids), scope)
+        return StreamSelection(StreamFilter(collections=ids), replace(bucket, collections=ids), scope)
     if scope is not None:
+        # The server follows collections that are created in the scope later, so they are not listed here.
         number = queries.scope_id(agent, scope)
-        return CollectionFilter(StreamFilter(scope=number), replace(bucket, scope=number), scope)
-    return CollectionFilter(None, bucket)
+        return StreamSelection(StreamFilter(scope=number), replace(bucket, scope=number), scope)
+    return StreamSelection(None, bucket)
 
 
 def _collection_ids(agent: Agent, scope: str | None, names: Sequence[str]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from dcp.client.agent import Agent
-from dcp.client.filters import CollectionFilter
+from dcp.client.filters import StreamSelection
 from dcp.client.queries import collections_manifest
 from dcp.client.stats import Lag, Stuck
 from dcp.cluster_map import Node, format_vbuckets
@@ -42,7 +42,7 @@ HighSeqnos = dict[int, int]
 
 
 class Observation(NamedTuple):
-    """Where a followed vbucket stands, and the reason if nothing should arrive from now on."""
+    """Progress of a followed vbucket, and the reason if nothing should arrive from now on."""
 
     vbucket: int
     received: int
@@ -65,6 +65,7 @@ class StallDetector:
         """Return the vbuckets that are stuck at this time."""
         standing, stuck = {}, {}
         for vbucket, received, end, reason, detail in observations:
+            # Without an owner or a connection nobody knows the high seqno: assume that there is more.
             behind = received < min(end, high_seqnos.get(vbucket, 0)) or reason in _UNREACHABLE
             if not behind or reason == CONSUMER:
                 continue
@@ -99,6 +100,7 @@ class Backlog:
     def lag(self, now: float, consumed: Mapping[int, int]) -> Lag:
         """Return the lag of a consumer that has consumed these seqnos. Vbuckets that are not in it do not count."""
         with self._lock:
+            # Moments that the consumer has reached never count again, since it only moves forward.
             while self._moments and not _missing(self._moments[0][1], consumed):
                 self._moments.popleft()
             return Lag(_missing(self._high_seqnos, consumed), now - self._moments[0][0] if self._moments else 0.0)
@@ -128,7 +130,7 @@ class Monitor:
     stuck, rates: results of the last poll; the rates are changes and bytes a second.
     """
 
-    def __init__(self, agent: Agent, stream: MonitoredStream, interval: float, chosen: CollectionFilter) -> None:
+    def __init__(self, agent: Agent, stream: MonitoredStream, interval: float, chosen: StreamSelection) -> None:
         self._agent, self._stream, self._interval, self._chosen = agent, stream, interval, chosen
         self._stalls = StallDetector(_POLLS * interval)
         self._backlogs: dict[str | None, Backlog] = {}
@@ -176,6 +178,7 @@ class Monitor:
         stuck = self._stalls.check(now, self._stream.observations(), high_seqnos.get(_WHOLE, {}))
         then, before = self._previous
         self._previous = now, self._stream.volume()
+        # A stream that is being closed has lost its connections on purpose.
         if self._stop.is_set():
             return
         self._log_changes(stuck)

@@ -25,6 +25,7 @@ def high_seqnos(agent: Agent, collection_id: int | None = None) -> dict[int, int
     fields = {"state": int(VbucketState.ACTIVE)}
     fields |= {} if collection_id is None else {"collection_id": collection_id}
     found: dict[int, int] = {}
+    # A fresh map: an owner that is outdated would leave its vbuckets out.
     cluster_map = agent.refresh_map()
     for node in cluster_map.nodes:
         (answer,) = agent.ask_node(node, "get_all_vb_seqnos", [{"fields": fields}])
@@ -133,6 +134,7 @@ def collections_manifest(agent: Agent, newest: int = 0) -> CollectionsManifest:
         raise ServerError("the server refused to send its collections manifest", answer.status)
     root = JsonReader.parse(answer.value, "collections manifest", RemoteProtocolError)
     found = CollectionsManifest(root["uid"].hexadecimal(), dict(_paths(root)))
+    # Nodes load a new manifest at different times; an older one would hide collections that exist.
     if found.uid < newest:
         raise TransportError(
             f"{agent.command_node}: collections manifest {found.uid:x} is older than {newest:x}, which another node "

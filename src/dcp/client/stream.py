@@ -78,6 +78,7 @@ class ChangeStream:
                 return None
             self._item = item
             batch = item.batch if self._cut is None else self._cut(item.batch)
+            # A batch of which the time range leaves nothing is acknowledged in the next turn.
             if len(batch):
                 return batch
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from dcp.checkpoint import Checkpoint
 from dcp.client import queries
 from dcp.client.agent import Agent
-from dcp.client.filters import CollectionFilter
+from dcp.client.filters import StreamSelection
 from dcp.client.follow.follower import Follower
 from dcp.client.follow.settings import TAP, BatchLimits, StreamSettings, dialect_rules
 from dcp.client.follow.vbucket import FollowedVbucket
@@ -59,7 +59,7 @@ class StreamRange:
 
 
 def resolve_range(
-    agent: Agent, vbuckets: Sequence[int], chosen: CollectionFilter, start: Position, end: Position | None
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position, end: Position | None
 ) -> StreamRange:
     """Return the range of a stream. Probes the nodes for times, and asks them for high seqnos where these count."""
     if agent.dialect == TAP:
@@ -74,7 +74,7 @@ def resolve_range(
 
 
 def resolve_start(
-    agent: Agent, vbuckets: Sequence[int], chosen: CollectionFilter, start: Position
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position
 ) -> Mapping[int, StreamPosition]:
     """Return the position of each vbucket from which a stream with this start begins."""
     _check_times(agent.dialect, start=start)
@@ -88,11 +88,12 @@ def _check_times(dialect: str, **given: object) -> None:
 
 
 def _begins(
-    agent: Agent, vbuckets: Sequence[int], chosen: CollectionFilter, start: Position, found: dict[str, TimePositions]
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position, found: dict[str, TimePositions]
 ) -> Mapping[int, StreamPosition]:
     if isinstance(start, Checkpoint):
         start.check(chosen.template)
         known = start.by_vbucket()
+        # A vbucket that the checkpoint lacks begins at 0.
         return {number: known.get(number, StreamPosition(number)) for number in vbuckets}
     if start == "beginning":
         return {number: StreamPosition(number) for number in vbuckets}
@@ -110,7 +111,7 @@ def _begins(
 def _ends(
     agent: Agent,
     vbuckets: Sequence[int],
-    chosen: CollectionFilter,
+    chosen: StreamSelection,
     end: Position | None,
     found: dict[str, TimePositions],
 ) -> Mapping[int, int]:
@@ -119,12 +120,14 @@ def _ends(
     if isinstance(end, Checkpoint):
         end.check_bucket(chosen.template)
         known = end.by_vbucket()
+        # A vbucket that the checkpoint lacks is at its beginning: there is nothing to read of it.
         return {number: known[number].seqno if number in known else 0 for number in vbuckets}
     if isinstance(end, datetime):
         if lowest_cas(end) > time.time_ns():
             raise UsageError(
                 f"end: expected a time in the past, found {end.isoformat()}: follow without an end until then"
             )
+        # Read again, after the start was resolved: changes may have been lost since.
         heads = queries.heads(agent, vbuckets)
         probe = _prober(agent, chosen, heads.failover_logs)
         found["end"] = find_positions(probe, lowest_cas(end), heads.high_seqnos)
@@ -153,7 +156,7 @@ def _after(vbucket: int, seqno: int, log: FailoverLog | None) -> StreamPosition:
     return StreamPosition(vbucket, log.newest.vbuuid if log and seqno else 0, seqno, seqno, seqno)
 
 
-def _prober(agent: Agent, chosen: CollectionFilter, logs: Mapping[int, FailoverLog]) -> Probe:
+def _prober(agent: Agent, chosen: StreamSelection, logs: Mapping[int, FailoverLog]) -> Probe:
     """Return the function that streams short spans, for `find_positions`.
 
     logs: failover logs, not older than the high seqnos of the search.
@@ -173,6 +176,7 @@ def _prober(agent: Agent, chosen: CollectionFilter, logs: Mapping[int, FailoverL
             FollowedVbucket(number, _after(number, span.start, logs.get(number)), span.end)
             for number, span in spans.items()
         ]
+        # Each round has a stream of its own, over new connections, so that nothing of it is left afterwards.
         follower = Follower(agent, vbuckets, settings)
         seen: dict[int, list[ProbedChange]] = {number: [] for number in spans}
         try:

@@ -108,7 +108,9 @@ class BucketStore:
         """Return the active copy of a vbucket; raise LocalProtocolError if no node that is up has one."""
         owner = self.owners[number][0]
         if owner == NOBODY or not self.nodes[owner].alive:
-            raise LocalProtocolError(f"vbucket {number}: no node that is up has an active copy")
+            raise LocalProtocolError(
+                f"vbucket {number}: no node that is up has an active copy: recover its node, or fail it over"
+            )
         return self.nodes[owner].vbuckets[number]
 
     def _active_for(self, key: bytes, number: int | None) -> VbucketStore:

@@ -81,8 +81,8 @@ class Cluster:
             cluster.upsert("key", b'{"a": 1}')
             client = dcp.connect(cluster.url)
 
-    Methods may be called from any thread. Methods that change the cluster raise LocalProtocolError after `close`; those
-    that only read still work then.
+    Methods may be called from any thread. After `close`, methods that change the cluster raise LocalProtocolError (also
+    `get`, which may expire a document); those that only read still work.
 
     Args:
         nodes: Number of nodes, 1 to 8.
@@ -92,7 +92,7 @@ class Cluster:
         server_version: Release whose features and quirks the nodes show, "3.0" to "8.5".
         host: Host name or address to listen on.
         port: Port of the first node; the others take the next ones, and then one each for TLS. 0 takes any free ports.
-        username: Name of the user that `url` contains. Every release before 5.0 admits everybody.
+        username: Name of the user that `url` contains. Releases before 5.0 admit everybody.
         password: Password of that user; None generates one.
         users: Further users, with their privileges.
         tls: Listen for TLS as well, on a second port of each node.

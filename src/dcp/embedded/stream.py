@@ -39,7 +39,7 @@ class ServerStream:
         self.pause_at = 0
         self._negotiated = negotiated
         self._encoder = item_encoder(negotiated)
-        # A copy that changes its state ends its streams, even if it changes back before the stream looks.
+        # A copy that changes its state ends its streams, even if it changes back before the stream checks.
         self._state = vbucket.state
         self._filter = CollectionFilter(granted, events=negotiated.collections)
         # Items of the snapshot in progress, and the index of the next one.

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from dcp.errors import AuthenticationError, UsageError
-from dcp.session.scram import Scram, ScramFailure
+from dcp.session.scram import Scram, ScramRejection
 from dcp.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 
 # Yields messages to send. Takes (True if the server reported success, its message).
@@ -81,7 +81,7 @@ def _scram(mechanism: str, credentials: Credentials) -> Exchange:
             if done:
                 scram.verify(verdict)
                 return
-    except ScramFailure:
+    except ScramRejection:
         raise AuthenticationError(
             f"{mechanism}: the server did not prove that it knows the password: it may not be the one you mean"
         ) from None

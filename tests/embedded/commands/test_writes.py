@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dcp.embedded.document import deflate
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 from dcp.wire.framing import FrameInfo, RequestInfo
 from dcp.wire.layout import Magic
@@ -164,9 +165,14 @@ def test_a_durable_write_is_a_write(client: CommandClient) -> None:
     assert stored_item(client).seqno == 1
 
 
-def test_writes_keep_xattrs(client: CommandClient) -> None:
+@pytest.mark.parametrize("compressed", [False, True])
+def test_writes_keep_xattrs(client: CommandClient, compressed: bool) -> None:
     pairs = ((b"_sync", b'{"rev":1}'), (b"user", b"2"))
-    client.bucket.store(b"key", join_xattrs(pairs, b"[1]"), datatype=Datatype.XATTR | Datatype.JSON, number=0)
+    value, datatype = join_xattrs(pairs, b"[1]"), Datatype.XATTR | Datatype.JSON
+    if compressed:
+        pytest.importorskip("cramjam", reason="values are compressed with cramjam")
+        value, datatype = deflate(value), datatype | Datatype.SNAPPY
+    client.bucket.store(b"key", value, datatype=datatype, number=0)
     got = client.request("get", key=KEY)
     assert (got.value, got.datatype) == (b"[1]", Datatype.JSON)
     store(client, value=b"text")

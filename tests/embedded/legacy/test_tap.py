@@ -32,6 +32,7 @@ from tests.strategies import CUTS, chunks
 
 BEGIN, END = TapOpaque.INITIAL_VBUCKET_STREAM, TapOpaque.CLOSE_BACKFILL
 DUMP, ACK = TapConnectFlag.DUMP, TapConnectFlag.SUPPORT_ACK
+# Clients send the largest date to get no existing items at all.
 FUTURE = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -56,6 +57,7 @@ def open_dcp(peer: LegacyClient) -> None:
 
 
 def test_servers_without_tap_close_the_connection() -> None:
+    # TAP ended with 5.0, and 5.0 to 6.0 refuse unknown commands with EACCESS, which clients without XERROR do not know.
     peer = filled(version="5.0")
     peer.connect()
     assert (peer.receive_bytes(), peer.connection.dialect, peer.connection.closing) == (b"", "dcp", True)
@@ -81,6 +83,7 @@ def test_older_servers_speak_tap_on_the_same_port(version: str) -> None:
     assert other.receive()[0].status == Status.SUCCESS
 
 
+# Bytes that no encoder produces: the extras or the bodies of the flags are too short or too long.
 MALFORMED = {
     "no room for flags": bytes.fromhex("80400000 03000000 00000003 00000007 0000000000000000 000000"),
     "no date": bytes.fromhex("80400000 04000000 0000000b 00000007 0000000000000000 00000001 00000000000000"),
@@ -98,6 +101,7 @@ def test_a_malformed_connect_closes_the_connection(raw: bytes) -> None:
 
 
 def test_a_refused_connect_is_answered_before_the_connection_closes() -> None:
+    # A takeover without a list, a second TAP_CONNECT, and one on a DCP connection.
     unlisted, again, other = filled(), filled(), filled()
     unlisted.connect(TapConnectFlag.TAKEOVER_VBUCKETS)
     again.connect()
@@ -138,6 +142,7 @@ def test_without_flags_existing_items_are_sent_and_then_changes(extras: bytes) -
     assert (frame.key, frame.value, frame.cas, wants_acknowledgement(frame)) == (b"new", b"value", item.cas, False)
     peer.bucket.remove(b"new")
     (frame,) = peer.receive()
+    # rev_seqno counts the versions of the document: written once, then deleted.
     assert (frame.name, frame.key, frame.fields["rev_seqno"]) == ("deletion", b"new", 2)
     assert not peer.connection.closing
 
@@ -198,6 +203,7 @@ def test_changes_before_a_date_are_left_out() -> None:
         clock.now = NOW + 10 * n
         peer.bucket.store(b"%d" % n, b"")
     settle(peer)
+    # An empty list stands for all vbuckets.
     peer.connect(date=NOW + 30, vbuckets=())
     assert sorted(keys(peer.receive())) == [b"3", b"4", b"5"]
 
@@ -256,6 +262,7 @@ def test_vbuckets_that_are_dead_are_not_sent() -> None:
 
 
 def test_values_are_left_out_only_by_servers_that_honour_keys_only() -> None:
+    # Servers since 3.0 ignore the flag.
     newer = filled()
     newer.connect(DUMP | TapConnectFlag.KEYS_ONLY)
     assert all(frame.value for frame in newer.receive() if frame.name == "mutation")
@@ -301,6 +308,7 @@ def test_control_messages_take_two_numbers_and_changes_one() -> None:
         peer.acknowledge(frame)
     changes = peer.receive()
     assert names(control) == ["tap_opaque", "tap_vbucket_set", "tap_opaque"]
+    # Seen in 3.x: the opaque is a running number, of which these messages take two.
     assert [frame.opaque for frame in control + changes[:2]] == [2, 4, 6, 7, 8]
 
 
@@ -338,6 +346,7 @@ def test_nothing_follows_the_first_opaques_until_they_are_acknowledged() -> None
 
 def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
     peer = LegacyClient(legacy_bucket(vbuckets=1))
+    # 500 more than may be in flight.
     load_documents(peer.bucket, 10_500, padded_values(20, 1), "k", 0)
     peer.connect(ACK)
     for frame in peer.receive():
@@ -345,6 +354,7 @@ def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
     frames = peer.receive()
     assert len(frames) == 10_000
     assert [frame.opaque for frame in frames if wants_acknowledgement(frame)] == list(range(1000, 10_001, 1000))
+    # Acknowledges this message and all before it.
     peer.acknowledge(frames[299])
     more = peer.receive()
     assert len(more) == 300
@@ -363,6 +373,7 @@ def test_a_client_that_stops_acknowledging_is_disconnected() -> None:
     for frame in peer.receive():
         peer.acknowledge(frame)
     peer.receive_bytes()
+    # The timeout is 300 s.
     peer.wait(299)
     assert not peer.connection.closing
     peer.wait(2)
@@ -378,11 +389,13 @@ def test_items_that_a_client_has_no_room_for_are_sent_again(status: Status) -> N
     first = peer.receive()
     peer.acknowledge(first[1], status)
     peer.acknowledge(first[3], status)
+    # The backoff is 5 s.
     peer.wait(4.9)
     assert peer.receive() == []
     peer.wait(0.2)
     again = peer.receive()
     assert keys(again) == [first[1].key, first[3].key]
+    # The last message that waits for nothing else requests an acknowledgement.
     assert [wants_acknowledgement(frame) for frame in again] == [False, True]
     peer.acknowledge(again[1])
     assert codes(peer.follow()) == [(0, END)]
@@ -412,6 +425,7 @@ def test_a_client_without_acknowledgements_gets_no_request_for_any() -> None:
     assert not any(wants_acknowledgement(frame) for frame in peer.receive())
 
 
+# Opaque, name and status of a response, whether or not such a message is in flight.
 ACKS = st.tuples(
     st.integers(0, 60),
     st.sampled_from(["mutation", "deletion", "tap_opaque", "tap_checkpoint_start", "tap_vbucket_set", "noop"]),
@@ -444,6 +458,7 @@ def test_acknowledgements_in_any_order_lose_nothing(acks: list[tuple[int, str, S
 def test_requests_may_arrive_in_any_pieces(data: st.DataObject) -> None:
     whole = filled()
     whole.connect(ACK | DUMP, vbuckets=())
+    # Responses to the messages that a dump of two vbuckets sends, by their running numbers.
     responses = [Frame("tap_opaque", Magic.RESPONSE, n) for n in (2, 4, 6)]
     responses += [Frame("mutation", Magic.RESPONSE, 16), Frame("tap_opaque", Magic.RESPONSE, 20)]
     connect = Frame("tap_connect", Magic.REQUEST, fields={"flags": int(ACK | DUMP)})
@@ -463,6 +478,7 @@ def test_an_idle_node_sends_noops() -> None:
     peer = LegacyClient(legacy_bucket())
     peer.connect()
     peer.receive_bytes()
+    # No-ops are due every 20 s since the last message.
     peer.wait(19)
     assert peer.receive() == []
     peer.wait(22)
@@ -488,6 +504,7 @@ def test_checkpoints_are_announced_and_wait_for_their_acknowledgements() -> None
     assert (start.fields["checkpoint"], start.fields["rev_seqno"]) == (vbucket.checkpoint, 2)
     peer.bucket.store(b"new", b"")
     (row,) = peer.receive()
+    # A new checkpoint begins, but the end of the old one waits for the acknowledgement of its row.
     vbucket.evict_checkpoint()
     assert peer.receive() == []
     peer.acknowledge(row)
@@ -546,6 +563,7 @@ def test_a_registered_client_gets_refused_items_after_a_reconnect() -> None:
     back = LegacyClient(peer.bucket)
     back.connect(REGISTERED, name=b"me")
     first = back.receive()
+    # ENABLE_AUTO_NACK: nothing else is sent before its acknowledgement.
     back.acknowledge(first[0])
     rest = back.receive()
     assert keys(rest) == keys(later[1:])

@@ -45,6 +45,7 @@ class Assigner:
     def assign(self) -> float:
         """Request every missing stream that can be had. Return the seconds until the next call is due."""
         now = time.monotonic()
+        # Every event of a link wakes the supervisor as well; this is the longest it sleeps without one.
         wake_times = [now + LONGEST_DELAY]
         cluster_map = self._agent.map
         self._pool.abandon_all_but(cluster_map.nodes)
@@ -115,6 +116,7 @@ class Assigner:
             if stream is not None and session.streams.get(stream.opaque) is stream:
                 self._settings.rules.leave(session, stream)
 
+        # Once only: the stream's end arrives later, and releases the vbucket.
         vbucket.leaving = True
         link.run_in_thread(leave)
 

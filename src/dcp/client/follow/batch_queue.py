@@ -106,6 +106,7 @@ class BatchQueue:
         positions = {vbucket: reached for (vbucket, _), reached in delivery.positions.items()}
         needs = {} if self._persistence is None else needed_seqnos(positions.values())
         link.unprocessed += delivery.flow_bytes
+        # The window counts these bytes until the consumer has processed the batch.
         item = QueuedBatch(delivery.batch, positions, link, delivery.flow_bytes, needs)
         if len(item.batch) or needs:
             self.append(item)

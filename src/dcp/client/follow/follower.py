@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from dcp.client.agent import Agent, MapRefresher
-from dcp.client.filters import CollectionFilter
+from dcp.client.filters import StreamSelection
 from dcp.client.follow.assigner import Assigner
 from dcp.client.follow.batch_queue import BatchQueue, QueuedBatch
 from dcp.client.follow.node_link import NodeLink
@@ -95,7 +95,7 @@ class Follower:
 
     @property
     def positions(self) -> dict[int, LazyPosition]:
-        """Where the consumer stands with each vbucket."""
+        """Position of each vbucket that the consumer has reached."""
         return self._queue.positions
 
     @property
@@ -129,6 +129,7 @@ class Follower:
 
     def on_event(self, link: NodeLink, event: Event) -> None:
         with self._lock:
+            # A link that is closing may still deliver: its streams were requested again from an earlier position.
             if self._queue.closed or link.closing:
                 return
             self._dispatch(link, event)
@@ -168,10 +169,12 @@ class Follower:
         with self._lock:
             if self._queue.closed:
                 return
+            # The link is forgotten first, so that the supervisor cannot assign a vbucket to it again.
             self._pool.remove_lost(link, error)
             for vbucket in self._vbuckets.values():
                 if vbucket.link is link:
                     self._transitions.cut_off(vbucket)
+            # Everything else is a refusal or a broken protocol, which a new connection would meet again.
             if isinstance(error, TransportError) or error.retriable:
                 log.warning("%s; reconnecting", error)
                 self.counters.reconnects += 1
@@ -220,6 +223,7 @@ class Follower:
                     if self._queue.closed:
                         return
                     self._work.wait(self._assigner.assign())
+                # Outside of the lock: it waits for a node, and links must be able to deliver meanwhile.
                 self._maps.refresh_if_due()
         except Exception as error:
             self.on_bug(error)
@@ -236,7 +240,7 @@ class RunningStream:
         self._bucket, self._follower, self._monitor = bucket, follower, monitor
 
     @classmethod
-    def start(cls, agent: Agent, follower: Follower, chosen: CollectionFilter, *, monitored: bool) -> RunningStream:
+    def start(cls, agent: Agent, follower: Follower, chosen: StreamSelection, *, monitored: bool) -> RunningStream:
         """Return the handle of a follower's stream. `monitored`: poll its lag every `stats_interval` seconds."""
         interval = agent.options.stats_interval
         monitor = Monitor(agent, follower, interval, chosen)

@@ -56,6 +56,7 @@ class NodePool:
         if retry_at > now:
             wake_times.append(retry_at)
             return None
+        # Set before connecting, and never reset: a node that accepts connections and drops them must not be hammered.
         self._backoff[node] = now + jittered(delay), next_delay(delay)
         link = self._links[node] = self._open_link(node)
         link.start()

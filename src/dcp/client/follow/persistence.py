@@ -124,6 +124,7 @@ class Persistence:
 
     def _check_limit(self, waiting: Sequence[WaitingBatch]) -> None:
         """Raise TransportError if the first batch has waited for too long."""
+        # Batches are delivered in order, so the first one that waits holds up all others.
         first = next((batch for batch in waiting if not self.covers(batch.needs)), None)
         if first is not self._first:
             self._first, self._first_since = first, time.monotonic()
@@ -145,6 +146,7 @@ class Persistence:
         by_node: defaultdict[Node, list[VbucketHistory]] = defaultdict(list)
         for history in sorted(wanted):
             owner = cluster_map.owner(history.vbucket)
+            # Without an owner nothing can be persisted by every copy: the batch waits for a new map.
             for node in () if owner is None else (owner, *cluster_map.replicas(history.vbucket)):
                 by_node[node].append(history)
         found: dict[VbucketHistory, Copies] = {history: {} for history in wanted}

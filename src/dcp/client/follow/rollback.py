@@ -19,7 +19,7 @@ log = logging.getLogger("dcp.client")
 
 
 class Rollbacks:
-    """What a stream does when a node has lost or purged changes. Guarded by the stream's lock.
+    """Reactions of a stream to lost and purged changes. Guarded by the stream's lock.
 
     stopped: vbuckets that ended because they were to roll back (`on_rollback="stop"`).
     """

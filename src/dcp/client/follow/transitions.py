@@ -52,6 +52,7 @@ class Transitions:
         name = StreamEnd(reason).name.lower() if reason in list(StreamEnd) else str(reason)
         self._counters.stream_ends[name] = self._counters.stream_ends.get(name, 0) + 1
         self._release(vbucket)
+        # FILTER_EMPTY: every collection of the filter was dropped, so no further change can pass it.
         if reason in (StreamEnd.OK, StreamEnd.FILTER_EMPTY):
             vbucket.done = True
         elif reason == StreamEnd.LOST_PRIVILEGES:
@@ -77,6 +78,7 @@ class Transitions:
         if event.status == Status.NOT_MY_VBUCKET:
             if isinstance(event.body, dict):
                 self._maps.map_changed(event.body, node)
+            # The map in the body may be older than the one that is known; fetch another one in any case.
             self._maps.request()
         vbucket.retry(f"refused, {Status(event.status).name}")
         log.debug("vbucket %d: %s by %s; retrying", vbucket.number, vbucket.last_error, node)
