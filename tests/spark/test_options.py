@@ -102,17 +102,17 @@ def test_the_ends_have_the_names_of_spark_and_of_the_client(word: str, meant: st
         ({"url": "couchbase://u:secret@host/b?x=1"}, "url: option: expected one of"),
     ],
 )
-def test_what_is_wrong_is_told(given: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_option_is_reported(given: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DCP_USERNAME", raising=False)
-    with pytest.raises(LocalProtocolError, match=re.escape(message)) as told:
+    with pytest.raises(LocalProtocolError, match=re.escape(message)) as caught:
         Options.of(given)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(caught.value)
 
 
-def test_an_unknown_option_is_answered_with_all_that_there_are() -> None:
-    with pytest.raises(LocalProtocolError) as told:
+def test_the_error_for_an_unknown_option_lists_all_options() -> None:
+    with pytest.raises(LocalProtocolError) as caught:
         Options.of({"url": URL, "zzz": 1})
-    assert all(name in str(told.value) for name in spark_options())
+    assert all(name in str(caught.value) for name in spark_options())
 
 
 def test_the_guide_has_every_option() -> None:
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_is_none_is_refused_as_one() -> None:
         Options.of({"url": URL, "startingOffsets": '{"0": -2}'})
 
 
-def test_credentials_leave_the_url_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_are_taken_out_of_the_url_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DCP_USERNAME", "DCP_PASSWORD"):
         monkeypatch.delenv(name, raising=False)
     options = Options.of({"url": "couchbases://a%40b:p%2Fw@h1,h2:1/bucket?tls_verify=false"})
@@ -143,7 +143,7 @@ def test_credentials_leave_the_url_and_come_back(monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_a_password_that_is_nowhere_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_password_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DCP_PASSWORD", raising=False)
     credentials = Options.of({"url": URL, "username": "u"}).credentials
     with pytest.raises(LocalProtocolError, match=r"expected one for 'u', found none: .* on every executor"):
@@ -152,7 +152,7 @@ def test_a_password_that_is_nowhere_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert credentials.add_to(URL) == "couchbase://u:@host/bucket"
 
 
-def test_a_password_file_that_is_not_there_is_told() -> None:
+def test_a_missing_password_file_is_reported() -> None:
     credentials = Options.of({"url": URL, "username": "u", "passwordFile": "/nowhere/at/all"}).credentials
     with pytest.raises(LocalProtocolError, match="passwordFile: cannot read /nowhere/at/all: No such file"):
         credentials.add_to(URL)
