@@ -358,7 +358,7 @@ def test_a_recreated_bucket_fails_the_query(restarts: bool) -> None:
         if restarts:
             query.restart()
         query.invalidate()
-        with pytest.raises(dcp.DcpError, match="bucket 'default' was deleted and "):
+        with pytest.raises(dcp.DcpError, match="bucket 'default' was deleted and recreated"):
             query.batch()
 
 

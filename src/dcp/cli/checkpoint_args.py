@@ -38,7 +38,8 @@ def load(path: str | Path, kind: str = NATIVE) -> Checkpoint:
 
 def parse_start(text: str) -> str | datetime | Checkpoint:
     """Return the value of `--from`: beginning, now, a time, or a checkpoint from a file."""
-    return _parse("start", text, "beginning", "now")
+    position: str | datetime | Checkpoint = _parse("start", text, "beginning", "now")
+    return position
 
 
 def parse_end(text: str | None) -> str | datetime | Checkpoint | None:

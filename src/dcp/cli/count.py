@@ -116,9 +116,9 @@ def _totals(highs: Mapping[int, int], lag: Mapping[int, int], missing: list[int]
     if lag:
         lagging = [vbucket for vbucket, items in lag.items() if items]
         text += f"\n{counted(sum(lag.values()), 'seqno')} behind, in {counted(len(lagging), 'vbucket')}"
-    return text + (
-        f"\n{counted(len(missing), 'vbucket')} without an active node: {format_vbuckets(missing)}" if missing else ""
-    )
+    if missing:
+        text += f"\n{counted(len(missing), 'vbucket')} without an active node: {format_vbuckets(missing)}"
+    return text
 
 
 def _collections(found: Mapping[str, Mapping[int, int]]) -> Table:
