@@ -12,8 +12,7 @@ import dcp
 from dcp.cli.conversation import Conversation
 from dcp.cli.inspect import guess, sightings
 from tests.cli.running import run
-from tests.conformance import TRANSCRIPTS, transcript
-from tests.test_transcripts import MALFORMED
+from tests.conformance import MALFORMED, TRANSCRIPTS, transcript
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "couchbase-xattr.pcapng"
 ACCEPTED = dcp.Frame("stream_request", 0x81, opaque=5, value=bytes(16))
