@@ -360,3 +360,11 @@ def _runs(pieces: dict[int, bytes]) -> list[bytes]:
             runs.append(payload)
         expected = sequence + len(payload)
     return runs
+
+
+# What the recording client got wrong on purpose, once in each server's recording of the scenario.
+MALFORMED = {
+    "error_open_bad_extras": (0x50, "open: extras length: expected 8, found 4"),
+    "error_open_noname": (0x50, "open: key length: expected at least 1, found 0"),
+    "error_stream_bad_extras": (0x53, "stream_request: extras length: expected 48, found 40"),
+}

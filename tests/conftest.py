@@ -1,4 +1,4 @@
-"""What concerns all tests."""
+"""Fixtures and settings of all tests."""
 
 from __future__ import annotations
 

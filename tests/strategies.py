@@ -11,8 +11,11 @@ import cramjam
 from hypothesis import strategies as st
 
 import dcp
+from dcp.checkpoint import Checkpoint
 from dcp.columns.plan import events_of
 from dcp.columns.schema import columns_of
+from dcp.json_reader import MAX_U64
+from dcp.position import FailoverLog, StreamPosition
 from dcp.wire.body import Records
 from dcp.wire.document import join_collection, join_xattrs
 from dcp.wire.field import Field
@@ -362,4 +365,30 @@ def cases(draw: st.DrawFn, sound: bool = False) -> Case:
         draw(CUTS),
         draw(st.sampled_from(FEEDING)),
         draw(LIMITS),
+    )
+
+
+# Positions and checkpoints.
+
+U64 = st.integers(0, MAX_U64)
+
+
+@st.composite
+def positions(draw: st.DrawFn, vbucket: int) -> StreamPosition:
+    start, seqno, end = sorted(draw(st.tuples(U64, U64, U64)))
+    log = FailoverLog.of(draw(st.lists(st.tuples(U64, U64), max_size=3)))
+    marks = tuple(sorted(draw(st.sets(st.integers(0, seqno), max_size=3)), reverse=True))
+    return StreamPosition(vbucket, draw(U64), seqno, start, end, draw(U64), draw(U64), log, marks)
+
+
+@st.composite
+def checkpoints(draw: st.DrawFn) -> Checkpoint:
+    vbuckets = sorted(draw(st.sets(st.integers(0, 63), max_size=4)))
+    return Checkpoint(
+        tuple(draw(positions(vbucket)) for vbucket in vbuckets),
+        draw(st.none() | st.integers(64, 1024)),
+        draw(st.text(max_size=5)),
+        draw(st.text("0123456789abcdef", max_size=8)),
+        draw(st.none() | st.integers(0, (1 << 32) - 1)),
+        tuple(draw(st.lists(st.integers(0, (1 << 32) - 1), max_size=2))),
     )

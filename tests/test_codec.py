@@ -66,7 +66,7 @@ def test_the_framing_of_the_codec_is_that_of_the_table() -> None:
 
 
 def test_rows_are_made_by_a_decoder_alone() -> None:
-    with pytest.raises(TypeError, match="rows come from a decoder"):
+    with pytest.raises(TypeError, match="expected a decoder to make them"):
         _codec.Rows()
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp.columns.decoder import CAN_RECEIVE
+from tests.decoding import assert_same, decoder_for, drain, encoded, marker, mutation, take
 from tests.reference import Answer, Options, answer
 from tests.strategies import Case, cases, chunks
-from tests.test_decoder import assert_same, decoder_for, drain, encoded, marker, mutation, take
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not CAN_RECEIVE, reason="on Windows bytes come by buffer() and received()")

@@ -20,6 +20,7 @@ from dcp.wire.frame import UNKNOWN, dialect_of, encode, layout_of, read_frame, r
 from dcp.wire.memcached import MAX_FRAME, Status
 from dcp.wire.tap import TapFlag
 from tests.conformance import (
+    MALFORMED,
     TRANSCRIPTS,
     Change,
     Connection,
@@ -31,12 +32,6 @@ from tests.conformance import (
     transcript,
 )
 
-# What the recording client got wrong on purpose, once in each server's recording of the scenario.
-MALFORMED = {
-    "error_open_bad_extras": (0x50, "open: extras length: expected 8, found 4"),
-    "error_open_noname": (0x50, "open: key length: expected at least 1, found 0"),
-    "error_stream_bad_extras": (0x53, "stream_request: extras length: expected 48, found 40"),
-}
 UNKNOWN_OPCODES = {"error_kv_on_dcp_connection": 0x99}
 NO_JSON = "collections_filter_nojson"
 CHANGES = frozenset(["mutation", "deletion", "expiration", "prepare"])

@@ -97,7 +97,7 @@ cdef void free_entries(MapEntries* entries) noexcept nogil:
     memset(entries, 0, sizeof(MapEntries))
 
 
-# Argument that only a decoder has, so that nobody else makes Rows.
+# Argument that only a decoder has, so that nothing else makes Rows.
 cdef object FINISHED = object()
 
 
@@ -115,7 +115,7 @@ cdef class Rows:
 
     def __cinit__(self, finished=None):
         if finished is not FINISHED:
-            raise TypeError("rows come from a decoder")
+            raise TypeError("Rows: expected a decoder to make them")
 
     def __dealloc__(self):
         cdef int i

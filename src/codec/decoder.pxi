@@ -214,7 +214,7 @@ cdef class Decoder:
         return 0
 
     cdef int _make_room(self, Py_ssize_t count) except -1:
-        """Make room for `count` bytes after the pending ones; for 0, for as many as are worth one recv."""
+        """Make room for `count` bytes after the pending ones; for 0, for those of one large recv."""
         cdef Py_ssize_t wanted = count or <Py_ssize_t>CHUNK // 4
         self._check_reach(larger_chunk(&self._own, wanted))
         if not make_room(&self._own, wanted):

@@ -488,7 +488,7 @@ cdef class Recipe:
         cdef int64_t size = 0
         cdef EncodeStatus refusal
         cdef uint8_t* at
-        # Not a Python variable: only a bytes object that nobody else has can change its length.
+        # Not a Python variable: a bytes object can change its length only while it has a single reference.
         cdef PyObject* frames = NULL
         self._open(array, &job, opaque, inflated, defect)
         try:

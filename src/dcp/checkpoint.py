@@ -185,7 +185,7 @@ class Checkpoint:
         )
 
     def lag(self, high_seqnos: Mapping[int, int]) -> dict[int, int]:
-        """Return by how many seqnos each vbucket lags behind its high seqno.
+        """Return the lag of each vbucket: the number of seqnos up to its high seqno.
 
         high_seqnos: high seqno by vbucket; the result has the same vbuckets.
         """

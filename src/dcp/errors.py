@@ -89,7 +89,7 @@ class ServerError(DcpError):
     """Refusal of a request by the peer.
 
     problem: what was refused, and what to do about it.
-    status: status of the answer; None if the refusal came without one.
+    status: status of the answer; None if the refusal has none.
     context: the server's own explanation; empty if it sent none.
     """
 

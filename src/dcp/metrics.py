@@ -39,7 +39,7 @@ _LAG_SECONDS = "Seconds since the consumer was last up to date."
 
 
 class _Clients(Collector):
-    """Clients of one registry. Weak references: a client that nobody else holds is dropped."""
+    """Clients of one registry. Weak references: a client without other references is dropped."""
 
     def __init__(self) -> None:
         self._clients: WeakKeyDictionary[Client, int] = WeakKeyDictionary()

@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 from dcp.errors import RemoteProtocolError, UsageError
 from dcp.json_reader import MAX_U64
 
-# The end of a snapshot whose end nobody announced. A position with it is inside its snapshot.
+# End of a snapshot without an announced end. A position with it is inside its snapshot.
 UNKNOWN_END = MAX_U64
 
 # Servers keep 25 entries of a failover log.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tests.chaos.killing import Killing
 from tests.chaos.schedule import Schedule
-from tests.session.test_positions import play as play_in_memory
+from tests.session.world import play as play_in_memory
 
 # Seeds that a process takes at once.
 _CHUNK = 48

@@ -12,8 +12,7 @@ import dcp
 from dcp.cli.inspect import captured_frames, guess
 from dcp.cli.protocol_rules import ProtocolChecker
 from tests.cli.commands import run
-from tests.conformance import TRANSCRIPTS, transcript
-from tests.test_transcripts import MALFORMED
+from tests.conformance import MALFORMED, TRANSCRIPTS, transcript
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "couchbase-xattr.pcapng"
 ACCEPTED = dcp.Frame("stream_request", 0x81, opaque=5, value=bytes(16))

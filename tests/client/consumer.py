@@ -1,4 +1,4 @@
-"""A consumer as it should be: keeps what came, takes back what a rollback undoes."""
+"""A correct consumer: it keeps delivered rows, and undoes rollbacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE = 30
 
 
 class Row(NamedTuple):
-    """A change."""
+    """One delivered change."""
 
     seqno: int
     event: str
@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 
 class Consumer:
-    """What a stream has brought, as a log of each vbucket."""
+    """Log of the rows that a stream has delivered, by vbucket."""
 
     def __init__(self) -> None:
         self.rows: dict[int, list[Row]] = defaultdict(list)
@@ -45,7 +45,7 @@ class Consumer:
                 log.append(Row(row["seqno"], row["event"], row["collection_id"] or 0, row["key"], row["value"]))
 
     def state(self, collection_id: int = 0) -> dict[bytes, tuple[bytes, int]]:
-        """The documents that are there, as value and seqno."""
+        """Return value and seqno of each document that exists."""
         latest: dict[bytes, Row] = {}
         for log in self.rows.values():
             for row in log:
@@ -55,12 +55,12 @@ class Consumer:
 
 
 def truth(cluster: Cluster, collection: str = "_default._default") -> dict[bytes, tuple[bytes, int]]:
-    """What a consumer should have, in the same form."""
+    """Return the documents that a consumer should have, in the same form."""
     return {key: (found.value, found.seqno) for key, found in cluster.truth(collection).items()}
 
 
 def catch_up(stream: dcp.ChangeStream, consumer: Consumer, cluster: Cluster) -> None:
-    """Take batches until the consumer has what the cluster has."""
+    """Consume batches until the consumer has the documents of the cluster."""
     while consumer.state() != truth(cluster):
         batch = stream.next(PATIENCE)
         assert batch is not None
@@ -69,7 +69,7 @@ def catch_up(stream: dcp.ChangeStream, consumer: Consumer, cluster: Cluster) -> 
 
 @contextlib.contextmanager
 def hasty_threads() -> Iterator[None]:
-    """They take turns so often that what two must not do at once is done at once."""
+    """Switch threads so often that races between them happen."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

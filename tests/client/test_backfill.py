@@ -1,4 +1,4 @@
-"""What nodes may be asked to send at first in another way: in any order, or with every version."""
+"""Backfills in another form: out of order, or with every version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOP: dict[str, Any] = {"collections": ["shop.order"], "out_of_order": True}
 
 
 def write(cluster: Cluster, numbers: range) -> None:
-    """The higher the number, the lower the key: what comes by key does not come by seqno."""
+    """Load keys in descending order, so that the order of keys is not that of seqnos."""
     for n in numbers:
         cluster.upsert(f"order{999 - n}", f"{n}", collection="shop.order")
 
@@ -86,7 +86,7 @@ def test_in_order_is_what_nobody_asks_otherwise(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("lost", [0, 20], ids=["the connection", "writes"])
 def test_what_came_of_a_snapshot_that_breaks_is_taken_back_and_comes_again(cluster: Cluster, lost: int) -> None:
-    """The rows that a failover loses are the first that came: after it nobody could say that they are undone."""
+    """A failover loses the first rows that were delivered; no node can report them as undone afterwards."""
     with dcp.connect(cluster.url, dcp_buffer_size=4000) as client:
         stream, consumer = client.stream(batch_rows=10, **SHOP), Consumer()
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Commands go over one connection to each node: it is kept, replaced when it is lost, and closed when it has to be."""
+"""Command connections: one for each node is kept, replaced when it is lost, and closed in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connection strings: what they say, and what is said of wrong ones."""
+"""Connection strings: parsing, and the messages for wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters that speak what came before DCP, followed over real sockets."""
+"""Streams over TAP and both UPR drafts, on real sockets."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_connection_does_not_ignore_what_a_dialect_lacks(option: str) -> None:
 
 
 class Keeper:
-    """Keeps the documents of each vbucket, in the order in which they come; a rollback says to forget a vbucket."""
+    """Documents of each vbucket in the order of delivery; a rollback drops all of a vbucket."""
 
     def __init__(self) -> None:
         self.documents: dict[int, dict[bytes, bytes]] = defaultdict(dict)

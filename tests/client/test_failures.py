@@ -1,4 +1,4 @@
-"""What a user meets when something is wrong: the texts of the guide, held against those that really come."""
+"""Error messages of the guide, compared with those that the same failures really raise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMPATIENT: dict[str, Any] = {"bootstrap_timeout": 0.3, "kv_connect_timeout": 0.3
 
 
 class Promise(NamedTuple):
-    """A row of the guide: which error, and its text; `…` stands for words of others."""
+    """A row of the guide: error class and message; `…` stands for words of other libraries."""
 
     error: str
     text: str
@@ -42,7 +42,7 @@ def promises() -> dict[str, Promise]:
 
 
 class World:
-    """A cluster, and what else listens on this machine."""
+    """A cluster, and other listeners on this machine."""
 
     def __init__(self, directory: Path, cluster: Cluster, stack: contextlib.ExitStack) -> None:
         self.cluster = cluster
@@ -53,7 +53,7 @@ class World:
     def connect(
         self, port: str | int, *, scheme: str = "couchbase", user: str = "", bucket: str = "default", **options: Any
     ) -> None:
-        """To a port of this machine, and take what comes."""
+        """Connect to a port of this machine, and read until the end."""
         known = self.cluster.credentials
         who = user or f"{known.username}:{known.password}@"
         option = f"?ca_cert_path={self.cluster.ca_file}" if scheme == "couchbases" else ""
@@ -76,7 +76,7 @@ class World:
             stream.next(0.05)
 
     def answers(self, said: bytes | None) -> int:
-        """The port of somebody who answers everything with this; None for nothing, for ever."""
+        """Return the port of a listener that answers everything with `said`; None for no answer at all."""
         door = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
         def serve() -> None:
@@ -95,13 +95,13 @@ class World:
         return int(door.getsockname()[1])
 
     def nobody(self) -> int:
-        """A port where nobody listens, nor will."""
+        """Return a port on which no process listens."""
         door = self._stack.enter_context(socket.socket())
         door.bind(("127.0.0.1", 0))
         return int(door.getsockname()[1])
 
     def certified(self, host: str = "127.0.0.1", valid: int = 7200) -> str:
-        """The url of a cluster whose certificate is for a host, and valid for so many seconds since an hour ago."""
+        """Return the URL of a cluster with a certificate for a host, valid for `valid` seconds since an hour ago."""
         authority = Authority()
         issued = authority.issue("node", (host,), datetime.timedelta(seconds=valid))
         paths = {}

@@ -1,4 +1,4 @@
-"""A bucket followed over real sockets."""
+"""Streams of a bucket on real sockets: failover, moves, limits, wrong options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_what_there_is_comes_from_all_nodes() -> None:
 
 
 def test_a_process_with_many_open_files_follows_like_any_other() -> None:
-    """`select` knows the first 1024 files only."""
+    """Use descriptors above 1023, which `select` cannot watch."""
     resource = pytest.importorskip("resource", reason="Windows counts them in another way")
     before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (2048 if most == resource.RLIM_INFINITY else min(2048, most), most))
@@ -228,7 +228,7 @@ def test_a_stream_that_is_over_does_not_linger() -> None:
 
 
 def test_nothing_begins_now_where_nobody_knows_how_far_it_is() -> None:
-    """To begin at 0 would bring all that there is."""
+    """A start at 0 would deliver everything that exists."""
     with Cluster(nodes=2, vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
         cluster.load(20)
         cluster.failover(1)
@@ -278,7 +278,7 @@ def test_a_timeout_that_is_no_time_is_refused(timeout: object) -> None:
 
 
 def test_an_old_node_that_has_a_replica_only_is_left_when_the_map_says_so() -> None:
-    """Servers before 5.0 let everybody stream replicas, and tell nobody of a new map."""
+    """Servers before 5.0 stream replicas to any client, and push no maps."""
     options: dict[str, Any] = {"sasl_mech_force": "PLAIN", "config_poll_interval": "100ms"}
     with Cluster(nodes=2, vbuckets=1, replicas=1, server_version="4.0") as cluster:
         cluster.upsert("key", "1")

@@ -1,4 +1,4 @@
-"""Lag and stuck vbuckets by a clock that is an argument, compared with what a consumer knows by heart."""
+"""Lag and stalled vbuckets: the clock is an argument, and a model of the consumer gives the expected values."""
 
 from __future__ import annotations
 

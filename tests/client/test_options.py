@@ -1,4 +1,4 @@
-"""The table of options, held against every place that repeats a part of it."""
+"""The table of options, compared with every place that repeats a part of it."""
 
 from __future__ import annotations
 

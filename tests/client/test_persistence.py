@@ -1,4 +1,4 @@
-"""Rows that come only when no failover can take them back."""
+"""`persisted_only`: rows are delivered only when no failover can take them back."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_flow_control_window_bounds_what_waits() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_failover_takes_anything_back(seed: int) -> None:
-    """Whatever replicas had not got yet, and whatever was in the same batches."""
+    """The rows that replicas lacked are delivered again, with those of the same batches."""
     chance = random.Random(seed)
     with Cluster(nodes=3, vbuckets=4, replicas=1, seed=seed) as cluster, dcp.connect(cluster.url) as client:
         consumer = Consumer()

@@ -1,4 +1,4 @@
-"""Deletions that the cluster has forgotten: never missed in silence."""
+"""Purged deletions are never missed silently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read(stream: dcp.ChangeStream) -> list[dict[str, object]]:
 
 
 def deleted_and_forgotten(cluster: Cluster, client: dcp.Client) -> dcp.Checkpoint:
-    """A checkpoint from before some deletions, all but the last of which are purged; their last seqno is 150."""
+    """Return a checkpoint from before some deletions, of which all but the last are purged; the last has seqno 150."""
     cluster.load(100)
     stream = client.stream(end="now")
     read(stream)

@@ -1,4 +1,4 @@
-"""What a client asks the nodes besides streams."""
+"""Questions of a client besides streams."""
 
 from __future__ import annotations
 

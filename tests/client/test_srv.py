@@ -1,4 +1,4 @@
-"""Seeds from the DNS, asked of a name server of our own."""
+"""Seeds from DNS SRV records, answered by a name server of the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS = ["20 0 11207 late.example.", "10 1 11207 light.example.", "10 9 11208 
 
 
 def serve(door: socket.socket) -> None:
-    """Answer until an empty message comes."""
+    """Answer queries until an empty message arrives."""
     while True:
         data, peer = door.recvfrom(4096)
         if not data:

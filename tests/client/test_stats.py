@@ -1,4 +1,4 @@
-"""What a client tells of its work, and what Prometheus reads of it."""
+"""Statistics of a client, and the metrics that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOON: dict[str, Any] = {"stats_interval": "50ms"}
 
 
 def stats_when(client: dcp.Client, holds: Callable[[Stats], object]) -> Stats:
-    """What the client tells as soon as something is so."""
+    """Return the statistics as soon as a condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not holds(found := client.stats()):
         assert time.monotonic() < deadline, found
@@ -33,7 +33,7 @@ def stats_when(client: dcp.Client, holds: Callable[[Stats], object]) -> Stats:
 
 
 def samples(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
-    """The exposition as Prometheus reads it: name and labels without bucket and client, and the value."""
+    """Yield name, labels without bucket and client, and value of each sample that Prometheus reads."""
     return {
         (sample.name, *(value for label, value in sorted(sample.labels.items()) if label not in metrics.LABELS)): (
             sample.value

@@ -1,4 +1,4 @@
-"""Snapshots that end before the end that was announced."""
+"""Snapshots that stop before their announced end."""
 
 from __future__ import annotations
 

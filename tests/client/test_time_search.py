@@ -1,4 +1,4 @@
-"""Streams that begin or end at a time."""
+"""Streams that begin or end at a time: the search, and the rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
     st.integers(0, 1000),
 )
 def test_a_search_finds_the_first_change_of_a_moment(seqnos: list[int], purged: int, more: int, moment: int) -> None:
-    """A vbucket as a producer shows it: live seqnos, CAS that grow with them, and no start below the purge seqno."""
+    """Search a model of a vbucket: live seqnos, CAS that grow with them, no start below the purge seqno."""
     high = max(seqnos, default=0) + more
     purged = min(purged, high)
     search = VbucketSearch(moment, high)
@@ -76,7 +76,7 @@ def test_what_is_no_time_with_a_zone_is_refused(value: object) -> None:
 
 
 def moments(cluster: Cluster) -> list[datetime]:
-    """When the documents were written."""
+    """Return the times at which the documents were written."""
     return sorted(EPOCH + timedelta(microseconds=(row.cas & ~0xFFFF) // 1000) for row in cluster.truth().values())
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import dcp
@@ -16,8 +19,28 @@ from dcp.wire.dcp import OpenFlag, OsoSnapshot, StreamFlag
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Kind
 from dcp.wire.memcached import FEATURES, Feature, Status
-from tests.conformance import Transcript, cut
+from tests.conformance import TRANSCRIPTS, Transcript, cut
 from tests.session.harness import ready_session
+
+# Scenarios without a stream to us, and why.
+WITHOUT_STREAM = {
+    "collections_filter_nojson": "the filter is malformed on purpose, and refused",
+    "error_kv_on_dcp_connection": "commands of documents only",
+    "error_no_privilege": "the open is refused",
+    "error_noop_and_seqnos_before_open": "never opened",
+    "error_open_bad_extras": "the open is malformed on purpose",
+    "error_open_noname": "the open is malformed on purpose",
+    "error_open_twice": "no stream is asked for",
+    "error_stream_bad_extras": "the stream request is malformed on purpose",
+    "handshake_controls": "controls only; tests/session/test_handshake.py goes through them",
+    "open_refused_after_unordered_execution": "the open is refused",
+    "sasl_wrong_password": "the login is refused",
+    "server_as_consumer": "the server is the consumer",
+}
+TALKS = [path for path in TRANSCRIPTS if not path.stem.startswith("tap")]
+STREAMED = [path for path in TALKS if path.stem not in WITHOUT_STREAM]
+SHORT = 6_000
+
 
 ROWS = frozenset(["mutation", "deletion", "expiration", "prepare", "commit", "abort"])
 COLUMNS = ["event", "vbucket", "seqno", "key", "collection_id", "stream_id"]
@@ -240,3 +263,16 @@ def pieces(sizes: Iterable[int]) -> Iterator[int]:
     yield from sizes
     while True:
         yield 1 << 30
+
+
+def name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def chunkings(size: int, seed: int) -> Iterator[Callable[[], Iterator[int]]]:
+    yield whole
+    if size < SHORT:
+        yield lambda: pieces(itertools.repeat(1))
+    pick = random.Random(seed)
+    for longest in (3, 40, 3000) if size < SHORT else (500, 3000):
+        yield lambda longest=longest: pieces(pick.randrange(1, longest) for _ in itertools.count())  # type: ignore[misc]

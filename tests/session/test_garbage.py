@@ -17,8 +17,7 @@ from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from tests.conformance import TRANSCRIPTS, cut, transcript
 from tests.session.harness import MANY, SETTINGS, Peer, decoder, ready_session
-from tests.session.replay import Replay, with_opaque
-from tests.session.test_replay import STREAMED
+from tests.session.replay import STREAMED, Replay, with_opaque
 
 SMALL = [path for path in STREAMED if path.stat().st_size < 12_000]
 

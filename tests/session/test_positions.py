@@ -4,23 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.session.world import World
+from tests.session.world import play
 
 SCHEDULES = 150
-STEPS = 60
-
-
-def play(seed: int) -> World:
-    world = World(seed)
-    try:
-        for _ in range(STEPS):
-            world.play()
-        world.catch_up()
-        world.check()
-    except BaseException:
-        print(f"seed {seed}")
-        raise
-    return world
 
 
 def test_no_change_is_lost_or_comes_back() -> None:

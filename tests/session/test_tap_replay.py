@@ -18,7 +18,7 @@ from dcp.wire.memcached import Status
 from dcp.wire.tap import TapConnectFlag, TapFlag, TapOpaque
 from tests.conformance import TRANSCRIPTS, transcript
 from tests.session.harness import Peer, hear
-from tests.session.test_replay import chunkings, name
+from tests.session.replay import chunkings, name
 
 RECORDED = [path for path in TRANSCRIPTS if path.stem.startswith("tap")]
 COLUMNS = ["event", "vbucket", "key", "cas", "value", "opaque"]

@@ -448,3 +448,18 @@ ACTIONS = {
     World.evict_checkpoint: 3,
     World.change_collections: 3,
 }
+
+STEPS = 60
+
+
+def play(seed: int) -> World:
+    world = World(seed)
+    try:
+        for _ in range(STEPS):
+            world.play()
+        world.catch_up()
+        world.check()
+    except BaseException:
+        print(f"seed {seed}")
+        raise
+    return world

@@ -14,7 +14,7 @@ from dcp.checkpoint import Checkpoint
 from dcp.errors import CheckpointError, LocalProtocolError
 from dcp.position import NO_LOG, StreamPosition
 from dcp.spark.offsets import check_resumable, from_offset, to_offset
-from tests.test_checkpoint import checkpoints
+from tests.strategies import checkpoints
 
 HERE = Checkpoint((StreamPosition(1, 0xAB, 7, 5, 9, marks=(4, 2)),), 4, "travel", "aa")
 

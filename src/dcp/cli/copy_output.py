@@ -51,7 +51,7 @@ class _OpenFile:
 class CopyOutput:
     """Files of a copy, committed and open. `checkpoint` is where to resume; None for a new directory.
 
-    Raises UsageError if the directory is of something else, or if another copy writes to it.
+    Raises UsageError if the directory has other files, or if another copy writes to it.
     """
 
     def __init__(self, directory: Path, format: str) -> None:

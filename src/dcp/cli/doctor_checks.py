@@ -325,7 +325,7 @@ def _timeout(target: Target) -> float:
 
 
 def _options(target: Target) -> ConnectionOptions:
-    """Return the options of the URL, with the defaults of the others."""
+    """Return the connection options of a URL."""
     return ConnectionOptions.of(target.options, {}, tls=target.tls)
 
 

@@ -35,7 +35,7 @@ class Batch:
     last_seqnos: (opaque, vbucket, stream id or 0, last seqno) of each stream that has rows in the batch.
 
     Any Arrow library reads a batch without a copy: `pyarrow.record_batch(batch)`, `polars.DataFrame(batch)`,
-    `duckdb.sql("from batch")`. The memory of the columns is freed when nobody uses it any more.
+    `duckdb.sql("from batch")`. The memory of the columns lives as long as anything uses it.
     """
 
     def __init__(

@@ -141,9 +141,9 @@ class Decoder(_codec.Decoder):
     def advance(self, max_rows: int | None = None, max_bytes: int | None = None) -> bool:
         """Decode fed bytes into the current batch. Return True if it reached a limit.
 
-        max_rows: limit of rows in the batch; None for as many as Arrow can hold.
-        max_bytes: limit of decoded bytes in the batch; None for as many as Arrow can hold. Decoding stops before the
-            frame that would exceed it, unless the batch is empty.
+        max_rows: limit of rows in the batch; None for the limit of Arrow.
+        max_bytes: limit of bytes in the batch, those of frames and of decompressed values; None for the limit of
+            Arrow. Decoding stops before the frame that would exceed it, unless the batch is empty.
 
         Control frames are in `new_controls` as soon as this returns. An error is not raised here, but by the `take`
         after the one that delivers the rows before it; until then this returns True.

@@ -23,7 +23,7 @@ Dialogue = Generator[Frame, Frame, "Agreement"]
 
 # Flags of OPEN that older servers refuse, newest first: OPEN is repeated without them, one by one.
 _NEWEST_FLAGS = (OpenFlag.INCLUDE_DELETE_TIMES, OpenFlag.NO_VALUE, OpenFlag.INCLUDE_XATTRS)
-# Seconds between noops of servers that cannot be told (kv_engine 3.0, setting dcp_noop_interval).
+# Seconds between noops of servers whose interval cannot be set (kv_engine 3.0, setting dcp_noop_interval).
 _FIXED_INTERVAL = 180.0
 _LONGEST_CONTEXT = 200
 # Statuses of a control that the server does not know.
@@ -53,7 +53,7 @@ class ConnectionSettings:
     out_of_order: the first snapshot may arrive in the order of the disk.
     history: every kept version of a document. The handshake fails if the bucket keeps none.
     backfill_order: order in which the node reads vbuckets from disk; None for the node's default.
-    stream_ids: several streams of one vbucket, told apart by an id that every request has to carry.
+    stream_ids: several streams of one vbucket, each with an id that every request has to carry.
     """
 
     name: str

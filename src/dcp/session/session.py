@@ -163,7 +163,7 @@ class Session:
 
     @property
     def wants_bytes(self) -> bool:
-        """True if the owner should go on receiving. DCP limits the bytes in flight on the node's side, so always."""
+        """True if the owner should continue to receive: always, since DCP nodes limit the bytes in flight."""
         return True
 
     @property
@@ -266,7 +266,7 @@ class Session:
             raise UsageError(f"{subject}: expected one stream at a time, found one that is not over")
 
     def close_stream(self, stream: ConsumerStream) -> None:
-        """Ask the node to end a stream. Its rows may go on until StreamEnded."""
+        """Ask the node to end a stream. Rows may still arrive until StreamEnded."""
         sid = stream.stream_id
         magic = Magic.REQUEST if sid is None else Magic.FRAMED_REQUEST
         infos = () if sid is None else (stream_id(sid),)

@@ -68,7 +68,7 @@ class ConsumerStream:
     stream_id: int | None = None
     state: str = REQUESTED
     last_seqno: int = 0
-    # The decoder reports the last seqno before every control message, also if no row came in between.
+    # The decoder reports the last seqno before every control message, also if no row arrived in between.
     _reported: int = 0
 
     def __post_init__(self) -> None:

@@ -96,7 +96,7 @@ class Effect(Enum):
 
     NONE = "none"
     SNAPSHOT = "opens a snapshot, whose window is in snapshot_start and snapshot_end if it has them"
-    DISORDER = "opens (bit 1 of its flags) or closes a snapshot whose seqnos come in any order"
+    DISORDER = "opens (bit 1 of its flags) or closes a snapshot whose seqnos are in any order"
     STREAM_END = "ends the stream"
     UNCOUNTED = "does not count for flow control"
 
@@ -292,7 +292,7 @@ class Dialect:
 
     @cached_property
     def by_opcode(self) -> dict[tuple[Kind, int], tuple[Message, ...]]:
-        """Messages by kind and opcode; several only where byte 5 tells them apart."""
+        """Messages by kind and opcode; several only where byte 5 distinguishes them."""
         index: dict[tuple[Kind, int], tuple[Message, ...]] = {}
         for message in self.messages:
             kinds = {message.kind} if message.type is not None else {message.kind, message.kind.answer}

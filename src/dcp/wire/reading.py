@@ -20,7 +20,7 @@ _unpack_header = HEADER_STRUCT.unpack_from
 
 
 class _Mismatch(NamedTuple):
-    """Reason why a form does not fit. The later the stage, the closer the form came."""
+    """Reason why a form does not fit. The later the stage, the better the form fits."""
 
     stage: int
     what: str
@@ -146,7 +146,7 @@ def _read_measured(
 
 
 def _refusal(forms: tuple[Form, ...], mismatches: list[_Mismatch], raw: bytes, offset: int) -> FrameError:
-    """Return the error, with what the forms that came closest would have had."""
+    """Return the error, with what the forms that fit best would have had."""
     if not mismatches:
         extras_length = _unpack_header(raw)[3]
         mismatches = [_Mismatch(_WHEN, "extras length", str(form.extras.size), extras_length) for form in forms]

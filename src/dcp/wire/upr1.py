@@ -55,7 +55,7 @@ UPR1 = MEMCACHED.extend(
     ),
     _request("failover_log_request", 2, Layout()),
     _stream("stream_ok", 2, 1),
-    _stream("not_my_vbucket", 2, 2, note="told from a failover log by its empty body"),
+    _stream("not_my_vbucket", 2, 2, note="differs from a failover log by its empty body"),
     _stream("failover_log", 2, 2, Layout(value=MUST, body=FAILOVER_LOG)),
     _stream(
         "rollback",

@@ -187,7 +187,7 @@ class TapSession(LegacySession):
         return () if status else tuple(self._handle(frame))
 
     def _status_of(self, frame: Frame) -> Status:
-        """Return the status to answer with: takeovers that nobody asked for, and messages in a loop, are refused."""
+        """Return the status to answer with: takeovers that were not requested, and messages in a loop, are refused."""
         if not frame.fields["ttl"]:
             return Status.EINVAL
         takes_over = TapConnectFlag.TAKEOVER_VBUCKETS in self._flags

@@ -70,7 +70,7 @@ class TapAcks:
         heapq.heappush(self._waiting, (number + 1, _ROW, opaque, name, Status.SUCCESS))
 
     def add_control(self, rows: int, frame: Frame, status: Status) -> None:
-        """Add the acknowledgement of a control message that came after `rows` rows of the current batch."""
+        """Add the acknowledgement of a control message that arrived after `rows` rows of the current batch."""
         heapq.heappush(self._waiting, (self.rows + rows, _CONTROL, frame.opaque, frame.name, status))
 
     def delivered(self, rows: int) -> None:
