@@ -163,7 +163,7 @@ class Session:
 
     @property
     def wants_bytes(self) -> bool:
-        """True if the owner should continue to receive. DCP limits the bytes in flight on the node's side, so always."""
+        """True if the owner should continue to receive: always, since in DCP the node limits the bytes in flight."""
         return True
 
     @property
