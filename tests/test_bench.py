@@ -37,7 +37,7 @@ from tests.cli.running import PATIENCE, run, start  # noqa: E402
 from tests.pages import README  # noqa: E402
 
 TINY = 16 * KIB
-# Each once, in an order that every process has.
+# Each once, in the same order in every process.
 CASES = list(
     dict.fromkeys(replace(case, total=64 * KIB, in_cache=True) for case in (*bench_decode.CASES, *bench_encode.CASES))
 )
@@ -109,7 +109,7 @@ def test_a_run_leaves_a_table_and_json(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "bench.json").read_text("utf-8"))
     tables = (bench_decode.CASES, "1", bench_encode.CASES, bench_producer.CASES, bench_socket.CASES)
     assert len(found["measurements"]) == sum(map(len, tables))
-    # Spark is measured where it is asked for.
+    # Spark is measured only on request.
     assert len(found["budgets"]) == sum(budget.bench != "spark" for budget in budgets.BUDGETS)
     assert found["machine"]["cores"]
     assert found["versions"]["cython"]
@@ -138,7 +138,7 @@ def test_a_missing_library_is_missed_in_one_sentence(tmp_path: Path, library: st
 
 
 def test_an_interrupted_run_is_a_line_and_leaves_nothing(tmp_path: Path) -> None:
-    # All of them: one alone may be over before the signal comes.
+    # All of them: a single one may end before the signal arrives.
     with start("bench", "--quick", "--out", tmp_path / "new") as bench:
         assert bench.stdout is not None
         assert bench.stdout.readline().startswith("decode: ")
@@ -247,7 +247,7 @@ fn=(2)
 def test_what_callgrind_counted_for_the_extension_is_read(tmp_path: Path) -> None:
     path = tmp_path / "callgrind.out"
     path.write_text(CALLGRIND, "utf-8")
-    # The lines of its own code, and what the C library did for it; its own functions are counted where they stand.
+    # Lines of its own code, and what the C library did for it; its own functions are counted separately.
     assert callgrind.instructions(path) == 100 + 20 + 1000
 
 

@@ -15,7 +15,7 @@ CAPTURE = tcp_streams(HERE / "captures" / "couchbase-xattr.pcapng")
 RUNS = [pytest.param(run, id=f"{a}-{b}") for (a, b), runs in CAPTURE.items() for run in runs]
 CLIENT, REPLICATION = 12000, 11999
 
-# By magic and opcode, both from the bytes, how often each is there and what it is called.
+# By magic and opcode, both from the bytes: number and name of the frames.
 SEEN = {
     (0x80, 0x01): (1, "set"),
     (0x80, 0x1F): (3, "hello"),

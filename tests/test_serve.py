@@ -21,7 +21,7 @@ from dcp.cli.group import dcp
 from dcp.embedded.faults import FAULTS
 from dcp.wire import DIALECTS
 
-# Longer than anything takes that goes right.
+# Seconds; longer than anything takes that works.
 PATIENCE = 60
 
 
