@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Protocol
 
-# Loading them takes longer than all that is ours: a process that has them is copied for each module.
+# Loading the libraries takes longer than our modules: a process that has them is forked for each module.
 _LIBRARIES = (
     "click",
     "cramjam",

@@ -194,7 +194,7 @@ def cut(data: bytes) -> list[bytes]:
 INCLUDE_XATTRS, NO_VALUE, NO_VALUE_WITH_UNDERLYING_DATATYPE = 0x04, 0x08, 0x40
 _OPEN, _HELLO, _COLLECTIONS = 0x50, 0x1F, 0x12
 
-# Documents that a conversation rightly does not send, and why.
+# Documents that a conversation correctly does not send, with the reason.
 UNSENT = {
     "collections_after_drop": "in collections that were dropped",
     "collections_disk_oso": "in other collections",
@@ -362,7 +362,7 @@ def _runs(pieces: dict[int, bytes]) -> list[bytes]:
     return runs
 
 
-# What the recording client got wrong on purpose, once in each server's recording of the scenario.
+# Requests that the recording client malformed on purpose, once in each recording of the scenario.
 MALFORMED = {
     "error_open_bad_extras": (0x50, "open: extras length: expected 8, found 4"),
     "error_open_noname": (0x50, "open: key length: expected at least 1, found 0"),

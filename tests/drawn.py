@@ -30,7 +30,7 @@ def first_line(text: str | None) -> str:
     return (text or "").strip().splitlines()[0].rstrip(".:")
 
 
-# The rooms, and who may import whom.
+# Rooms, and which may import which.
 
 
 def rooms() -> str:
@@ -95,7 +95,7 @@ def columns() -> str:
     return table(("column", "Arrow type", "may be null", "default", "what it is"), rows)
 
 
-# What of a stream moved from one dialect to the next.
+# Stream messages whose opcode or extras differ between dialects.
 MOVED = (
     "stream_request",
     "stream_start",

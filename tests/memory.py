@@ -20,7 +20,7 @@ def mutation(number: int, value: bytes, datatype: int = 0) -> bytes:
     return encode(dcp.Frame("mutation", 0x80, number, datatype=datatype, fields=NUMBERS, key=key, value=value))
 
 
-# Plain, inflated, with xattrs.
+# Plain, compressed, with xattrs.
 ROWS = b"".join(
     mutation(n, value, datatype)
     for n in range(20)

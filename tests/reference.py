@@ -20,7 +20,7 @@ from dcp.wire.layout import Dialect, Effect
 from dcp.wire.memcached import MAX_FRAME
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-# What `errors="raise"` says of a frame, and `errors="quarantine"` of a value.
+# Texts of errors: of a frame with errors="raise", of a value with errors="quarantine".
 BAD_COLLECTION = "key: expected a collection id of at most 32 bits as the shortest LEB128 before it"
 BAD_KEY = "key: expected UTF-8; ask for binary keys"
 BAD_SNAPPY = "value: expected a valid snappy block", "snappy: not a valid block"

@@ -167,7 +167,7 @@ class Stream:
     seqno: int = 0
 
 
-# What a step of a stream is; a change stands for a run of plain mutations if it can.
+# Steps of a stream. A change is a run of plain mutations if the dialect has them.
 STEPS = ("run", "run", "run", "change", "change", "change", "snapshot", "snapshot", "control", "disorder", "end")
 
 
@@ -181,7 +181,7 @@ class Producer:
     def __init__(self, dialect: Dialect, collections: bool = False, faults: float = 0.0) -> None:
         self.dialect, self.collections, self.faults = dialect, collections, faults
         self.rows = [m for m in dialect.messages if m.role is Role.ROW]
-        # Where rows cannot carry the id of their stream, the opaque alone tells two streams apart.
+        # Rows that cannot carry a stream id need an opaque of their own for each stream.
         third = Stream(0, 7, 2) if self.rows[0].kind is Kind.REQUEST else Stream(0, 9)
         self.streams = [Stream(0, 7), Stream(1023, 8, 300), third]
         self.controls = [m for m in dialect.messages if m.role is Role.CONTROL and m.effect is not Effect.DISORDER]
@@ -245,7 +245,7 @@ class Producer:
             datatype=0 if typed else datatype,
             fields=fields,
             key=key or (b"k" if form.key is Presence.MUST else b""),
-            # As many bytes as a failover log has an entry.
+            # The size of an entry of a failover log.
             value=value or (bytes(16) if form.value is Presence.MUST else b""),
             frame_info=infos,
         )

@@ -52,7 +52,7 @@ LIBRARIES: dict[str, frozenset[str]] = {
 # Libraries that every installation has: the rooms that may import them.
 REQUIRED = {"dns": frozenset(["client"]), "scramp": frozenset(["session", "embedded"])}
 LIBRARIES |= REQUIRED
-# These are imported only by someone who asked for them, so what they need may stand at the top of their modules.
+# Imported only on request, so what they need may be imported at the top of their modules.
 LOADED_ON_REQUEST = frozenset(["spark", "bench", "cli", "metrics", "pytest_plugin"])
 
 
@@ -233,7 +233,7 @@ def test_every_public_name_exists() -> None:
     assert [name for name in dcp.__all__ if not hasattr(dcp, name)] == []
 
 
-# For each rule the ways to break it: a file, its text, and how the violation reads.
+# For each rule, ways to break it: a file, its text, and the violation.
 BROKEN: dict[Rule, list[tuple[str, str, str]]] = {
     rooms_without_a_place: [("attic.py", "", "attic.py:1: attic has no place")],
     imports_against_the_order: [

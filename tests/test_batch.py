@@ -92,7 +92,7 @@ def by_polars(batch: dcp.Batch) -> list[dict[str, Any]]:
 def by_duckdb(batch: dcp.Batch) -> list[dict[str, Any]]:
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     found = duckdb.sql("from batch")
-    # A time of a zone becomes one of Python with pytz alone.
+    # Conversion of a time with a zone to Python needs pytz.
     times = duckdb.sql("select epoch_us(timestamp) from batch").fetchall()
     named = [column for column in found.columns if column != "timestamp"]
     rows = [dict(zip(named, row, strict=True)) for row in found.select(*named).fetchall()]
@@ -153,7 +153,7 @@ def test_pandas_reads_the_same_rows(batch: dcp.Batch, capsule: bool) -> None:
     expected = arrow.to_pydict()
     assert list(found) == list(expected)
     for name, column in expected.items():
-        # Its whole numbers with nulls are floats; those here are all below 2**53.
+        # Integers with nulls become floats there; these are all below 2**53.
         assert [None if value != value else value for value in found[name]] == column, name
 
 

@@ -136,7 +136,7 @@ def test_a_stream_of_the_same_or_less_may_go_on(checkpoint: Checkpoint, stream: 
 
 B = FailoverLog.of([(0xB, 50), (0xA, 0)])
 
-# Two positions; from where neither misses anything; the further one.
+# Two positions, the one from which neither consumer misses anything, and the higher one.
 MERGES = [
     (at(10), at(20), at(10), at(20)),
     (at(10), at(20, 0xB, FailoverLog.of([(0xB, 15), (0xA, 0)])), at(10), "second"),

@@ -15,7 +15,7 @@ from dcp.cluster_map import ClusterMap, Node, NodeAddress, format_vbuckets
 from dcp.errors import RemoteProtocolError
 from tests.conformance import HERE, tcp_streams
 
-# What a node of a real cluster answered; the second node is called $HOST in it.
+# Answer of a node of a real cluster; the second node is $HOST in it.
 RECORDED = next(
     json.dumps(json.JSONDecoder().raw_decode(run[run.index(b'{"rev"') :].decode("latin-1"))[0])
     for runs in tcp_streams(HERE / "captures" / "couchbase-xattr.pcapng").values()
@@ -117,7 +117,7 @@ def test_a_vbucket_may_have_no_owner() -> None:
 def test_the_network_is_the_one_on_which_the_seed_is_found(
     host: str, port: int | None, network: str, first: str
 ) -> None:
-    # Every host is written out here: where it is left out, it is the seed's.
+    # Every host is given here; a missing one would be the seed's.
     tree = built()
     tree["nodesExt"][1]["hostname"] = "10.0.0.2"
     assert parse(tree, host, port, network).nodes[0].address.host == first

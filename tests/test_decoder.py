@@ -91,7 +91,7 @@ def test_a_batch_may_be_built_in_several_advances(case: Case) -> None:
 @settings(deadline=None)
 def test_an_error_is_for_ever(case: Case, more: bytes) -> None:
     data = case.data + b"\0"
-    # Behind a frame that is not whole, a byte that begins none is part of it.
+    # After an incomplete frame, a byte that begins no frame is part of that one.
     assume(answer(data, case.dialect, case.options).error is not None)
     decoder, found = decoder_for(case.dialect, case.options), Answer()
     decoder.feed(data)
@@ -130,7 +130,7 @@ def plain(count: int, first: int = 1) -> list[dcp.Frame]:
     ]
 
 
-# Frames that end a run, or that look as if they belonged to it.
+# Frames that end a run of the fast path, or that look as if they belonged to it.
 ODD = {
     "framed": [mutation(0, value=bytes(900), magic=0x08, frame_info=(FrameInfo(0, b"ab"),))],
     "framed for another stream": [mutation(0, value=bytes(900), magic=0x08, frame_info=(stream_id(7),))],
@@ -578,7 +578,7 @@ def test_all_vbuckets_of_a_bucket_may_be_interleaved() -> None:
 def test_streams_may_open_and_end_in_any_order(steps: list[tuple[bool, int]]) -> None:
     frames: list[dcp.Frame] = []
     for seqno, (opens, stream) in enumerate(steps):
-        # Numbers that a careless table of streams puts into the same places.
+        # Keys that a poor hash would put into the same slots.
         opaque, vbucket = stream << 20, stream % 2
         end = dcp.Frame("stream_end", 0x80, opaque, vbucket=vbucket, fields={"reason": 0})
         frames += [marker(seqno, seqno + 1, opaque=opaque, vbucket=vbucket) if opens else end]
@@ -746,7 +746,7 @@ CHANGED = (
 def changes(talk: Transcript, **more: Any) -> Iterator[Change]:
     """Yield the rows as Change, for the comparison with stored documents."""
     tap = talk.dialect == "tap"
-    # Where only the datatype is that of the value, nothing is compressed.
+    # With this open flag the datatype is that of the stored value; what is sent is not compressed.
     underlying = open_flags(talk) & NO_VALUE_WITH_UNDERLYING_DATATYPE
     options = Options((*CHANGED, "tap_flags") if tap else CHANGED, has_collections(talk), inflate=not underlying)
     found = decode(talk.main.server, talk.dialect, options, **more)
@@ -790,7 +790,7 @@ def test_the_comparison_with_what_had_been_stored_was_not_empty() -> None:
     total: Counter[str] = Counter()
     for path in TRANSCRIPTS:
         total += compare_with_documents(transcript(path), changes(transcript(path)))
-    # As many as frame by frame, and what was compressed is among the values.
+    # The same number as frame by frame, with compressed values among them.
     assert total == {
         "sent": 2834,
         "superseded": 42,

@@ -14,7 +14,7 @@ from tests.pages import PAGES, ROOT
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-# Files of the project that are named without a link.
+# Names of files of the project, without a link.
 NAMED = re.compile(r"`((?:\.ci|\.github|bench|docs|src|tests)/[\w./*-]*)`")
 
 

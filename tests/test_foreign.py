@@ -17,7 +17,7 @@ from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
 KINDS = sorted(FORMATS)
 UUID = 0xA1B2C3D4E5F6
 
-# A position in the middle of a snapshot in each format, its members named as the peers' sources name them.
+# A position inside a snapshot in each format, with the names of members from the consumers' sources.
 STATE = {"vbuuid": UUID, "seqno": 1500, "snapshot": {"startSeqno": 1450, "endSeqno": 1600}}
 OFFSET = {"vbuuid": UUID, "snapshotStartSeqno": 1450, "snapshotEndSeqno": 1600, "collectionsManifestUid": 28}
 METADATA = {"seqStart": 0, "seqEnd": 0, "snapStart": 1450, "snapEnd": 1600, "failOverLog": [[UUID, 1200], [9, 0]]}

@@ -16,7 +16,7 @@ from tests.fuzz.targets import TARGETS, decode_whole
 
 HERE = Path(__file__).parent
 FINDINGS = sorted((HERE / "fuzz" / "findings").glob("*.hex"))
-# Every so many seeds: all of them take the fuzzers a minute.
+# Replay every n-th seed: all of them would take a minute.
 STEP = 7
 WITHOUT_ARROW = frozenset(("frames", "splitter", "codec", "bodies"))
 

@@ -123,7 +123,7 @@ def test_what_no_producer_may_send_is_refused(wrong: object) -> None:
         wrong()
 
 
-# What a rollback leaves: seqno asked for, then the new seqno and uuid.
+# Rollbacks: requested seqno, then the new seqno and vbuuid.
 ROLLBACKS = [(199, 150, 0xB), (150, 150, 0xB), (149, 90, 0xA), (89, 0, 0), (0, 0, 0), (200, 0, 0), (900, 0, 0)]
 
 

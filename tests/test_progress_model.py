@@ -16,7 +16,7 @@ from dcp.position import UNKNOWN_END, FailoverLog, Progress, StreamPosition
 from dcp.wire.memcached import VbucketState
 
 KEYS = [b"a", b"b", b"c", b"d"]
-# Not for this stream: what lies last in a snapshot may be announced by SEQNO_ADVANCED only.
+# A filtered row: at the end of a snapshot, only SEQNO_ADVANCED reports it.
 HIDDEN = b"d"
 
 Event = tuple[int, bytes, bytes | None]
@@ -141,31 +141,31 @@ class Model:
 
     # ------------------------------------------------------------------ all of it
 
-    def play(self, happens: Round) -> None:
-        self.write(happens.written)
-        if happens.purged:
+    def play(self, step: Round) -> None:
+        self.write(step.written)
+        if step.purged:
             self.vbucket.purge()
         if not self.streaming:
             self.connect()
         if not self.waiting:
-            self.announce(happens.before, happens.newer)
-        if self.streaming and self.waiting and happens.received:
-            self.receive(happens.received, happens.at_once)
-        if self.waiting and happens.twice:
+            self.announce(step.before, step.newer)
+        if self.streaming and self.waiting and step.received:
+            self.receive(step.received, step.at_once)
+        if self.waiting and step.twice:
             # The second marker of a backfill with history has the range of the first.
             self.progress = self.progress.marker(*self.snapshot)
-        self.write(happens.written_meanwhile)
-        if happens.lost is not None:
-            self.fail_over(happens.lost)
-        if happens.saved:
+        self.write(step.written_meanwhile)
+        if step.lost is not None:
+            self.fail_over(step.lost)
+        if step.saved:
             self.saved = (list(self.events), self.progress.position)
-        if happens.crashed:
+        if step.crashed:
             events, position = self.saved
-            if happens.forgotten and position.seqno:
-                # What another consumer kept of it: neither the snapshot, nor any other.
+            if step.forgotten and position.seqno:
+                # A position as another consumer keeps it: without its window and marks.
                 position = StreamPosition(7, position.vbuuid, position.seqno, 0, UNKNOWN_END)
             self.events, self.progress = list(events), Progress(position)
-        if happens.disconnected or happens.crashed or happens.lost is not None:
+        if step.disconnected or step.crashed or step.lost is not None:
             self.streaming, self.waiting = False, []
 
     def catch_up(self) -> None:
@@ -190,8 +190,8 @@ class Model:
 @given(st.lists(ROUNDS, min_size=1, max_size=4))
 def test_no_change_is_lost_wherever_a_stream_broke(rounds: list[Round]) -> None:
     model = Model()
-    for happens in rounds:
-        model.play(happens)
+    for step in rounds:
+        model.play(step)
     model.catch_up()
     assert model.progress.position.seqno == model.vbucket.high_seqno
     assert model.state() == model.truth()

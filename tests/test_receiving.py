@@ -108,7 +108,7 @@ def test_documents_of_any_size_come_whole(size: int, views: bool) -> None:
             if decoder.advance(max_bytes=1 << 20) or decoder.offset == len(data):
                 found.append(decoder.finish_batch())
         sender.join()
-    # Views are read last: what came later must not lie where they point.
+    # Read the views last: later bytes must not have overwritten what they point to.
     assert [value for batch in found for value in batch.to_arrow()["value"].to_pylist()] == values
 
 
@@ -147,7 +147,7 @@ def test_the_first_rows_of_a_batch_end_it_and_later_ones_do_not() -> None:
     one = encoded(mutation(1))
     with line() as there:
         there.node.sendall(one)
-        # It would wait for a minute otherwise, as it does below.
+        # Without the bell it would wait for a minute, as it does below.
         assert there.receive(decoder) == (len(one), False)
         decoder.advance()
         there.node.sendall(one)
@@ -202,7 +202,7 @@ def test_bytes_that_trickle_in_do_not_make_it_longer() -> None:
 def test_what_ends_it_does_so_while_more_and_more_is_there(rings: bytes, seconds: float | None) -> None:
     decoder, (ear, bell) = dcp.Decoder(), socket.socketpair()
     with ear, bell, socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as node:
-        # As much as systems allow without being asked by the administrator: several pieces lie there beforehand.
+        # The largest buffer that systems allow by default, so that several pieces wait in it.
         for end, option in ((server, socket.SO_RCVBUF), (node, socket.SO_SNDBUF)):
             end.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
         node.connect(server.getsockname())
@@ -240,7 +240,7 @@ def test_a_connection_that_broke_is_an_error_of_the_system_behind_what_came() ->
             node.sendall(encoded(mutation(1)))
             assert decoder.receive(ours.fileno(), ear.fileno(), PATIENCE)[0]
             decoder.advance()
-            # Closed at once, with a reset.
+            # Close at once, with a reset.
             node.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             node.close()
             with pytest.raises(ConnectionResetError):

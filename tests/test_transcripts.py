@@ -36,7 +36,7 @@ UNKNOWN_OPCODES = {"error_kv_on_dcp_connection": 0x99}
 NO_JSON = "collections_filter_nojson"
 CHANGES = frozenset(["mutation", "deletion", "expiration", "prepare"])
 
-# How many frames of each name all recordings have; None are those that are malformed.
+# Number of frames by name in all recordings; None for malformed ones.
 NAMES: dict[str | None, int] = {
     None: 15,
     UNKNOWN: 6,
@@ -210,7 +210,7 @@ RECORDED_AS = {
     "0x99": UNKNOWN,
     "0xfe": "get_error_map",
 }
-# The recorder's `ex` are all extras as hex.
+# The recorder's `ex` has all extras in hex.
 EXTRAS = {
     "add_stream": "{flags:08x}",
     "commit": "{prepared_seqno:016x}{seqno:016x}",
@@ -230,11 +230,11 @@ ENGINE = {
     "tap_checkpoint_start": "{rev_seqno:016x}",
     "tap_checkpoint_end": "",
 }
-# It cuts keys.
+# The recorder truncates keys.
 LONGEST_KEY = 40
 
 
-# The recorder's words, in terms of the frame and its fields; the functions below know the others.
+# The recorder's words as parts of the frame; the functions below handle the others.
 WORDS = {
     "opaque": "{frame.opaque:#x}",
     "vb": "{frame.vbucket}",
@@ -411,7 +411,7 @@ def check_documents(path: Path) -> Counter[str]:
 
 def _change(talk: Transcript, frame: dcp.Frame) -> Change:
     collection, key = split_collection(frame.key) if has_collections(talk) else (0, frame.key)
-    # Where only the datatype is that of the value, nothing is compressed.
+    # With this open flag the datatype is that of the stored value; what is sent is not compressed.
     underlying = open_flags(talk) & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
     compressed = bool(frame.datatype & Datatype.SNAPPY and frame.value and not underlying)
     has_xattrs = frame.datatype & Datatype.XATTR and not compressed
@@ -454,7 +454,7 @@ def test_the_comparison_with_what_had_been_stored_was_not_empty() -> None:
     for path in TRANSCRIPTS:
         total += check_documents(path)
     assert total == {
-        # Changes with the CAS of a document; a refused one is sent again, so some documents have several.
+        # Changes with the CAS of a document. A refused one is sent again, so there may be several.
         "sent": 2834,
         "superseded": 42,
         "unsent": 338,
@@ -464,7 +464,7 @@ def test_the_comparison_with_what_had_been_stored_was_not_empty() -> None:
         "values": 2737,
         "compressed": 75,
         "xattrs": 188,
-        # Compressed by the server; what it made of them is not written down.
+        # Compressed by the server; the recording does not have the result.
         "incomparable": 22,
     }
 

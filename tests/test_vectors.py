@@ -24,7 +24,7 @@ from tests.conformance import HEADER_SIZE, Vector, vectors
 ALL = {vector.short: vector for vector in vectors()}
 UNSOUND = {name for name, vector in ALL.items() if vector.drawn != vector.sound}
 
-# Tables that contradict the drawing or the rules: label → what is right.
+# Labels whose table contradicts the drawing or the rules, with the right text.
 DEVIATIONS: dict[str, dict[str, str]] = {
     # Extras and body are counted with one more field of eight bytes than there is.
     "seed000-02": {"Extra Length": "20", "Total Body": "0000002e"},
@@ -55,13 +55,13 @@ DEVIATIONS: dict[str, dict[str, str]] = {
     "kv-persist-seqno-01": {"Key length": "0000"},
 }
 
-# What a frame has and its table does not mention: the four bytes of a TAP opaque's code.
+# Parts of frames that their table does not mention: the four bytes of the code of a TAP opaque.
 UNMENTIONED = {"seed003-13": ["code"]}
 
 # Labels in another order than that in which every server sends the fields.
 REORDERED = {"kv-system-event-01": ("Value collection id", "Value scope id")}
 
-# What becomes of the drawn bytes of unsound drawings. Most are refused at an offset, with a reason.
+# Results for the bytes of wrong drawings. Most are refused at an offset, with a reason.
 REFUSED = {
     "seed000-02": (0, "expected 78 bytes, found 70: the input ends inside the frame"),
     "seed000-05": (0, "rollback: value length: expected 8, found 0"),
@@ -88,7 +88,7 @@ REFUSED = {
     "kv-snapshot-marker-02": (0, "20 of extras and 0 of key, found 0"),
     "kv-stream-request-03": (0, "expected 72 bytes, found 64: the input ends inside the frame"),
 }
-# The others read as something.
+# The others can be decoded.
 READ_AS: dict[str, tuple[str, dict[str, int]]] = {
     # The prose wants the seqno in the value; this draft drew it as extras, which is read too.
     "seed001-04": ("stream_request", {"rollback_seqno_in_extras": 0}),
@@ -98,7 +98,7 @@ READ_AS: dict[str, tuple[str, dict[str, int]]] = {
     "kv-system-event-01": ("system_event", {"scope_id": 8, "collection_id": 0, "max_ttl": 72000}),
 }
 
-# What the drawings call things, and what we call them.
+# Names in the drawings, and ours.
 ALIASES: dict[str, tuple[str, ...]] = {
     "magic": ("magic",),
     "opcode": ("opcode",),
@@ -206,7 +206,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "xattr section": ("xattrs",),
     "body": ("body",),
 }
-# Where a label means something else in one message.
+# Labels that mean something else in one message.
 ALIASES_OF = {("open", "seqno"): ("reserved",), ("get_error_map", "value"): ("version",)}
 # Labels over other labels, without a text.
 HEADINGS = {"VBucket list"}

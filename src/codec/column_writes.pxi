@@ -141,6 +141,7 @@ cdef bint put_view(DecodeState* state, uint8_t* out, const uint8_t* data, int64_
         # The arena may still move. Its buffer number is filled in when the batch is finished.
         write_view(out, data, size, NOWHERE, data - state.arena)
         return True
+    # The first view of the batch into this buffer.
     if buf.number == NOWHERE and not add_source(state, buf.memory, &buf.number):
         return False
     write_view(out, data, size, buf.number, data - buf.memory.data)
@@ -154,6 +155,7 @@ cdef inline void write_view(uint8_t* out, const uint8_t* data, int64_t size, int
     """
     cdef int32_t view[4]
     view[0] = <int32_t>size
+    # Arrow requires the unused bytes of a short view to be zero.
     if size <= 12:
         view[1] = view[2] = view[3] = 0
         memcpy(view + 1, data, size)

@@ -296,7 +296,7 @@ cdef class Decoder:
         finally:
             atomic_give(&self._busy)
 
-    def _cut(self, int64_t row, int64_t flow_bytes):
+    def _remove_rows(self, int64_t row, int64_t flow_bytes):
         """Remove the rows from number `row` on: a control frame before them is malformed."""
         cdef DecodeState* state = &self._state
         cdef ByteColumn* bytes

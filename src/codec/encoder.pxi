@@ -220,6 +220,7 @@ cdef EncodeStatus plan_frame(EncodeJob* job, int64_t row, FrameParts* parts) noe
     code = event_at(job, row)
     if code == NOWHERE:
         return EVENT_UNKNOWN
+    # The first form whose nullable columns all have a value in this row.
     code = job.first_form[code]
     form = NULL
     while code != NOWHERE:
@@ -336,6 +337,7 @@ cdef inline void write_row(const EncodeJob* job, int64_t row, const FrameParts* 
         datatype &= ~<uint64_t>SNAPPY_BIT
     if form.type != NOWHERE:
         datatype = form.type
+    # The header as three numbers of 8 bytes: a single store each.
     store64(out, magic << 56 | <uint64_t>form.opcode << 48 | keys << 32 | <uint64_t>form.extras_length << 24
             | datatype << 16 | number_at(&job.inputs[<int>IN_VBUCKET], row) & 0xFFFF)
     store64(out + BODY_LENGTH_AT, <uint64_t>parts.body << 32 | opaque)
@@ -492,6 +494,7 @@ cdef class Recipe:
         cdef PyObject* frames = NULL
         self._open(array, &job, opaque, inflated, defect)
         try:
+            # One allocation of the upper bound, shrunk at the end: rows are measured only once.
             frames = new_bytes(NULL, most_bytes(&job, self._longest_form))
             at = <uint8_t*>PyBytes_AS_STRING(<object>frames)
             with nogil:

@@ -114,8 +114,8 @@ cdef Py_ssize_t larger_chunk(const ReadBuffer* own, Py_ssize_t wanted) noexcept 
 cdef bint is_shared(const ReadBuffer* own) noexcept nogil:
     """Return whether a batch with views, or a buffer given to a caller, points into this chunk: then nothing may move.
 
-    Other threads may release their share at any time, but no thread can take one of memory that only the decoder owns. So
-    False stays true; True may be out of date, which costs a new chunk at worst.
+    Other threads may release their share at any time, but no thread can take one of memory that only the decoder owns.
+    So False stays true; True may be out of date, which costs a new chunk at worst.
     """
     return atomic_get(&own.memory.owners) > 1
 

@@ -25,6 +25,7 @@ cdef bint snappy_inflate(const uint8_t* at, const uint8_t* end, uint8_t* out, ui
     while at < end:
         tag = at[0]
         at += 1
+        # A literal. The tag has its size minus 1; from 60 on, the size minus 1 follows in 1 to 4 bytes.
         if tag & 3 == 0:
             size = (tag >> 2) + 1
             if size > 60:
@@ -35,6 +36,7 @@ cdef bint snappy_inflate(const uint8_t* at, const uint8_t* end, uint8_t* out, ui
                 for i in range(extra):
                     size |= <uint32_t>at[i] << (8 * i)
                 at += extra
+                # The next addition would wrap around to 0.
                 if size == 0xFFFFFFFFU:
                     return False
                 size += 1
@@ -44,6 +46,7 @@ cdef bint snappy_inflate(const uint8_t* at, const uint8_t* end, uint8_t* out, ui
             at += size
             out += size
             continue
+        # A copy of earlier output, with an offset of 11, 16 or 32 bits.
         extra = 1 if tag & 3 == 1 else 2 if tag & 3 == 2 else 4
         if end - at < extra:
             return False

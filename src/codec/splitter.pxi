@@ -28,10 +28,12 @@ cdef Check check_frame(const uint8_t* at, Py_ssize_t available, uint64_t max_fra
         return INCOMPLETE
     if not is_magic(at[0]):
         return BAD_MAGIC
+    # All lengths are in the first 12 bytes of the header.
     if available < BODY_LENGTH_END:
         return INCOMPLETE
     body = load32(at + BODY_LENGTH_AT)
     sections = <uint64_t>at[EXTRAS_LENGTH_AT]
+    # Framing extras take one of the two bytes of the key length.
     if is_framed(at[0]):
         sections += <uint64_t>at[KEY_LENGTH_AT] + at[KEY_LENGTH_AT + 1]
     else:
@@ -150,6 +152,7 @@ cdef class Splitter:
     cdef object _error(self, str problem):
         cdef const uint8_t* at = self._buffer + self._start
         cdef Py_ssize_t found = self._end - self._start
+        # Requests alone have a vbucket in bytes 6 and 7; responses have a status.
         opcode = at[OPCODE_AT] if found > OPCODE_AT else None
         vbucket = load16(at + VBUCKET_AT) if found >= VBUCKET_AT + 2 and at[0] in (0x80, 0x08, 0x82) else None
         return FrameError(problem, self.offset, opcode, vbucket)

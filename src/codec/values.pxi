@@ -13,9 +13,11 @@ cdef Status unpack_value(DecodeState* state, Row* row, uint8_t datatype) noexcep
         status = inflate_value(state, row)
         if status == FULL or status == NO_MEMORY:
             return status
+    # An empty value has no xattrs: servers keep the bit where they leave the value out.
     if status == MORE and row.value_size and datatype & XATTR_BIT and state.split_xattrs:
         if not split_xattrs_off(row, state.map_xattrs):
             status = BAD_XATTRS
+    # Undo what was done to the value so far: it is delivered as it arrived.
     if status != MORE and state.quarantine:
         row[0] = raw
         row.problem = status
@@ -36,6 +38,7 @@ cdef Status inflate_value(DecodeState* state, Row* row) noexcept nogil:
         return BAD_SNAPPY
     if <int64_t>length > state.max_value:
         return BAD_SIZE
+    # Not for the first row: a batch takes at least one, however large.
     if state.rows and state.batch_bytes + <int64_t>length > state.max_bytes:
         return FULL
     if state.views:

@@ -217,6 +217,7 @@ def _sorted(positions: Any) -> tuple[StreamPosition, ...]:
 
 def _earlier(one: StreamPosition, other: StreamPosition) -> StreamPosition:
     low, high = sorted((one, other), key=lambda position: position.seqno)
+    # At the beginning nothing can be missed, and there is no history to compare.
     if low.seqno == 0:
         return low
     if low.seqno == high.seqno:

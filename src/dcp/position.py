@@ -76,6 +76,7 @@ class FailoverLog:
 
     def common(self, other: FailoverLog) -> int:
         """Return the seqno up to which both logs have the same history; 0 if they share none."""
+        # Newest first: the first shared vbuuid is the newest one that both have.
         for branch in other.branches:
             end = self.end_of(branch.vbuuid, MAX_U64)
             if end is not None:

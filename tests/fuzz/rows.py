@@ -15,7 +15,7 @@ from dcp.wire.framing import RequestInfo, join_infos
 from dcp.wire.layout import HEADER, HEADER_STRUCT, Effect, Message, Role
 from tests.fuzz.stream import Chance, Source
 
-# What is only announced must not be allocated: the fuzzers refuse so much memory.
+# Announced lengths must not be allocated: the fuzzers limit memory.
 DEFAULT_FRAME = 1 << 28
 
 
@@ -151,7 +151,7 @@ def _cells(batch: dcp.Batch, index: int, column: Column) -> list[Any]:
     if valid is None:
         return cells
     bits = int.from_bytes(bytes(valid), "little")
-    # What nobody wrote must not be left over from other memory.
+    # Cells that nothing was written to must be zero, not leftovers of other memory.
     assert not any(cell for row, cell in enumerate(cells) if not bits >> row & 1), column.name
     return [cell if bits >> row & 1 else None for row, cell in enumerate(cells)]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-# Inputs are small, whatever they announce, and so is the memory that they are worth.
+# Inputs are small, whatever lengths they announce; so little memory must be enough.
 LIMITS = ("-max_len=1000", "-malloc_limit_mb=32", "-rss_limit_mb=3000", "-timeout=30", "-print_final_stats=1")
 
 

@@ -202,11 +202,13 @@ def _snappy(source: Source, value: bytes) -> bytes:
     """Return a block of literals and copies. Its length is right unless the input says otherwise."""
     out, length = bytearray(), 0
     for at in range(0, len(value), 60):
+        # A literal of up to 60 bytes: its size minus 1 is in the tag.
         literal = value[at : at + 60]
         out.append(len(literal) - 1 << 2)
         out += literal
         length += len(literal)
         shape = source.byte()
+        # A copy: kind 1 has an offset of 11 bits, kinds 2 and 3 have 16 and 32.
         if shape & 3:
             offset, size = 1 + source.byte() % length, 1 + (shape >> 2)
             if shape & 3 == 1:
@@ -215,7 +217,8 @@ def _snappy(source: Source, value: bytes) -> bytes:
             else:
                 out += bytes([size - 1 << 2 | (shape & 3)]) + offset.to_bytes(2 if shape & 3 == 2 else 4, "little")
             length += size
+    # Now and then a wrong length.
     if source.byte() == 255:
         length = source.number(4)
-    # Its varint is that of a collection id.
+    # The length is a varint, as a collection id is.
     return join_collection(length, bytes(out))

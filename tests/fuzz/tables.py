@@ -69,7 +69,7 @@ def _numbers(pyarrow: Any, source: Source, total: int) -> Any:
     nulls = source.number(4) if which & 8 else 0
     numbers = [source.number(width) >> signed for _ in range(total)]
     if signed and which & 48 == 48:
-        # Nothing on the wire is negative; few are, so that some rows go there.
+        # Negative numbers are refused, so only a few are: else no row could be encoded.
         numbers = [-number - 1 if number & 3 == 3 else number for number in numbers]
     array = pyarrow.array([None if nulls >> i & 1 else number for i, number in enumerate(numbers)], type)
     return _soiled(pyarrow, source, array, width)
@@ -79,7 +79,7 @@ def _soiled(pyarrow: Any, source: Source, array: Any, width: int) -> Any:
     """Return the same cells, with arbitrary memory under the nulls."""
     valid, cells, *rest = array.buffers()
     if valid is None or rest:
-        # The oldest pyarrow cannot put views together that point into buffers.
+        # The oldest supported pyarrow cannot build views that point into buffers.
         return array
     data = bytearray(cells)
     for i in range(len(array)):

@@ -108,7 +108,7 @@ def codec(data: bytes) -> None:
         split_xattrs=not flags & 32,
     )
     max_rows, max_bytes = 1 + rows if rows else 1 << 30, 1 << (limit & 15) if limit else 1 << 30
-    # Where pieces have to be put together there is a large chunk, which takes the sanitizers long.
+    # Joining pieces allocates a large chunk, which is slow under the sanitizers: do it rarely.
     at = (cut & 63) * len(stream) >> 6
     for piece in (stream[:at], stream[at:]) if cut > 248 else (stream,):
         decoder.feed(bytearray(piece) if flags >= 248 else piece)
@@ -225,7 +225,7 @@ def rows(data: bytes) -> None:
     _drain(decoder, decoded, None, None)
     expected = Expected(options, tuple(decoder.schema)).read(stream)
     if decoder.pending and not decoded.error:
-        # The end of the input is none of the stream for a decoder.
+        # A decoder does not know that the stream ends here.
         assert "the input ends inside the frame" in expected.error
         expected.error = ""
     assert bool(decoded.error) == bool(expected.error), (decoded.error, expected.error)
@@ -301,7 +301,7 @@ def _read(column: Any, chance: Chance) -> None:
 
 
 def _is_time(column: Any) -> bool:
-    # Some are too far away for Python.
+    # Some are out of range for Python.
     return str(column.type).startswith("timestamp")
 
 
@@ -387,7 +387,7 @@ def encoder(data: bytes) -> None:
     try:
         frames = dcp.decode(written, dialect)
     except dcp.FrameError:
-        # What a system event says is not looked into.
+        # The encoder does not check the content of system events.
         assert any(row["event"] in ("system_event", b"system_event") for row in rows)
     else:
         _check_written(frames, rows, given, dialect_of(dialect))

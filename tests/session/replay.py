@@ -22,7 +22,7 @@ from dcp.wire.memcached import FEATURES, Feature, Status
 from tests.conformance import TRANSCRIPTS, Transcript, cut
 from tests.session.harness import ready_session
 
-# Scenarios without a stream to us, and why.
+# Scenarios in which nothing is streamed to the client, with the reason.
 WITHOUT_STREAM = {
     "collections_filter_nojson": "the filter is malformed on purpose, and refused",
     "error_kv_on_dcp_connection": "commands of documents only",
@@ -59,7 +59,7 @@ class Request:
     frame: Frame
     raw: bytes
     position: StreamPosition
-    # Whether our position says what the recorded one did.
+    # True if one of our positions can express the recorded one.
     faithful: bool
     stream: ConsumerStream | None = None
     asked: bytes = b""

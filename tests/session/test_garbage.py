@@ -103,7 +103,7 @@ def test_damaged_conversations_end_in_documented_errors(path: object, damages: l
     error = survive(session, data, chunk)
     assert error is None or isinstance(error, RemoteProtocolError)
     assert len(session.streams) <= len(opened)
-    # Answers to noops, and what is given back.
+    # Answers to noops, and acknowledgements.
     assert len(session.outgoing()) <= 2 * len(data) + 100
     if error is not None:
         with pytest.raises(RemoteProtocolError):

@@ -64,7 +64,7 @@ def test_every_generation_of_servers_is_agreed_with(version: str) -> None:
 
 # ------------------------------------------------------------------ recorded servers
 
-# What a client of ours says otherwise than the recorded one did, and why.
+# Requests in which our client differs from the recorded one, with the reason.
 OTHERWISE = {
     "hello": "other features are asked for",
     "get_cluster_config": "the recorded client knew its node",
@@ -108,7 +108,7 @@ def test_recorded_servers_are_agreed_with_in_the_bytes_that_were_recorded(path: 
             heard = answers[opaque][:12] + raw[12:16] + answers[opaque][16:]
         else:
             other.add(what)
-            # As this server answers what it does not know, or has nothing of.
+            # The answer of this server to a request that it does not know, or has nothing for.
             status = Status.SUCCESS if frame.name in ("hello", "get_cluster_config") else Status.EINVAL
             heard = encode(Frame(frame.name, Magic.RESPONSE, frame.opaque, status=int(status)))
         hear(session, heard)
@@ -116,7 +116,7 @@ def test_recorded_servers_are_agreed_with_in_the_bytes_that_were_recorded(path: 
     assert other <= OTHERWISE.keys() | ({"select_bucket"} if talk.version < "5" else set())
     assert {"open", "enable_noop", "set_noop_interval", "connection_buffer_size"} <= set(same)
     assert session.agreement.window == 20480
-    # 3.0.0 did not let itself be told how often.
+    # The interval of 3.0.0 cannot be set.
     assert session.agreement.noop_interval == (180.0 if talk.version.startswith("3.0.0") else 20.0)
 
 
@@ -263,7 +263,7 @@ def test_a_noop_and_a_map_during_the_handshake_disturb_nothing() -> None:
     sent = Frame("clustermap_change_notification", Magic.SERVER_REQUEST, fields={"epoch": 1, "revision": 2}, key=b"b")
     events = hear(session, Peer().answer(hello) + encode(noop) + encode(sent))
     assert [type(event) for event in events] == [MapChanged]
-    # The answer that the node waits for is ahead of what was asked before it came.
+    # The answer to the noop overtakes a request that was made before it.
     assert [frame.name for frame in dcp.decode(session.outgoing())] == ["dcp_noop", "sasl_list_mechs"]
 
 

@@ -13,7 +13,7 @@ def test_no_change_is_lost_or_comes_back() -> None:
     counts: Counter[str] = Counter()
     for seed in range(SCHEDULES):
         counts.update(play(seed).counts)
-    # Enough of everything happened for this to mean something.
+    # Each kind of event happened often enough for the test to mean something.
     assert counts["rows"] > 20 * SCHEDULES
     assert counts["connections"] > 5 * SCHEDULES
     assert counts["StreamRolledBack"] > SCHEDULES // 2

@@ -45,7 +45,7 @@ def check(replay: Replay, strays: int) -> None:
         assert [type(event) for event in mine] == expected
         assert stream.ended == (expected[-1] is not StreamAccepted)
     assert sum(outcomes.values()) == len(replay.events)
-    # Answers to what another client asked besides.
+    # Answers to other requests of the recorded client.
     assert strays == sum(step.request_of is None and frame.name != "dcp_noop" for frame, step in frames)
     noops = [step.raw for frame, step in frames if frame.name == "dcp_noop"]
     ours = [raw for raw in dcp.decode(replay.sent) if raw.name == "dcp_noop"]
@@ -70,9 +70,9 @@ def check_documents(path: Path, replay: Replay) -> None:
 def test_every_recording_is_heard_or_has_a_reason() -> None:
     left_out = Counter(path.stem for path in TALKS if path.stem in WITHOUT_STREAM)
     assert len(TALKS) == len(STREAMED) + left_out.total()
-    # Those over TAP, 21 more, are in tests/session/test_tap_replay.py.
+    # The 21 recordings over TAP are in tests/session/test_tap_replay.py.
     assert (len(STREAMED), left_out.total()) == (109, 46)
     assert left_out.keys() == WITHOUT_STREAM.keys()
-    # The others are windows that no position of ours has, and a history for the beginning of all.
+    # The others have windows that no position of ours can have, or name a history at seqno 0.
     requests = [request for path in STREAMED for request in Replay(transcript(path)).requests]
     assert (len(requests), sum(request.faithful for request in requests)) == (178, 158)

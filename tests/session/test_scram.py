@@ -14,7 +14,7 @@ from dcp.session.sasl import Credentials, choose, exchange
 from dcp.session.scram import MOST_ITERATIONS, Scram, ScramRejection
 from dcp.wire.mechanisms import SCRAM
 
-# hash, user, password, nonce, the server's first words, our proof, the server's.
+# Hash, user, password, nonce, the server's challenge, our proof, the server's proof.
 VECTORS = [
     # RFC 5802, section 5.
     (
@@ -28,7 +28,7 @@ VECTORS = [
         "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
         *("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=", "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="),
     ),
-    # kv_engine, docs/sasl: as many iterations as no library takes.
+    # kv_engine, docs/sasl: fewer iterations than any library accepts.
     (
         *("sha1", "user", "pencil", "d40a02e348040590"),
         "r=d40a02e348040590ec8ac784d46faf9d,s=fw3GRQYlFy6QEqT5y7Of4XbGaGg=,i=10",

@@ -312,7 +312,7 @@ def test_what_breaks_the_protocol_is_said_for_good(what: str) -> None:
     session, sent = breach(what)
     hear(session, sent)
     if session.has_updates:
-        # What came before it.
+        # Take what arrived before the error.
         with contextlib.suppress(RemoteProtocolError):
             session.take()
     assert session.advance(MANY, MANY) == ([], True)

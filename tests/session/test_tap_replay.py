@@ -107,7 +107,7 @@ def test_a_session_hears_and_answers_what_was_said(path: Path) -> None:
 def check(replay: TapReplay) -> None:
     rows = [frame for frame in replay.messages if frame.name in ("mutation", "deletion")]
     assert replay.rows == [(frame.name, frame.vbucket, frame.key, frame.cas, frame.value) for frame in rows]
-    # Byte by byte the recorded client; where it gave up before all was answered, nothing but further answers follows.
+    # The bytes of the recorded client; if it gave up before it had answered everything, only further answers follow.
     assert replay.sent[: len(replay.client)] == replay.client
     asking = [frame for frame in replay.messages if int(frame.fields["tap_flags"]) & TapFlag.ACK]
     answered = dcp.decode(replay.sent, "tap")[1:]

@@ -72,7 +72,7 @@ def test_no_change_is_lost_or_comes_back(draft: str) -> None:
             print(f"seed {seed}")
             raise
         counts.update(world.counts)
-    # Enough of everything happened for this to mean something.
+    # Each kind of event happened often enough for the test to mean something.
     assert counts["rows"] > 20 * SCHEDULES
     assert counts["StreamRolledBack"] > SCHEDULES // 2
 
@@ -183,7 +183,7 @@ def test_a_snapshot_that_broke_is_asked_for_again_from_its_start(draft: str) -> 
     assert asked(session, draft)[1][2]["start_seqno"] == 110
     hear(session, node.accepts() + node.message("stream_start") + node.message("snapshot_start") + node.row(112))
     session.take()
-    # What is known already moves nothing.
+    # Rows that the consumer has already do not move the position.
     assert (stream.position.seqno, stream.position.snapshot_start) == (130, 110)
     hear(session, node.message("snapshot_end"))
     assert (stream.position.seqno, stream.position.snapshot_start) == (130, 112)

@@ -91,7 +91,7 @@ class World:
             for sid, chosen in self._filters()
             for vbucket in range(VBUCKETS)
         }
-        # Every change of the present history, in order.
+        # All changes of the current history, in order.
         self.versions: dict[int, list[Row]] = {vbucket: [] for vbucket in range(VBUCKETS)}
         self.talk: ServerConnection | None = None
         self.session: Session | None = None
@@ -252,7 +252,7 @@ class World:
         for follower in self.followers.values():
             if follower.stream is None:
                 if follower.disordered:
-                    # What came out of order is sent again, except for what was purged meanwhile.
+                    # Out-of-order rows are sent again, except for deletions that were purged meanwhile.
                     follower.forget_above(follower.position.seqno)
                 follower.stream = self.session.open(Progress(follower.position), stream_filter=follower.chosen)
 
@@ -285,6 +285,7 @@ class World:
         if cut:
             data = data[: self.random.randrange(len(data) + 1)]
         while data and self.session is not None:
+            # Single bytes are slow, so only for little data.
             size = self.random.choice([1, 50, len(data)]) if len(data) < 2000 else len(data)
             self.receive(self.session, data[:size])
             data = data[size:]
@@ -324,6 +325,7 @@ class World:
                 raise AssertionError(f"refused: {Status(event.status).name}")
 
     def roll_back(self, follower: Follower, seqno: int) -> None:
+        # As the client does: before it forgets everything, it asks under the previous history.
         older = follower.position.under_older_uuid() if seqno == 0 else None
         if older is not None:
             follower.position = older
@@ -355,7 +357,7 @@ class World:
         if follower.disordered:
             self.count("marks in disorder")
         if not follower.disordered:
-            # Every row is covered by the position that comes with it.
+            # The position of a delivery covers all of its rows.
             assert all(seqno <= follower.position.seqno for seqno, _, _ in follower.applied)
         if follower.position.complete and not follower.disordered and self.ends_are_told:
             self.compare(follower)
@@ -364,6 +366,7 @@ class World:
         """Check that at the end of a snapshot the consumer has the vbucket's state at that seqno."""
         number, seqno = follower.position.vbucket, follower.position.seqno
         log = self.bucket.active(number).log
+        # In another history than the current one, `versions` is not what the consumer was sent.
         if follower.position.vbuuid != log.newest.vbuuid and seqno:
             return
         alive = self.visible(follower)
@@ -401,6 +404,7 @@ class World:
         action(self)
 
     def catch_up(self) -> None:
+        # Two turns without bytes: acknowledgements of the first could still release more.
         quiet = 0
         for _ in range(10_000):
             busy = self.turn()
@@ -434,7 +438,7 @@ class World:
                 assert position.manifest_uid == self.bucket.manifest.uid
 
 
-# What happens, and how often.
+# Actions of a schedule, and their weights.
 ACTIONS = {
     World.write_some: 30,
     World.turn_some: 30,

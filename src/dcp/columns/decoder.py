@@ -157,7 +157,7 @@ class Decoder(_codec.Decoder):
             except FrameError as error:
                 self._error = error
                 # Rows after the frame were decoded already: the loop does not look into control frames.
-                self._cut(row, flow_bytes)
+                self._remove_rows(row, flow_bytes)
                 return True
         problem = self._problem()
         if problem is not None:
@@ -169,7 +169,7 @@ class Decoder(_codec.Decoder):
 
         Their bytes are still counted for flow control.
         """
-        self._cut(row, self.flow_bytes)
+        self._remove_rows(row, self.flow_bytes)
 
     def take(self, max_rows: int | None = None, max_bytes: int | None = None) -> Batch:
         """Decode what was fed, up to the limits of `advance`, and return it as a batch, which may be empty.

@@ -146,6 +146,7 @@ class Session:
                 self._fail(error, row)
                 return events, True
             self._handled += 1
+        # With rows, controls are delivered in their batch: they say what the rows before them mean.
         if not self._decoder.rows and not full:
             self._forget_controls()
         return events, full
@@ -349,6 +350,7 @@ class Session:
             stream.accept(decode_failover_log(stream.vbucket, frame.value))
             self._moved.add(stream)
             return (StreamAccepted(stream),)
+        # Any other answer ends the request, so the vbucket can be opened again.
         self._remove_stream(stream)
         if frame.status == Status.ROLLBACK:
             stream.transition("rolled_back")

@@ -96,6 +96,7 @@ class Records(Body):
     def decode(self, value: bytes, fields: Mapping[str, int | bytes]) -> tuple[Any, ...]:
         if wrong := self.problem(len(value)):
             raise RemoteProtocolError(f"{self.about}: expected {wrong} bytes, found {len(value)}")
+        # Records of one field, such as feature codes, are plain numbers.
         rows = self.struct.iter_unpack(value)
         return tuple(row[0] for row in rows) if len(self.record._fields) == 1 else tuple(map(self.record._make, rows))
 

@@ -40,9 +40,11 @@ def split_collection(key: bytes) -> tuple[int, bytes]:
     Only the shortest form of an id is legal: with longer ones, two keys on the wire could be one document.
     """
     number = 0
+    # 5 bytes of 7 bits hold 32 bits.
     for position, byte in enumerate(key[:5]):
         number |= (byte & 0x7F) << 7 * position
         if byte < 0x80:
+            # A last byte of 0 adds nothing: a shorter form exists.
             if (position and not byte) or number >> 32:
                 break
             return number, key[position + 1 :]

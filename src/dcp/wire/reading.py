@@ -40,6 +40,7 @@ def read_parts(raw: bytes, dialect: Dialect, offset: int) -> Parts:
     family = families(dialect).get((magic, opcode))
     if family is None:
         return read_opaque_parts(raw, offset)
+    # The same two bytes hold a status in responses, and a vbucket in requests.
     number = status = 0
     if family.has_status:
         number, status, vbucket = vbucket, vbucket, 0
@@ -62,6 +63,7 @@ def read_parts(raw: bytes, dialect: Dialect, offset: int) -> Parts:
             name = form.message.name
             return name, magic, opaque, cas, vbucket, status, datatype, fields, key, value, infos
         mismatches.append(found)
+        # A form whose version matched is the right one: its error is the one to report.
         if form.when and found.stage > _WHEN:
             break
     raise _refusal(forms, mismatches, raw, offset)
@@ -110,6 +112,7 @@ def _read_form(form: Form, raw: bytes, start: int, key_length: int) -> tuple[Fie
         if isinstance(found, _Mismatch):
             return found
         key_at, end = found
+    # The splitter has checked that key and value lie inside the frame.
     value_at = key_at + key_length
     key, value = raw[key_at:value_at], raw[value_at:end]
     if wrong := form.key_problem(len(key)):

@@ -38,6 +38,7 @@ def write_frame(frame: Frame, dialect: Dialect) -> bytes:
     if frame.frame_info or frame.magic in _FRAMED:
         _check_infos(frame, form.layout)
     engine, meta = (_bytes(frame, "engine"), _bytes(frame, "meta")) if form.measured else (b"", b"")
+    # Lengths of sections that fields of the extras have to hold.
     lengths = {"engine": form.engine.size or len(engine), "meta": len(meta)}
     _check_fields(frame, form, lengths)
     extras, fixed, content = (
@@ -58,6 +59,7 @@ def form_of(frame: Frame, dialect: Dialect) -> Form:
     family = families(dialect).get((frame.magic, message.opcode)) if message else None
     forms = family.forms(frame.status if message.type is None else message.type) if message and family else ()
     problems = []
+    # Messages may share an opcode: only forms of the frame's own name count.
     for form in forms:
         if form.message is not message:
             continue

@@ -131,6 +131,7 @@ class TapSession(LegacySession):
 
     def decline(self, count: int, status: Status = Status.ETMPFAIL) -> None:
         """Refuse the oldest delivered batch: the node sends its rows that request an acknowledgement again later."""
+        # Batches before this one were processed: their rows are acknowledged, not declined.
         self._send_acks(Status.SUCCESS)
         self.processed(count)
         self._send_acks(status)
