@@ -44,7 +44,7 @@ _MAX_LINES = 2
     "--to",
     "end",
     metavar="now|TIME|FILE",
-    help="Where to stop. FILE is a checkpoint; the rest of its snapshot is included.  [default: never]",
+    help="Where to stop. FILE is a checkpoint.  [default: never]",
 )
 @click.option("--scope", help="Print only this scope. It also completes the names given with --collection.")
 @click.option("--collection", "collections", multiple=True, help="Print only this scope.collection; repeatable.")

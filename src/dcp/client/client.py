@@ -177,8 +177,8 @@ class Client:
 
         start: Where to begin: "beginning", "now", a Checkpoint to resume from, or a time: only changes made at it or
             later by their CAS. Default: beginning.
-        end: Where to end: None for never, "now" for the high seqnos at the start, a Checkpoint, or a past time: only
-            changes made before it.
+        end: Where to end: None for never, "now" for the high seqnos at the start, a Checkpoint: only changes up to
+            its positions, or a past time: only changes made before it.
         scope: Name of a scope: only its collections. With `collections`, the scope of names without one.
         collections: Names of collections, as `scope.name` or in `scope`: only these.
         vbuckets: Numbers of vbuckets, as "0-511,600" or several: only these.
@@ -230,7 +230,7 @@ class Client:
         vbuckets = self._checked_vbuckets(options["vbuckets"])
         chosen = resolve_filter(self._agent, options["scope"], options["collections"])
         range = resolve_range(self._agent, vbuckets, chosen, options["start"], options["end"])
-        format = format.between(range.since, range.until)
+        format = format.limited(range.since, range.until, range.last_seqnos)
         settings = self._settings(options, format, chosen)
         log.info("bucket %s: following %d vbuckets from %s", self._bucket, len(vbuckets), _described(options["start"]))
         # A stream has connections of its own, and command connections may stay unused for its whole life.
@@ -239,7 +239,7 @@ class Client:
         # Without seqnos there is no lag to measure.
         running = RunningStream.start(self._agent, follower, chosen, monitored=settings.rules.resumes)
         self._keep(running)
-        return ChangeStream(self, follower, running, chosen.template, range, format.cut)
+        return ChangeStream(self, follower, running, chosen.template, range, format.filter)
 
     def _settings(self, options: dict[str, Any], format: RowFormat, chosen: StreamSelection) -> StreamSettings:
         return StreamSettings(

@@ -440,8 +440,8 @@ OPTIONS: tuple[Option, ...] = (
         f"{_POSITION} | None",
         position_end,
         None,
-        'Where to end: None for never, "now" for the high seqnos at the start, a Checkpoint, or a past time: '
-        "only changes made before it.",
+        'Where to end: None for never, "now" for the high seqnos at the start, a Checkpoint: only '
+        "changes up to its positions, or a past time: only changes made before it.",
         Use.STREAM | Use.COMMAND_LINE,
         flag="--to",
     ),

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from dcp.columns.batch import Batch
-from dcp.columns.cas_filter import CasFilter, with_cas
 from dcp.columns.decoder import Decoder
+from dcp.columns.row_filter import RowFilter
 from dcp.errors import UsageError
 from dcp.wire.field import u64
 from dcp.wire.frame import Frame, dialect_of, encode
@@ -28,6 +28,7 @@ class RowFormat:
 
     columns: names; None for the default columns. decoding: further options of Decoder.
     since, until: lowest CAS of the stream, and the lowest after it; None for no limit.
+    ends: last seqno of the stream, by vbucket; vbuckets that are not in it have none.
     """
 
     dialect: str
@@ -35,12 +36,20 @@ class RowFormat:
     decoding: Mapping[str, Any] = field(default_factory=dict)
     since: int | None = None
     until: int | None = None
+    ends: Mapping[int, int] = field(default_factory=dict)
 
-    def between(self, since: int | None, until: int | None) -> RowFormat:
-        """Return the same format for a stream that is limited to a time range."""
-        if (since, until) != (None, None) and self.decoding.get("views"):
-            raise UsageError("views: expected False for a stream with a time range, whose rows are filtered")
-        return replace(self, since=since, until=until)
+    def limited(self, since: int | None, until: int | None, ends: Mapping[int, int]) -> RowFormat:
+        """Return the same format for a stream that is limited to a time range, or to some ends."""
+        limited = replace(self, since=since, until=until, ends=ends)
+        if limited._is_filtered and self.decoding.get("views"):
+            raise UsageError(
+                "views: expected False for a stream with a time, or with a checkpoint as its end: its rows are filtered"
+            )
+        return limited
+
+    @property
+    def _is_filtered(self) -> bool:
+        return (self.since, self.until) != (None, None) or bool(self.ends)
 
     @property
     def has_xattrs(self) -> bool:
@@ -48,18 +57,20 @@ class RowFormat:
         return self.columns is None or "xattrs" in self.columns
 
     @property
-    def cut(self) -> CasFilter | None:
-        """Filter for the time range; None if there is none. It removes a `cas` column that is only there for it."""
-        if (self.since, self.until) == (None, None):
+    def filter(self) -> RowFilter | None:
+        """Filter for the limits; None if there are none. It removes columns that are only there for it."""
+        if not self._is_filtered:
             return None
         schema = Decoder(self.dialect, self.columns, **self.decoding).schema
-        return CasFilter(schema, self.since, self.until)
+        return RowFilter(schema, self.since, self.until, self.ends)
 
     @property
     def _received(self) -> Iterable[str] | None:
         """Names of the columns to decode."""
-        timeless = (self.since, self.until) == (None, None)
-        return self.columns if self.columns is None or timeless else with_cas(self.columns)
+        if self.columns is None:
+            # The default columns have all that a filter needs.
+            return None
+        return RowFilter.required(self.columns, by_seqno=bool(self.ends)) if self._is_filtered else self.columns
 
     def decoder(self, collections: bool) -> Decoder:
         """Return a new decoder of received bytes. `collections`: keys carry collection ids."""

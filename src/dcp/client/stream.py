@@ -9,10 +9,11 @@ from datetime import timedelta
 from dcp.checkpoint import Checkpoint
 from dcp.client.follow.batch_queue import QueuedBatch
 from dcp.client.follow.follower import Follower, RunningStream
+from dcp.client.follow.vbucket import consumed_seqno
 from dcp.client.stats import Counters
 from dcp.client.stream_range import StreamRange
 from dcp.columns.batch import Batch
-from dcp.columns.cas_filter import CasFilter
+from dcp.columns.row_filter import RowFilter
 from dcp.errors import UsageError
 from dcp.value_grammar import duration
 
@@ -34,19 +35,17 @@ class ChangeStream:
         running: RunningStream,
         template: Checkpoint,
         range: StreamRange,
-        cut: CasFilter | None,
+        row_filter: RowFilter | None,
     ) -> None:
         # An abandoned client closes its connections: the stream keeps it alive.
         self._client = client
         self.found = range.found
         self._follower, self._running = follower, running
-        self._template, self._cut = template, cut
+        self._template, self._row_filter = template, row_filter
         self._item: QueuedBatch | None = None
-        # Nodes send snapshots whole, and so rows after a time at which the stream ends. These are removed, and must not
-        # be part of the checkpoint.
-        begins = follower.positions
-        ends = range.found.get("end", {})
-        self._ends = {number: max(end.seqno, begins[number].position.seqno) for number, end in ends.items()}
+        # Nodes send snapshots whole, and so rows after the end of the stream. These are removed, and must not be part
+        # of the checkpoint.
+        self._ends = {n: max(end, range.begins[n].seqno) for n, end in range.last_seqnos.items()}
         # The stream's threads hold the follower, not this object, so that abandoning it is noticed.
         weakref.finalize(self, running.stop).atexit = False
 
@@ -77,8 +76,11 @@ class ChangeStream:
                 self.close()
                 return None
             self._item = item
-            batch = item.batch if self._cut is None else self._cut(item.batch)
-            # A batch of which the time range leaves nothing is acknowledged in the next turn.
+            batch = item.batch
+            if self._row_filter is not None:
+                reached = {vbucket: consumed_seqno(position) for vbucket, position in item.positions.items()}
+                batch = self._row_filter(batch, reached)
+            # A batch of which the filter leaves nothing is acknowledged in the next turn.
             if len(batch):
                 return batch
 

@@ -18,7 +18,7 @@ from dcp.client.row_format import marker_row, with_marker_rows
 from dcp.client.time_search import Probe, ProbedChange, SeqnoSpan, TimePositions, find_positions, lowest_cas
 from dcp.columns.decoder import Decoder
 from dcp.errors import UsageError
-from dcp.position import FailoverLog, StreamPosition
+from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
 from dcp.wire import DIALECTS
 from dcp.wire.dcp import DCP, ENDLESS
 
@@ -39,6 +39,8 @@ class StreamRange:
     begins: positions to resume from. ends: last seqnos; ENDLESS for none.
     found: for `start` and `end`, where they are times, the position of each vbucket then.
     since, until: lowest CAS of the stream, and the lowest after it; None for no limit.
+    last_seqnos: last seqno to deliver, by vbucket, where `end` is a checkpoint or a time: nodes round the end of a
+    stream up to the end of its snapshot.
     """
 
     begins: Mapping[int, StreamPosition]
@@ -46,6 +48,7 @@ class StreamRange:
     found: Mapping[str, TimePositions] = field(default_factory=dict)
     since: int | None = None
     until: int | None = None
+    last_seqnos: Mapping[int, int] = field(default_factory=dict)
 
     def purged_up_to(self, vbucket: int) -> int:
         """Return the seqno up to which deletions made since the start may be purged; 0 if none can be."""
@@ -70,7 +73,19 @@ def resolve_range(
     ends = _ends(agent, vbuckets, chosen, end, found)
     since = lowest_cas(start) if isinstance(start, datetime) else None
     until = lowest_cas(end) if isinstance(end, datetime) else None
-    return StreamRange(begins, ends, found, since, until)
+    return StreamRange(begins, ends, found, since, until, _last_seqnos(end, ends))
+
+
+def _last_seqnos(end: Position | None, ends: Mapping[int, int]) -> Mapping[int, int]:
+    """Return the seqnos after which no row is delivered.
+
+    A checkpoint whose snapshot end is unknown, such as that of a Spark plan, stands for the rest of that snapshot, too:
+    its reader never saw which versions the snapshot replaced.
+    """
+    if isinstance(end, Checkpoint):
+        known = {position.vbucket: position.snapshot_end for position in end}
+        return {number: seqno for number, seqno in ends.items() if known.get(number) != UNKNOWN_END}
+    return ends if isinstance(end, datetime) else {}
 
 
 def resolve_start(

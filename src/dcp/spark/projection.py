@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from dcp.client.options import PATH_COLUMNS
 from dcp.client.row_format import PURGED, ROLLBACK
 from dcp.client.time_search import lowest_cas
-from dcp.columns.cas_filter import in_time
+from dcp.columns.row_filter import in_time, up_to
 from dcp.spark.options import Options
 from dcp.spark.schema import SparkSchema
 
@@ -86,11 +86,4 @@ def _filters(options: Options, ends: Mapping[int, int]) -> Iterator[tuple[tuple[
 
         yield ("key",), has_key
     if ends:
-        vbuckets, last = pa.array(ends.keys(), pa.int32()), pa.array(ends.values(), pa.int64())
-
-        def is_before_end(vbucket: pa.Array, seqno: pa.Array) -> Any:
-            end = last.take(pc.index_in(vbucket, value_set=vbuckets))
-            # Null is a vbucket without an end, or a row without a seqno.
-            return pc.less_equal(seqno, end).fill_null(True)
-
-        yield ("vbucket", "seqno"), is_before_end
+        yield ("vbucket", "seqno"), lambda vbucket, seqno: up_to(vbucket, seqno, ends)

@@ -16,7 +16,7 @@ from dcp.client.row_format import ROLLBACK, marker_row, with_marker_rows
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.errors import ServerError, TransportError
-from dcp.position import StreamPosition
+from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.options import Options
 from dcp.spark.planner import Partition, without_dropped
 from dcp.spark.projection import Projection
@@ -101,7 +101,9 @@ def _is_complete(stream: ChangeStream, partition: Partition) -> bool:
 
 def stream_of(client: Client, partition: Partition, options: Options, columns: tuple[str, ...]) -> ChangeStream:
     """Return a client's stream over the ranges of a partition."""
-    ends = Checkpoint(tuple(StreamPosition(vbucket, 0, end, end, end) for vbucket, end in partition.end.items()))
+    # An unknown snapshot end asks for the rest of the snapshot in which the end lies: it has the rows that replaced
+    # earlier versions of keys.
+    ends = Checkpoint(tuple(StreamPosition(vbucket, 0, end, 0, UNKNOWN_END) for vbucket, end in partition.end.items()))
     start, end = ("beginning", "now") if options.dialect == TAP else (partition.start, ends)
     return client.stream(
         start,
