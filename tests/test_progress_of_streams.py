@@ -27,7 +27,9 @@ STREAMS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["row", "marker"
 
 
 @given(STREAMS, st.integers(1, 200), st.integers(1, 5))
-def test_last_seqnos_of_batches_and_controls_are_those_of_the_rows(steps: list[tuple[int, str]], chunk: int, most: int) -> None:
+def test_last_seqnos_of_batches_and_controls_are_those_of_the_rows(
+    steps: list[tuple[int, str]], chunk: int, most: int
+) -> None:
     frames, last, windowed = [], dict.fromkeys((1, 2, 3), 0), set()
     last_seqnos = []
     for opaque, kind in steps:
