@@ -77,8 +77,9 @@ def connect(
         dcp.
     key_path: PEM file of the key of `cert_path`, if that file does not contain it.
     kv_connect_timeout: Time limit for a TCP connection, and again for TLS on it. Default: 10 s.
-    network: Addresses of nodes to use: `default`, `external`, or with `auto` those among which the URL's host is
-        found. Default: auto.
+    network: Addresses of nodes to use: `default`, `external`, or `auto` for those among which the URL's host is
+        found; if it is in neither, the external ones if there are any, as Couchbase's C++ client does (CXXCBC-707).
+        Default: auto.
     noop_interval: Interval at which a node sends noops. After two intervals without a byte the client reconnects.
         Default: 120 s.
     sasl_mech_force: The only SASL mechanism to use, of PLAIN, SCRAM-SHA1, SCRAM-SHA256, SCRAM-SHA512. By default the

@@ -385,7 +385,8 @@ OPTIONS: tuple[Option, ...] = (
         'Literal["auto", "default", "external"]',
         one_of("auto", "default", "external"),
         "auto",
-        "Addresses of nodes to use: `default`, `external`, or with `auto` those among which the URL's host is found.",
+        "Addresses of nodes to use: `default`, `external`, or `auto` for those among which the URL's host is found; "
+        "if it is in neither, the external ones if there are any, as Couchbase's C++ client does (CXXCBC-707).",
         _CONNECTION,
     ),
     Option(
