@@ -60,8 +60,14 @@ class Agent:
         self._closed = True
         self._commands.close()
 
+    def check_open(self) -> None:
+        """Raise ClosedError after `close`."""
+        if self._closed:
+            raise ClosedError("the client is closed: connect again")
+
     @property
     def dialect(self) -> str:
+        """Protocol of streams."""
         return self.options.dialect
 
     # The cluster map.
@@ -181,8 +187,7 @@ class Agent:
 
     def _open_command_connection(self, address: HostPort, *, stream: bool) -> CommandConnection:
         settings = self._settings("commands", stream=stream)
-        if self._closed:
-            raise ClosedError("the client is closed: connect again")
+        self.check_open()
         sock = connect(*address, self.options.kv_connect_timeout, self._tls)
         return CommandConnection(sock, settings, address, self.options.bootstrap_timeout)
 

@@ -20,7 +20,7 @@ from dcp.checkpoint import Checkpoint
 from dcp.client.time_search import EPOCH
 from dcp.columns.decoder import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from dcp.columns.plan import events_of
-from dcp.columns.schema import choose
+from dcp.columns.schema import COLUMNS, choose
 from dcp.errors import CheckpointError, LocalProtocolError, UsageError
 from dcp.value_grammar import duration, flag, number_range, size, whole_number
 from dcp.wire import DIALECTS
@@ -32,6 +32,7 @@ Parser = Callable[[Any], Any]
 
 # Columns of Spark's rows that no message has: the names that belong to a collection id.
 PATH_COLUMNS = ("scope", "collection")
+_DEFAULT_COLUMNS = ", ".join(column.name for column in COLUMNS if column.default)
 
 _MOST_VBUCKETS = 1 << 16
 _LONGEST_SHOWN = 100
@@ -272,7 +273,9 @@ def read_end(value: Any) -> str | Checkpoint:
     return end
 
 
-position_start = partial(_position, _START_WORDS)
+def position_start(value: Any) -> str | datetime | Checkpoint:
+    """Return the start of a stream; None, such as from a CheckpointFile that is not there yet, is the beginning."""
+    return "beginning" if value is None else _position(_START_WORDS, value)
 
 
 def position_end(value: Any) -> str | datetime | Checkpoint | None:
@@ -428,10 +431,10 @@ OPTIONS: tuple[Option, ...] = (
     # The selection of changes.
     Option(
         "start",
-        _POSITION,
+        f"{_POSITION} | None",
         position_start,
         "beginning",
-        'Where to begin: "beginning", "now", a Checkpoint to resume from, or a time: '
+        'Where to begin: "beginning" (also None), "now", a Checkpoint to resume from, or a time: '
         "only changes made at it or later by their CAS.",
         Use.STREAM | Use.COMMAND_LINE,
         flag="--from",
@@ -485,7 +488,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "Names of the columns of a batch, in order. Columns that are not named are not decoded.",
         Use.STREAM,
-        default_text="the default columns",
+        default_text=_DEFAULT_COLUMNS,
     ),
     Option(
         "batch_rows",
@@ -520,7 +523,8 @@ OPTIONS: tuple[Option, ...] = (
         'Literal["replay", "fail"]',
         one_of("replay", "fail"),
         "replay",
-        "`replay` delivers a row with the event `rollback` and then the changes again; `fail` raises RollbackError.",
+        "`replay` delivers a row with the event `rollback`, then what the cluster has above its seqno. What the lost "
+        "changes had replaced is not sent: see docs/semantics.md. `fail` raises RollbackError.",
         Use.STREAM | _READ,
         spark="onRollback",
     ),
@@ -583,9 +587,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max_frame",
         "int",
-        bounded_size(1, (1 << 31) - 1),
+        bounded_size(24, 1 << 30),
         MAX_FRAME,
-        "Largest frame that is accepted.",
+        "Largest frame that is accepted, the cluster map among them.",
         Use.STREAM | Use.DECODER,
         "bytes",
         "30m",
@@ -593,9 +597,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max_value",
         "int",
-        bounded_size(1, (1 << 31) - 1),
+        bounded_size(24, 1 << 30),
         MAX_FRAME,
-        "Largest value that is accepted, after decompression.",
+        "Largest size to which a compressed value may inflate; `max_frame` limits the others.",
         Use.STREAM | Use.DECODER,
         "bytes",
         "30m",
@@ -658,7 +662,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "Names of the columns of a batch, in order. Columns that are not named are not decoded.",
         Use.DECODER,
-        default_text="the default columns",
+        default_text=_DEFAULT_COLUMNS,
     ),
     Option(
         "collections",
@@ -745,7 +749,7 @@ OPTIONS: tuple[Option, ...] = (
         "Names of the columns, in order; `scope` and `collection` are the names of a row's collection. "
         "Columns that are not named are not decoded.",
         _READ,
-        default_text="the default columns",
+        default_text=_DEFAULT_COLUMNS,
         spark="columns",
     ),
     Option(
