@@ -814,3 +814,31 @@ def test_a_recording_decodes_as_the_tables_say_frame_by_frame(path: Path) -> Non
         expected = answer(connection.server, talk.dialect, options)
         assert expected.error is None
         assert_same(decode(connection.server, talk.dialect, options), expected)
+
+
+# ----------------------------------------------------------------------- frames that servers were seen to send
+
+# TAP_DELETE of an expired document that a backfill met, from 3.1.6: key e1, value gone1.
+EXPIRED_IN_BACKFILL = bytes.fromhex(
+    "8042000208000000000000170000000518e975a9ae3b547b00080000ff00000000000000000000016531676f6e6531"
+)
+
+
+def test_a_tap_deletion_keeps_the_value_that_arrived() -> None:
+    (frame,) = dcp.decode(EXPIRED_IN_BACKFILL, "tap")
+    assert (frame.name, frame.key, frame.value, frame.fields["rev_seqno"]) == ("deletion", b"e1", b"gone1", 1)
+    assert encode(frame, "tap") == EXPIRED_IN_BACKFILL
+    decoder = dcp.Decoder("tap", ["event", "key", "value", "cas"])
+    decoder.feed(EXPIRED_IN_BACKFILL)
+    expected = {"event": "deletion", "key": b"e1", "value": b"gone1", "cas": 0x18E975A9AE3B547B}
+    assert decoder.take().to_arrow().to_pylist() == [expected]
+
+
+def test_a_tap_checkpoint_begins_without_an_engine_section_before_2_0() -> None:
+    # ep-engine 1.8.1, ep_engine.cc, walkTapQueue: the engine section stays empty for items.
+    extras = bytes.fromhex("00000000ff000000") + bytes(8)
+    body = extras + b"checkpoint_start" + (7).to_bytes(8, "big")
+    header = bytes.fromhex("80460010100000030000") + len(body).to_bytes(2, "big") + bytes(12)
+    (frame,) = dcp.decode(header + body, "tap")
+    assert (frame.name, frame.vbucket, frame.fields["checkpoint"]) == ("tap_checkpoint_start", 3, 7)
+    assert encode(frame, "tap") == header + body

@@ -7,13 +7,13 @@ not; its own length is the first field of the extras.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 
 from dcp.errors import RemoteProtocolError
 from dcp.wire.body import Body, CountedRecords, Records
 from dcp.wire.field import Field, reserved, u8, u16, u32, u64
-from dcp.wire.layout import MAY, MUST, NONE, Layout, Message, Presence, Role, Side
+from dcp.wire.layout import MAY, MUST, Layout, Message, Role, Side
 from dcp.wire.memcached import MEMCACHED, VbucketState
 
 VBUCKETS = Records("vbuckets", u16("vbucket"))
@@ -118,21 +118,25 @@ def _message(
     return Message(name, opcode, sent, Side.PRODUCER, source, (Layout(),), role=role, since="1.x", until="4.6")
 
 
-def _forms(extras: tuple[Field, ...], engine: tuple[Field, ...], value: Presence) -> tuple[Layout, ...]:
+def _forms(extras: tuple[Field, ...], engine: tuple[Field, ...]) -> tuple[Layout, ...]:
     """Return the forms of a change: as servers since 2.0 send it, and with an engine section of any length."""
     return (
-        Layout(extras=extras, engine=engine, key=MUST, value=value, since="2.0"),
-        Layout(extras=extras, key=MUST, value=value, note="the engine section, if any, stays bytes"),
+        Layout(extras=extras, engine=engine, key=MUST, value=MAY, since="2.0"),
+        Layout(extras=extras, key=MUST, value=MAY, note="the engine section, if any, stays bytes"),
     )
 
 
 def _checkpoint(name: str, opcode: int, *engine: Field) -> Message:
     """Return a checkpoint message: specified with the common extras alone, deployed like a mutation with a key."""
     checkpoint = (u64("checkpoint"),)
+    deployed = Layout(extras=_ITEM, engine=engine, key=MUST, content=checkpoint, note="deployed")
+    # Servers before 2.0 send no engine section (ep-engine 1.8.1 ep_engine.cc, walkTapQueue).
+    older = (replace(deployed, engine=(), note="deployed before 2.0"),) if engine else ()
     return _message(
         name,
         opcode,
-        Layout(extras=_ITEM, engine=engine, key=MUST, content=checkpoint, note="deployed"),
+        deployed,
+        *older,
         Layout(extras=_COMMON, content=checkpoint, note="as specified"),
         source=_DEPLOYED,
     )
@@ -154,8 +158,9 @@ TAP = MEMCACHED.extend(
         until="4.6",
         note="answered only if it is refused",
     ),
-    _message("mutation", 0x41, *_forms(_ITEM, (u64("rev_seqno"), u8("nru")), MAY), role=Role.ROW),
-    _message("deletion", 0x42, *_forms(_COMMON, (u64("rev_seqno"),), NONE), role=Role.ROW),
+    _message("mutation", 0x41, *_forms(_ITEM, (u64("rev_seqno"), u8("nru"))), role=Role.ROW),
+    # An expired document that a backfill meets has its last value (seen in 3.1.6). memcached.c sends what the item has.
+    _message("deletion", 0x42, *_forms(_COMMON, (u64("rev_seqno"),)), role=Role.ROW),
     _message("tap_flush", 0x43, Layout(extras=_COMMON)),
     _message("tap_opaque", 0x44, Layout(extras=_COMMON, engine=(u32("code", TapOpaque),))),
     _message("tap_vbucket_set", 0x45, Layout(extras=_COMMON, engine=(u32("state", VbucketState),))),
