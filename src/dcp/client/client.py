@@ -251,7 +251,7 @@ class Client:
             decoder=format.decoder,
             limits=BatchLimits(options["batch_rows"], options["batch_bytes"], options["linger"]),
             rules=dialect_rules(self.dialect, options["start"]),
-            marker_row=format.marker_row(),
+            report_row=format.report_row(),
             on_rollback=options["on_rollback"],
             filter=chosen.wire,
             ignore_purged=options["ignore_purged"],

@@ -15,7 +15,7 @@ from dcp.client.filters import StreamSelection
 from dcp.client.follow.follower import Follower
 from dcp.client.follow.settings import TAP, BatchLimits, StreamSettings, dialect_rules
 from dcp.client.follow.vbucket import FollowedVbucket
-from dcp.client.row_format import marker_row, with_marker_rows
+from dcp.client.row_format import report_row, with_report_rows
 from dcp.client.time_search import Probe, ProbedChange, SeqnoSpan, TimePositions, find_positions, lowest_cas
 from dcp.columns.decoder import Decoder
 from dcp.errors import ServerError, UsageError
@@ -25,7 +25,8 @@ from dcp.wire.dcp import DCP, ENDLESS
 
 log = logging.getLogger("dcp.client")
 
-Position = str | datetime | Checkpoint
+# Values of `start` and `end`.
+Bound = str | datetime | Checkpoint
 
 _COLUMNS = ("vbucket", "seqno", "cas")
 _PROBE_LIMITS = BatchLimits(65_536, 4 << 20, 0.02)
@@ -65,7 +66,7 @@ class StreamRange:
 
 
 def resolve_range(
-    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position, end: Position | None
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Bound, end: Bound | None
 ) -> StreamRange:
     """Return the range of a stream. Probes the nodes for times, and asks them for high seqnos where these count."""
     if agent.dialect == TAP:
@@ -79,7 +80,7 @@ def resolve_range(
     return StreamRange(begins, ends, found, since, until, _last_seqnos(end, ends))
 
 
-def _last_seqnos(end: Position | None, ends: Mapping[int, int]) -> Mapping[int, int]:
+def _last_seqnos(end: Bound | None, ends: Mapping[int, int]) -> Mapping[int, int]:
     """Return the seqnos after which no row is delivered.
 
     A checkpoint whose snapshot end is unknown, such as that of a Spark plan, stands for the rest of that snapshot, too:
@@ -92,7 +93,7 @@ def _last_seqnos(end: Position | None, ends: Mapping[int, int]) -> Mapping[int, 
 
 
 def resolve_start(
-    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Bound
 ) -> Mapping[int, StreamPosition]:
     """Return the position of each vbucket from which a stream with this start begins."""
     _check_times(agent.dialect, start=start)
@@ -106,7 +107,7 @@ def _check_times(dialect: str, **given: object) -> None:
 
 
 def _begins(
-    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position, found: dict[str, TimePositions]
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Bound, found: dict[str, TimePositions]
 ) -> Mapping[int, StreamPosition]:
     if isinstance(start, Checkpoint):
         start.check(chosen.template)
@@ -130,7 +131,7 @@ def _ends(
     agent: Agent,
     vbuckets: Sequence[int],
     chosen: StreamSelection,
-    end: Position | None,
+    end: Bound | None,
     found: dict[str, TimePositions],
 ) -> Mapping[int, int]:
     if end is None:
@@ -153,7 +154,7 @@ def _ends(
     return queries.owned_high_seqnos(agent, vbuckets)
 
 
-def _tap_range(vbuckets: Sequence[int], start: Position, end: Position | None) -> StreamRange:
+def _tap_range(vbuckets: Sequence[int], start: Bound, end: Bound | None) -> StreamRange:
     if start not in ("beginning", "now"):
         raise UsageError(f"start: expected beginning or now, as TAP has no seqnos, found {_described(start)}")
     accepted = (None, "now") if start == "beginning" else (None,)
@@ -224,7 +225,7 @@ def _stream_spans(
         decoder=lambda collections: Decoder(DCP, _COLUMNS, collections=collections, inflate=values),
         limits=_PROBE_LIMITS,
         rules=dialect_rules(DCP.name, None),
-        marker_row=marker_row(Decoder(with_marker_rows(DCP.name), _COLUMNS)),
+        report_row=report_row(Decoder(with_report_rows(DCP.name), _COLUMNS)),
         on_rollback="stop",
         filter=chosen.wire,
         requested={"values": values},

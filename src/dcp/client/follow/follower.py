@@ -104,7 +104,7 @@ class Follower:
     @property
     def rolled_back(self) -> set[int]:
         """Vbuckets that ended because they were to roll back (`on_rollback="stop"`)."""
-        return self._rollbacks.stopped
+        return self._rollbacks.rolled_back
 
     def next(self, timeout: float | None = None) -> QueuedBatch | None:
         """Return the next batch; None at the end. Raises TimeoutError after `timeout` seconds without one."""
