@@ -143,6 +143,10 @@ class Keeper:
     def state(self) -> dict[bytes, bytes]:
         return {key: value for mine in self.documents.values() for key, value in mine.items()}
 
+    def take_all(self, stream: dcp.ChangeStream, patience: float) -> None:
+        while (batch := stream.next(patience)) is not None:
+            self.take(batch)
+
     def catch_up(self, stream: dcp.ChangeStream, cluster: Cluster) -> None:
         while self.state() != values(cluster):
             batch = stream.next(PATIENCE)
@@ -165,6 +169,40 @@ def test_what_there_is_comes_over_tap(options: dict[str, Any]) -> None:
         for batch in client.stream(end="now"):
             keeper.take(batch)
         assert keeper.state() == values(cluster)
+
+
+@pytest.mark.parametrize("options", [{"dialect": "tap"}, {"server_version": "4.6"}])
+def test_a_tap_stream_with_an_end_waits_for_the_disk(options: dict[str, Any]) -> None:
+    with Cluster(nodes=2, vbuckets=8, **options) as cluster, dcp.connect(cluster.url, dialect="tap") as client:
+        cluster.load(100)
+        cluster.set_persistence(1, False)
+        for n in range(100):
+            cluster.upsert(f"in-memory-{n}", b"1")
+        keeper = Keeper()
+        with client.stream(end="now") as stream:
+            # One node has nothing on its queue and delivers at once.
+            with pytest.raises(TimeoutError):
+                keeper.take_all(stream, 0.5)
+            assert keeper.documents
+            cluster.set_persistence(1, True)
+            keeper.take_all(stream, PATIENCE)
+        assert keeper.state() == values(cluster)
+
+
+def test_a_tap_stream_whose_disk_never_catches_up_is_an_error() -> None:
+    with Cluster(nodes=2, vbuckets=4, dialect="tap") as cluster, dcp.connect(cluster.url, dialect="tap") as client:
+        cluster.set_persistence(1, False)
+        for n in range(20):
+            cluster.upsert(f"in-memory-{n}", b"1")
+        with (
+            client.stream(end="now", persisted_within=0.3) as stream,
+            pytest.raises(
+                dcp.TransportError,
+                match=f"^{cluster.addresses[1]}: changes of vbuckets 1, 3 are not on disk after 0.3 s",
+            ) as found,
+        ):
+            list(stream)
+        assert found.value.retriable
 
 
 def test_changes_come_over_tap_and_a_lost_connection_begins_again() -> None:

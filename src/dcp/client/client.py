@@ -16,7 +16,7 @@ from dcp.client.agent import Agent
 from dcp.client.commands import CommandConnection
 from dcp.client.filters import StreamSelection, resolve_filter
 from dcp.client.follow.follower import Follower, RunningStream
-from dcp.client.follow.settings import BatchLimits, StreamSettings, dialect_rules
+from dcp.client.follow.settings import TAP, BatchLimits, StreamSettings, dialect_rules
 from dcp.client.options import ConnectionOptions, Use, check_supported, options_of, read_all
 from dcp.client.row_format import RowFormat
 from dcp.client.stats import Stats, combine
@@ -193,8 +193,8 @@ class Client:
             Without it, such a vbucket restarts from seqno 0. Default: False.
         persisted_only: Deliver only changes that every copy of their vbucket has on disk, so that no failover takes
             them back. Default: False.
-        persisted_within: Time limit of `persisted_only`: after it a TransportError names the copies that lag.
-            Default: 60 s.
+        persisted_within: Time limit of `persisted_only`, and of the wait for the disk before a TAP stream with an end:
+            after it a TransportError names the nodes that lag. Default: 60 s.
         out_of_order: Let nodes send the first snapshot of a collection in any order, which may be faster. Until it is
             complete, positions stay at the beginning. Default: False.
         history: Deliver every version that the bucket keeps of a document, not only the last one of a snapshot.
@@ -251,6 +251,7 @@ class Client:
             filter=chosen.wire,
             ignore_purged=options["ignore_purged"],
             persisted_within=options["persisted_within"] if options["persisted_only"] else None,
+            on_disk_within=options["persisted_within"] if self.dialect == TAP and options["end"] is not None else None,
             requested={
                 "out_of_order": options["out_of_order"],
                 "history": options["history"],

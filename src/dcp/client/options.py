@@ -547,7 +547,8 @@ OPTIONS: tuple[Option, ...] = (
         _DURATION,
         duration,
         60.0,
-        "Time limit of `persisted_only`: after it a TransportError names the copies that lag.",
+        "Time limit of `persisted_only`, and of the wait for the disk before a TAP stream with an end: "
+        "after it a TransportError names the nodes that lag.",
         Use.STREAM,
         "s",
     ),

@@ -91,6 +91,7 @@ class Backfill:
             number, after = self._waiting.popleft()
             vbucket = self._node.vbucket(number)
             if vbucket is not None:
-                items = items_of(vbucket, after, vbucket.high_seqno)
+                # A backfill reads the disk; what is not persisted yet follows as changes (seen in 3.1.6).
+                items = items_of(vbucket, after, vbucket.persisted_seqno)
                 self._run = ItemRun(number, [item for item in items if item.cas >> _LOGICAL_BITS >= self._oldest])
         return None if self._run.done else self._run

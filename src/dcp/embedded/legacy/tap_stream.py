@@ -95,7 +95,8 @@ class ServerTapStream:
 
         Items of the checkpoint in memory are sent twice, in the backfill and as changes, as servers do.
         """
-        cursor = self._cursors[vbucket.number] = Cursor(vbucket.checkpoint_start - 1)
+        begin = min(vbucket.checkpoint_start - 1, vbucket.persisted_seqno)
+        cursor = self._cursors[vbucket.number] = Cursor(begin)
         # Seqno after which the backfill begins; None for no backfill.
         after: int | None
         if checkpoint is not None and checkpoint + 1 == vbucket.checkpoint:
