@@ -62,8 +62,8 @@ def connect(
     Keyword options override those in the URL. A duration is a number of seconds, a timedelta, or text such as `500ms`,
     `2.5s`, `15m` or `1h`; a size is a number of bytes, or text such as `64k` or `20mb`.
 
-    bootstrap_timeout: Time limit of a node for an answer to a command, and for the handshake of a command connection.
-        Default: 10 s.
+    bootstrap_timeout: Time limit of a node for an answer to a command, for the handshake of a command connection, and
+        over TAP for the announcement of a vbucket. Default: 10 s.
     ca_cert_path: PEM file of authorities to trust in addition to the system's. Requires couchbases://.
     cert_path: PEM file of the client's certificate. Requires couchbases://.
     compression: `on` lets nodes send values compressed with Snappy, `off` does not; `force` is the same as `on`.
@@ -242,6 +242,7 @@ class Client:
         return ChangeStream(self, follower, running, chosen.template, range, format.filter)
 
     def _settings(self, options: dict[str, Any], format: RowFormat, chosen: StreamSelection) -> StreamSettings:
+        tap = self.dialect == TAP
         return StreamSettings(
             decoder=format.decoder,
             limits=BatchLimits(options["batch_rows"], options["batch_bytes"], options["linger"]),
@@ -251,7 +252,8 @@ class Client:
             filter=chosen.wire,
             ignore_purged=options["ignore_purged"],
             persisted_within=options["persisted_within"] if options["persisted_only"] else None,
-            on_disk_within=options["persisted_within"] if self.dialect == TAP and options["end"] is not None else None,
+            on_disk_within=options["persisted_within"] if tap and options["end"] is not None else None,
+            announced_within=self._agent.options.bootstrap_timeout if tap else None,
             requested={
                 "out_of_order": options["out_of_order"],
                 "history": options["history"],

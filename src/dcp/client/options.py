@@ -297,7 +297,8 @@ OPTIONS: tuple[Option, ...] = (
         _DURATION,
         positive_duration,
         10.0,
-        "Time limit of a node for an answer to a command, and for the handshake of a command connection.",
+        "Time limit of a node for an answer to a command, for the handshake of a command connection, and over TAP for "
+        "the announcement of a vbucket.",
         _CONNECTION,
         "s",
     ),

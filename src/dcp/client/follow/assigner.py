@@ -73,6 +73,9 @@ class Assigner:
         if vbucket.link is not None:
             self._leave_replica(vbucket, owner)
             return None
+        if vbucket.asked and vbucket.asked != str(owner):
+            # The vbucket moved: what the former owner did not answer is no problem any more.
+            vbucket.asked = ""
         if owner is None:
             self._maps.request()
             return None
@@ -85,8 +88,9 @@ class Assigner:
 
     def _open(self, vbuckets: list[FollowedVbucket], link: NodeLink) -> None:
         """Request the streams of vbuckets on a link. All at once: a TAP connection has one request for all."""
+        now = time.monotonic()
         for vbucket in vbuckets:
-            vbucket.link, vbucket.leaving = link, False
+            vbucket.requested(link, now)
             if self._disk is not None:
                 self._disk.forget(vbucket.number)
 

@@ -228,7 +228,7 @@ class Follower:
                     # Checked under the lock: a link that is opened after `stop` would never be closed.
                     if self._queue.closed:
                         return
-                    self._work.wait(self._assigner.assign())
+                    self._work.wait(min(self._assigner.assign(), self._transitions.report_unannounced()))
                 # Outside of the lock: these wait for a node, and links must be able to deliver meanwhile.
                 self._maps.refresh_if_due()
                 if self._disk is not None:
