@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from collections import defaultdict
 from typing import Any
 
@@ -143,6 +144,10 @@ class Keeper:
     def state(self) -> dict[bytes, bytes]:
         return {key: value for mine in self.documents.values() for key, value in mine.items()}
 
+    def take_all(self, stream: dcp.ChangeStream, patience: float) -> None:
+        while (batch := stream.next(patience)) is not None:
+            self.take(batch)
+
     def catch_up(self, stream: dcp.ChangeStream, cluster: Cluster) -> None:
         while self.state() != values(cluster):
             batch = stream.next(PATIENCE)
@@ -165,6 +170,40 @@ def test_what_there_is_comes_over_tap(options: dict[str, Any]) -> None:
         for batch in client.stream(end="now"):
             keeper.take(batch)
         assert keeper.state() == values(cluster)
+
+
+@pytest.mark.parametrize("options", [{"dialect": "tap"}, {"server_version": "4.6"}])
+def test_a_tap_stream_with_an_end_waits_for_the_disk(options: dict[str, Any]) -> None:
+    with Cluster(nodes=2, vbuckets=8, **options) as cluster, dcp.connect(cluster.url, dialect="tap") as client:
+        cluster.load(100)
+        cluster.set_persistence(1, False)
+        for n in range(100):
+            cluster.upsert(f"in-memory-{n}", b"1")
+        keeper = Keeper()
+        with client.stream(end="now") as stream:
+            # One node has nothing on its queue and delivers at once.
+            with pytest.raises(TimeoutError):
+                keeper.take_all(stream, 0.5)
+            assert keeper.documents
+            cluster.set_persistence(1, True)
+            keeper.take_all(stream, PATIENCE)
+        assert keeper.state() == values(cluster)
+
+
+def test_a_tap_stream_whose_disk_never_catches_up_is_an_error() -> None:
+    with Cluster(nodes=2, vbuckets=4, dialect="tap") as cluster, dcp.connect(cluster.url, dialect="tap") as client:
+        cluster.set_persistence(1, False)
+        for n in range(20):
+            cluster.upsert(f"in-memory-{n}", b"1")
+        with (
+            client.stream(end="now", persisted_within=0.3) as stream,
+            pytest.raises(
+                dcp.TransportError,
+                match=f"^{cluster.addresses[1]}: changes of vbuckets 1, 3 are not on disk after 0.3 s",
+            ) as found,
+        ):
+            list(stream)
+        assert found.value.retriable
 
 
 def test_changes_come_over_tap_and_a_lost_connection_begins_again() -> None:
@@ -257,6 +296,47 @@ def test_nobody_tells_how_far_behind_tap_is(caplog: pytest.LogCaptureFixture) ->
             with pytest.raises(TimeoutError):
                 stream.next(0.3)
         assert not [record for record in caplog.records if "no progress" in record.message]
+
+
+def test_vbuckets_that_a_node_never_announces_end_a_tap_stream_in_an_error() -> None:
+    with (
+        Cluster(nodes=2, vbuckets=8, dialect="tap") as cluster,
+        dcp.connect(cluster.url, dialect="tap", bootstrap_timeout=0.3) as client,
+    ):
+        cluster.load(100)
+        for vbucket in (1, 5):
+            # The map still says that they are here.
+            cluster._bucket.active(vbucket).state = VbucketState.DEAD
+        keeper = Keeper()
+        message = (
+            f"^{cluster.addresses[1]}: vbuckets 1, 5 were not announced within 0.3 s of the TAP request, so nothing"
+        )
+        with client.stream(end="now") as stream, pytest.raises(dcp.TransportError, match=message) as found:
+            keeper.take_all(stream, PATIENCE)
+        assert found.value.retriable
+        assert "dialect=dcp" in str(found.value)
+        # What arrived before is delivered.
+        assert sorted(keeper.documents) == [0, 2, 3, 4, 6, 7]
+
+
+def test_vbuckets_that_a_node_never_announces_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        Cluster(vbuckets=4, dialect="tap") as cluster,
+        dcp.connect(cluster.url, dialect="tap", bootstrap_timeout=0.3) as client,
+    ):
+        cluster.load(100)
+        cluster._bucket.active(2).state = VbucketState.DEAD
+        keeper = Keeper()
+        with client.stream() as stream, caplog.at_level(logging.WARNING):
+            with pytest.raises(TimeoutError):
+                keeper.take_all(stream, 1)
+            (record,) = caplog.records
+            assert record.getMessage().startswith(f"{cluster.addresses[0]}: vbuckets 2 were not announced within 0.3 s")
+            # The other vbuckets continue, and the warning is not repeated.
+            for key in [key for key, found in cluster.truth().items() if found.vbucket != 2]:
+                cluster.upsert(key, b"later")
+            assert stream.next(PATIENCE) is not None
+            assert caplog.records == [record]
 
 
 def test_connections_of_which_nothing_is_wanted_are_closed() -> None:

@@ -16,7 +16,7 @@ from dcp.client.agent import Agent
 from dcp.client.commands import CommandConnection
 from dcp.client.filters import StreamSelection, resolve_filter
 from dcp.client.follow.follower import Follower, RunningStream
-from dcp.client.follow.settings import BatchLimits, StreamSettings, dialect_rules
+from dcp.client.follow.settings import TAP, BatchLimits, StreamSettings, dialect_rules
 from dcp.client.options import ConnectionOptions, Use, check_supported, options_of, read_all
 from dcp.client.row_format import RowFormat
 from dcp.client.stats import Stats, combine
@@ -62,8 +62,8 @@ def connect(
     Keyword options override those in the URL. A duration is a number of seconds, a timedelta, or text such as `500ms`,
     `2.5s`, `15m` or `1h`; a size is a number of bytes, or text such as `64k` or `20mb`.
 
-    bootstrap_timeout: Time limit of a node for an answer to a command, and for the handshake of a command connection.
-        Default: 10 s.
+    bootstrap_timeout: Time limit of a node for an answer to a command, for the handshake of a command connection, and
+        over TAP for the announcement of a vbucket. Default: 10 s.
     ca_cert_path: PEM file of authorities to trust in addition to the system's. Requires couchbases://.
     cert_path: PEM file of the client's certificate. Requires couchbases://.
     compression: `on` lets nodes send values compressed with Snappy, `off` does not; `force` is the same as `on`.
@@ -196,8 +196,8 @@ class Client:
             Without it, such a vbucket restarts from seqno 0. Default: False.
         persisted_only: Deliver only changes that every copy of their vbucket has on disk, so that no failover takes
             them back. Default: False.
-        persisted_within: Time limit of `persisted_only`: after it a TransportError names the copies that lag.
-            Default: 60 s.
+        persisted_within: Time limit of `persisted_only`, and of the wait for the disk before a TAP stream with an end:
+            after it a TransportError names the nodes that lag. Default: 60 s.
         out_of_order: Let nodes send the first snapshot of a collection in any order, which may be faster. Until it is
             complete, positions stay at the beginning. Default: False.
         history: Deliver every version that the bucket keeps of a document, not only the last one of a snapshot.
@@ -247,6 +247,7 @@ class Client:
         return ChangeStream(self, follower, running, chosen.template, range, format.filter)
 
     def _settings(self, options: dict[str, Any], format: RowFormat, chosen: StreamSelection) -> StreamSettings:
+        tap = self.dialect == TAP
         return StreamSettings(
             decoder=format.decoder,
             limits=BatchLimits(options["batch_rows"], options["batch_bytes"], options["linger"]),
@@ -256,6 +257,8 @@ class Client:
             filter=chosen.wire,
             ignore_purged=options["ignore_purged"],
             persisted_within=options["persisted_within"] if options["persisted_only"] else None,
+            on_disk_within=options["persisted_within"] if tap and options["end"] is not None else None,
+            announced_within=self._agent.options.bootstrap_timeout if tap else None,
             requested={
                 "out_of_order": options["out_of_order"],
                 "history": options["history"],

@@ -301,7 +301,8 @@ OPTIONS: tuple[Option, ...] = (
         _DURATION,
         parse_positive_duration,
         10.0,
-        "Time limit of a node for an answer to a command, and for the handshake of a command connection.",
+        "Time limit of a node for an answer to a command, for the handshake of a command connection, and over TAP for "
+        "the announcement of a vbucket.",
         _CONNECTION,
         "s",
     ),
@@ -553,7 +554,8 @@ OPTIONS: tuple[Option, ...] = (
         _DURATION,
         duration,
         60.0,
-        "Time limit of `persisted_only`: after it a TransportError names the copies that lag.",
+        "Time limit of `persisted_only`, and of the wait for the disk before a TAP stream with an end: "
+        "after it a TransportError names the nodes that lag.",
         Use.STREAM,
         "s",
     ),

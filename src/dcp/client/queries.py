@@ -1,10 +1,10 @@
-"""Questions to nodes: high seqnos, failover logs, a consistent read of both, purge seqnos, collections."""
+"""Questions to nodes: high seqnos, failover logs, a consistent read of both, purge seqnos, disk, collections."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from dcp.client.agent import Agent
 from dcp.cluster_map import ClusterMap, Node, format_vbuckets, no_owner_error
@@ -78,6 +78,64 @@ def _owners(cluster_map: ClusterMap) -> Iterator[tuple[Node, set[int]]]:
     for node in cluster_map.nodes:
         if owned := set(cluster_map.vbuckets_of(node)):
             yield node, owned
+
+
+class DiskBacklog(NamedTuple):
+    """Changes of a vbucket, numbered in the order in which its node writes them to disk.
+
+    newest: number of the newest change. persisted: number of the newest change on disk. From servers that report the
+    length of the queue only, that length and 0: once it is 0, everything before is on disk.
+    """
+
+    newest: int
+    persisted: int
+
+
+# Changes that wait for the disk, and those that are being written (ep-engine since 1.8 src/ep_engine.cc).
+_DISK_QUEUES = ("ep_queue_size", "ep_flusher_todo")
+
+
+class NodeStatistics(Protocol):
+    """The part of the agent that reads statistics."""
+
+    def stats_of(self, node: Node, group: str) -> dict[str, str]: ...
+
+
+def disk_backlogs(agent: NodeStatistics, node: Node, vbuckets: Collection[int]) -> dict[int, DiskBacklog]:
+    """Return what a node has to write to disk yet, of each of these vbuckets that it has.
+
+    Raises ServerError if the node has none of the statistics that tell.
+    """
+    general = agent.stats_of(node, "")
+    queued = [_number(general, name) for name in _DISK_QUEUES]
+    if queued == [0, 0]:
+        return dict.fromkeys(vbuckets, DiskBacklog(0, 0))
+    # Since 4.5; earlier servers have the high seqno alone.
+    seqnos = agent.stats_of(node, "vbucket-seqno")
+    if found := {
+        vbucket: DiskBacklog(newest, persisted)
+        for vbucket in vbuckets
+        if (newest := _number(seqnos, f"vb_{vbucket}:high_seqno")) is not None
+        and (persisted := _number(seqnos, f"vb_{vbucket}:last_persisted_seqno")) is not None
+    }:
+        return found
+    # Since 2.0. The length counts a change until it is committed (3.1.6: PersistenceCallback in src/ep.cc).
+    details = agent.stats_of(node, "vbucket-details")
+    if found := {
+        vbucket: DiskBacklog(size, 0)
+        for vbucket in vbuckets
+        if (size := _number(details, f"vb_{vbucket}:queue_size")) is not None
+    }:
+        return found
+    waiting, writing = queued
+    if waiting is None or writing is None:
+        raise ServerError(f"{node}: the node does not report what is on disk; stream without an end")
+    return dict.fromkeys(vbuckets, DiskBacklog(waiting + writing, 0))
+
+
+def _number(statistics: Mapping[str, str], name: str) -> int | None:
+    value = statistics.get(name, "")
+    return int(value) if value.isdecimal() else None
 
 
 class Heads(NamedTuple):

@@ -9,6 +9,7 @@
 | ends, refusals, lost connections | `transitions` |
 | rollback, purged deletions | `rollback` |
 | batches on their way to the consumer | `batch_queue`; `persisted_only`: `persistence` |
+| the disk, before a TAP stream with an end | `disk_wait` |
 | settings of the stream | `settings` |
 
 Locks. A stream has one re-entrant lock, made by its Follower. It guards every object of this package except NodeLink,

@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from dcp.client.agent import Agent, MapRefresher
 from dcp.client.follow.backoff import LONGEST_DELAY
+from dcp.client.follow.disk_wait import DiskWait
 from dcp.client.follow.node_link import NodeLink
 from dcp.client.follow.node_pool import NodePool
 from dcp.client.follow.settings import StreamSettings
@@ -35,9 +36,10 @@ class Assigner:
         pool: NodePool,
         maps: MapRefresher,
         settings: StreamSettings,
+        disk: DiskWait | None,
     ) -> None:
         self._lock, self._agent, self._vbuckets = lock, agent, vbuckets
-        self._pool, self._maps, self._settings = pool, maps, settings
+        self._pool, self._maps, self._settings, self._disk = pool, maps, settings, disk
         # Vbucket and seqno of snapshots whose end a node skipped, and whether a skipped end still is an error.
         self._skipped_ends: set[tuple[int, int]] = set()
         self._requires_ends = True
@@ -58,6 +60,8 @@ class Assigner:
         for link, vbuckets in opening.items():
             self._open(vbuckets, link)
         self._maps.poll()
+        if self._disk is not None and self._disk.due is not None:
+            wake_times.append(self._disk.due)
         if self._maps.due is not None:
             wake_times.append(self._maps.due)
         return max(0.0, min(wake_times) - now)
@@ -69,18 +73,26 @@ class Assigner:
         if vbucket.link is not None:
             self._leave_replica(vbucket, owner)
             return None
+        if vbucket.asked and vbucket.asked != str(owner):
+            # The vbucket moved: what the former owner did not answer is no problem any more.
+            vbucket.asked = ""
         if owner is None:
             self._maps.request()
             return None
         if vbucket.retry_at > now:
             wake_times.append(vbucket.retry_at)
             return None
+        if self._disk is not None and not self._disk.covers(vbucket.number, owner):
+            return None
         return self._pool.link_to(owner, now, wake_times)
 
     def _open(self, vbuckets: list[FollowedVbucket], link: NodeLink) -> None:
         """Request the streams of vbuckets on a link. All at once: a TAP connection has one request for all."""
+        now = time.monotonic()
         for vbucket in vbuckets:
-            vbucket.link, vbucket.leaving = link, False
+            vbucket.requested(link, now)
+            if self._disk is not None:
+                self._disk.forget(vbucket.number)
 
         def request(session: Session) -> None:
             with self._lock:

@@ -14,6 +14,7 @@ from dcp.client.agent import Agent, MapRefresher
 from dcp.client.filters import StreamSelection
 from dcp.client.follow.assigner import Assigner
 from dcp.client.follow.batch_queue import BatchQueue, QueuedBatch
+from dcp.client.follow.disk_wait import DiskWait
 from dcp.client.follow.node_link import NodeLink
 from dcp.client.follow.node_pool import NodePool
 from dcp.client.follow.persistence import Persistence
@@ -22,6 +23,7 @@ from dcp.client.follow.settings import StreamSettings
 from dcp.client.follow.transitions import Transitions
 from dcp.client.follow.vbucket import FollowedVbucket, consumed_seqno, observe
 from dcp.client.monitor import FLOWING, Monitor, Observation
+from dcp.client.queries import disk_backlogs
 from dcp.client.stats import Counters, Stats, Window
 from dcp.cluster_map import Node
 from dcp.errors import DcpError, ServerError, SnapshotError, TransportError
@@ -66,7 +68,11 @@ class Follower:
         # Connected links on which no streams are requested until the purge seqnos of their node are known.
         self._links_to_check: list[NodeLink] = []
         self._pool = NodePool(self._open_link)
-        self._assigner = Assigner(self._lock, agent, self._vbuckets.values(), self._pool, self._maps, settings)
+        limit = settings.on_disk_within
+        self._disk = None if limit is None else DiskWait(partial(disk_backlogs, agent), limit)
+        self._assigner = Assigner(
+            self._lock, agent, self._vbuckets.values(), self._pool, self._maps, settings, self._disk
+        )
         self._rollbacks = Rollbacks(self._vbuckets, self._pool, self._queue, settings, self.counters)
         self._transitions = Transitions(
             self._vbuckets, self._queue, self._maps, self._rollbacks, settings, self.counters
@@ -230,10 +236,12 @@ class Follower:
                     # Checked under the lock: a link that is opened after `stop` would never be closed.
                     if self._queue.closed:
                         return
-                    self._work.wait(self._assigner.assign())
-                # Outside of the lock: it waits for a node, and links must be able to deliver meanwhile.
+                    self._work.wait(min(self._assigner.assign(), self._transitions.report_unannounced()))
+                # Outside of the lock: these wait for a node, and links must be able to deliver meanwhile.
                 self._check_purges()
                 self._maps.refresh_if_due()
+                if self._disk is not None:
+                    self._disk.poll_if_due()
         except Exception as error:
             self.on_bug(error)
 

@@ -74,6 +74,8 @@ class StreamSettings:
     on_rollback: `replay`, `fail`, or `stop` to end the vbucket there.
     filter: of stream requests; None for the whole bucket.
     persisted_within: seconds that rows may wait for all copies to persist them; None to deliver rows at once.
+    on_disk_within: seconds that a vbucket may wait, before it is requested, for the disk of its node; None for no wait.
+    announced_within: seconds in which a node has to announce a vbucket (TAP); None for dialects that answer requests.
     requested: further fields of ConnectionSettings.
     """
 
@@ -85,6 +87,8 @@ class StreamSettings:
     filter: StreamFilter | None = None
     ignore_purged: bool = False
     persisted_within: float | None = None
+    on_disk_within: float | None = None
+    announced_within: float | None = None
     requested: Mapping[str, bool] = field(default_factory=dict)
 
     @property

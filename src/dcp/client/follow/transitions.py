@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
+from collections import defaultdict
 from collections.abc import Mapping
 
 from dcp.client.agent import MapRefresher
@@ -11,12 +14,13 @@ from dcp.client.follow.rollback import Rollbacks
 from dcp.client.follow.settings import StreamSettings
 from dcp.client.follow.vbucket import FollowedVbucket
 from dcp.client.stats import Counters
+from dcp.cluster_map import format_vbuckets
 from dcp.errors import ServerError, TransportError
 from dcp.session.events import StreamRefused
 from dcp.session.handshake import CHECK_DIALECT, WRONG_DIALECT
 from dcp.session.states import REQUESTED
 from dcp.session.stream import ConsumerStream
-from dcp.wire.dcp import StreamEnd
+from dcp.wire.dcp import ENDLESS, StreamEnd
 from dcp.wire.memcached import Status
 
 log = logging.getLogger("dcp.client")
@@ -43,8 +47,39 @@ class Transitions:
     def accepted(self, stream: ConsumerStream) -> None:
         """Reset the backoff of an accepted vbucket."""
         vbucket = self._vbuckets[stream.vbucket]
-        vbucket.delay = 0.0
+        vbucket.accepted()
         log.debug("vbucket %d: streaming from seqno %d", vbucket.number, vbucket.position.seqno)
+
+    def report_unannounced(self) -> float:
+        """Log vbuckets that a node has left out of its TAP stream for too long. Return the seconds until the next one.
+
+        A stream with an end fails: it would never reach it. Others repeat the request, and deliver the other vbuckets.
+        """
+        within = self._settings.announced_within
+        if within is None:
+            return math.inf
+        now = time.monotonic()
+        waiting = [vbucket for vbucket in self._vbuckets.values() if vbucket.asked and not vbucket.overdue]
+        missing: defaultdict[str, list[FollowedVbucket]] = defaultdict(list)
+        for vbucket in waiting:
+            if vbucket.unanswered(now) >= within:
+                missing[vbucket.asked].append(vbucket)
+        for node, vbuckets in missing.items():
+            problem = (
+                f"{node}: vbuckets {format_vbuckets(vbucket.number for vbucket in vbuckets)} were not announced within "
+                f"{within:g} s of the TAP request, so nothing of them is delivered. The node has lost them, or leaves "
+                "them out as 3.1 does after a clean restart: check the node, or use dialect=dcp, which servers since "
+                "3.0 speak"
+            )
+            log.warning("%s", problem)
+            for vbucket in vbuckets:
+                vbucket.overdue = True
+            if any(vbucket.end != ENDLESS for vbucket in vbuckets):
+                self._queue.fail(TransportError(problem))
+        left = (
+            within - vbucket.unanswered(now) for vbucket in waiting if not vbucket.overdue and vbucket.link is not None
+        )
+        return min(left, default=math.inf)
 
     def ended(self, stream: ConsumerStream, reason: int) -> None:
         """Complete, retry or fail by the reason of a STREAM_END."""
@@ -104,6 +139,7 @@ class Transitions:
         streamed = vbucket.stream is not None and vbucket.stream.state != REQUESTED
         if streamed and not self._settings.rules.resumes:
             self._restart(vbucket)
+        vbucket.lost(time.monotonic())
         self._release(vbucket)
 
     def _restart(self, vbucket: FollowedVbucket) -> None:

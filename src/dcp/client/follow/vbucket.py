@@ -26,6 +26,8 @@ class FollowedVbucket:
     purged: seqno up to which deletions may be missing, for a stream that begins at a time; 0 for none.
     link: the connection that has its stream; `stream` is None until the link's thread has sent the request.
     leaving: the stream was asked to end, since another node owns the vbucket.
+    asked: name of the node that was asked for the stream and did not accept it yet; empty for none.
+    overdue: the log says that this node does not announce the vbucket (TAP).
     """
 
     number: int
@@ -39,6 +41,32 @@ class FollowedVbucket:
     delay: float = 0.0
     retry_at: float = 0.0
     last_error: str = ""
+    asked: str = ""
+    overdue: bool = False
+    # Monotonic times of the first request to this node, and of the loss of its connection since; 0 for none.
+    _asked_at: float = 0.0
+    _lost_at: float = 0.0
+
+    def requested(self, link: NodeLink, now: float) -> None:
+        """Record that the stream is requested on a link, at a monotonic time that all of one request share."""
+        self.link, self.leaving = link, False
+        if self.asked != link.name:
+            self.asked, self.overdue, self._asked_at = link.name, False, now
+        elif self._lost_at:
+            self._asked_at += now - self._lost_at
+        self._lost_at = 0.0
+
+    def accepted(self) -> None:
+        """Record that the node accepted the stream."""
+        self.delay, self.asked = 0.0, ""
+
+    def lost(self, now: float) -> None:
+        """Record that the connection was lost. The time until the next request does not count."""
+        self._lost_at = self._lost_at or now
+
+    def unanswered(self, now: float) -> float:
+        """Return the seconds that the node had to accept the stream."""
+        return (self._lost_at or now) - self._asked_at
 
     def release(self) -> ConsumerStream | None:
         """Detach the stream, take over its position, and return it."""
