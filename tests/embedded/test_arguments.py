@@ -91,3 +91,9 @@ def test_a_cut_without_options_is_immediate() -> None:
             dcp.connect(cluster.url)
         assert fault.hits == 1
         dcp.connect(cluster.url).close()
+
+
+@pytest.mark.parametrize("value", [1, None, {"a": 1}, 2.5])
+def test_a_value_that_is_neither_text_nor_bytes_is_refused(value: object) -> None:
+    with Cluster(vbuckets=1) as cluster, pytest.raises(dcp.UsageError, match=r"value: expected text or bytes, found a"):
+        cluster.upsert("key", value)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """A cluster in memory that speaks the protocol on real sockets.
 
 `Cluster` starts one. Its faults are in `FAULTS`, described by `describe_faults()`. Everything that a method refuses
-raises `dcp.LocalProtocolError`, which is also available here.
+raises `dcp.UsageError`, which is also available here.
 """
 
 from dcp.embedded.certificate import Authority, Certificate
@@ -9,7 +9,7 @@ from dcp.embedded.cluster import Cluster, ClusterCredentials, DocumentVersion, S
 from dcp.embedded.faults import FAULTS, FaultHandle, describe_faults
 from dcp.embedded.server import Traffic
 from dcp.embedded.users import Privilege, User
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 
 __all__ = [
     "FAULTS",
@@ -19,10 +19,10 @@ __all__ = [
     "ClusterCredentials",
     "DocumentVersion",
     "FaultHandle",
-    "LocalProtocolError",
     "Privilege",
     "StoredDocument",
     "Traffic",
+    "UsageError",
     "User",
     "describe_faults",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from dcp.embedded.users import User
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 
 _MAX_NODES, _MAX_REPLICAS, _MAX_VBUCKETS = 8, 3, 32_768
 _MAX_PORT = (1 << 16) - 1
@@ -24,7 +24,7 @@ def check_names(bucket: object, host: object, server_version: object) -> None:
         ("server_version", server_version, r".*", "text such as '7.2'"),
     ):
         if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
-            raise LocalProtocolError(f"{name}: expected {expected}, found {value!r:.100}")
+            raise UsageError(f"{name}: expected {expected}, found {value!r:.100}")
 
 
 def check_ports(port: object, nodes: int, *, tls: bool) -> None:
@@ -36,18 +36,18 @@ def check_users(username: object, password: object, users: list[User]) -> None:
     for name, value in (("username", username), ("password", password)):
         if value is not None and (not isinstance(value, str) or not value or "\0" in value):
             # The value may be a password, so the message does not contain it.
-            raise LocalProtocolError(f"{name}: expected text without zero bytes, found something else")
+            raise UsageError(f"{name}: expected text without zero bytes, found something else")
     for user in users:
         if not isinstance(user, User):
-            raise LocalProtocolError(f"users: expected instances of dcp.embedded.User, found a {type(user).__name__}")
+            raise UsageError(f"users: expected instances of dcp.embedded.User, found a {type(user).__name__}")
 
 
 def check_seed(seed: object) -> None:
     if not isinstance(seed, int | str | None):
-        raise LocalProtocolError(f"seed: expected a number, found {seed!r:.100}")
+        raise UsageError(f"seed: expected a number, found {seed!r:.100}")
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:
     # A bool is an int to Python; True nodes would be a mistake of the caller.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise LocalProtocolError(f"{name}: expected {least} to {most}, found {value!r:.100}")
+        raise UsageError(f"{name}: expected {least} to {most}, found {value!r:.100}")

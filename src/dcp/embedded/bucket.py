@@ -14,7 +14,7 @@ from dcp.embedded.document import tombstone_of
 from dcp.embedded.manifest import BucketManifest, ManifestStep
 from dcp.embedded.release import NEWEST_RELEASE, Release
 from dcp.embedded.store import AnyItem, StoredItem, SystemItem, VbucketStore
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.position import FailoverLog
 from dcp.wire.dcp import SystemEvent
 from dcp.wire.document import vbucket_of
@@ -105,10 +105,10 @@ class BucketStore:
         return vbucket_of(key, len(self.owners))
 
     def active(self, number: int) -> VbucketStore:
-        """Return the active copy of a vbucket; raise LocalProtocolError if no node that is up has one."""
+        """Return the active copy of a vbucket; raise UsageError if no node that is up has one."""
         owner = self.owners[number][0]
         if owner == NOBODY or not self.nodes[owner].alive:
-            raise LocalProtocolError(
+            raise UsageError(
                 f"vbucket {number}: no node that is up has an active copy: recover its node, or fail it over"
             )
         return self.nodes[owner].vbuckets[number]
@@ -263,7 +263,7 @@ class BucketStore:
     def set_replica_lag(self, writes: int) -> None:
         """Let replicas lag by a number of writes for each vbucket."""
         if writes < 0:
-            raise LocalProtocolError(f"lag: expected at least 0 writes, found {writes}")
+            raise UsageError(f"lag: expected at least 0 writes, found {writes}")
         self.replica_lag = writes
         for owner, vbucket in list(self._unreplicated):
             self._replicate(owner, vbucket, writes)

@@ -7,7 +7,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Any
 
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 
 _VALID = datetime.timedelta(days=365)
 # Certificates are valid from an hour ago on, for clients whose clocks are slow.
@@ -28,7 +28,7 @@ class Certificate:
 class Authority:
     """Certificate authority. Clients that trust its `certificate` (PEM) trust all certificates that it issues.
 
-    Needs the package cryptography; raises LocalProtocolError if it is not installed.
+    Needs the package cryptography; raises UsageError if it is not installed.
     """
 
     def __init__(self, name: str = "dcp embedded authority") -> None:
@@ -103,7 +103,7 @@ def _library() -> _Library:
     try:
         return _Library()
     except ImportError:
-        raise LocalProtocolError(
+        raise UsageError(
             "tls: generating a certificate needs cryptography: pip install 'dcp-arrow[embedded]'; "
             "or pass certificate and key"
         ) from None

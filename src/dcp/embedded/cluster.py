@@ -23,7 +23,7 @@ from dcp.embedded.server import ClusterServer, Traffic
 from dcp.embedded.store import StoredItem
 from dcp.embedded.tls import Tls
 from dcp.embedded.users import User
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.frame import dialect_of
 from dcp.wire.mechanisms import PLAIN
@@ -81,33 +81,31 @@ class Cluster:
             cluster.upsert("key", b'{"a": 1}')
             client = dcp.connect(cluster.url)
 
-    Methods may be called from any thread. After `close`, methods that change the cluster raise LocalProtocolError (also
+    Methods may be called from any thread. After `close`, methods that change the cluster raise UsageError (also
     `get`, which may expire a document); those that only read still work.
 
-    Args:
-        nodes: Number of nodes, 1 to 8.
-        vbuckets: Number of vbuckets of the bucket, 1 to 32768. Servers have 1024 (or 128).
-        replicas: Number of replicas of each vbucket, 0 to 3, besides the active copy.
-        bucket: Name of the bucket.
-        server_version: Release whose features and quirks the nodes show, "3.0" to "8.5".
-        host: Host name or address to listen on.
-        port: Port of the first node; the others take the next ones, and then one each for TLS. 0 takes any free ports.
-        username: Name of the user that `url` contains. Releases before 5.0 admit everybody.
-        password: Password of that user; None generates one.
-        users: Further users, with their privileges.
-        tls: Listen for TLS as well, on a second port of each node.
-        certificate: Path of the nodes' certificate (PEM). None generates one; this needs the package cryptography.
-        key: Path of the private key of `certificate` (PEM).
-        client_ca: Path of the certificates (PEM) that sign client certificates. A client with one of them needs no
-            password: the common name in it is its user.
-        seed: Seed of everything that is random otherwise, such as vbuuids and the choices of faults. None is random.
-        history: Retain every version of every document, so that change streams can be requested.
-        record_versions: Record every version of every document for `recorded_versions`. Each write takes memory.
-        dialect: Protocol of the nodes: "dcp" (and TAP with it up to 4.6), or one of the older ones alone, "tap", "upr1"
-            or "upr2". Nodes of an older dialect ignore `server_version` and admit everybody.
+    nodes: Number of nodes, 1 to 8.
+    vbuckets: Number of vbuckets of the bucket, 1 to 32768. Servers have 1024 (or 128).
+    replicas: Number of replicas of each vbucket, 0 to 3, besides the active copy.
+    bucket: Name of the bucket.
+    server_version: Release whose features and quirks the nodes show, "3.0" to "8.5".
+    host: Host name or address to listen on.
+    port: Port of the first node; the others take the next ones, and then one each for TLS. 0 takes any free ports.
+    username: Name of the user that `url` contains. Releases before 5.0 admit everybody.
+    password: Password of that user; None generates one.
+    users: Further users, with their privileges.
+    tls: Listen for TLS as well, on a second port of each node.
+    certificate: Path of the nodes' certificate (PEM). None generates one; this needs the package cryptography.
+    key: Path of the private key of `certificate` (PEM).
+    client_ca: Path of the certificates (PEM) that sign client certificates. A client with one of them needs no
+        password: the common name in it is its user.
+    seed: Seed of everything that is random otherwise, such as vbuuids and the choices of faults. None is random.
+    history: Retain every version of every document, so that change streams can be requested.
+    record_versions: Record every version of every document for `recorded_versions`. Each write takes memory.
+    dialect: Protocol of the nodes: "dcp" (and TAP with it up to 4.6), or one of the older ones alone, "tap", "upr1"
+        or "upr2". Nodes of an older dialect ignore `server_version` and admit everybody.
 
-    Raises:
-        LocalProtocolError: An argument is not valid, a file cannot be used, or a port is taken.
+    Raises UsageError if an argument is not valid, a file cannot be used, or a port is taken.
     """
 
     def __init__(
@@ -168,7 +166,7 @@ class Cluster:
         try:
             for node in self._bucket.nodes:
                 self._listen(node)
-        except LocalProtocolError:
+        except UsageError:
             self.close()
             raise
         self._server.start()
@@ -205,7 +203,7 @@ class Cluster:
 
     @property
     def tls_url(self) -> str:
-        """Connection string for TLS; clients have to trust `ca_file`. Raises LocalProtocolError without `tls=True`."""
+        """Connection string for TLS; clients have to trust `ca_file`. Raises UsageError without `tls=True`."""
         self._require_tls()
         ports = [(node.host, node.tls_port) for node in self._bucket.nodes if node.alive]
         return self._url("couchbases", [f"{_bracketed(host)}:{port}" for host, port in ports])
@@ -217,7 +215,7 @@ class Cluster:
 
     def _require_tls(self) -> Tls:
         if self._tls is None:
-            raise LocalProtocolError("tls: the cluster was started without it: Cluster(tls=True)")
+            raise UsageError("tls: the cluster was started without it: Cluster(tls=True)")
         return self._tls
 
     def _url(self, scheme: str, addresses: list[str]) -> str:
@@ -258,19 +256,22 @@ class Cluster:
     ) -> int:
         """Write a document and return its seqno.
 
-        Args:
-            key: Key, 1 to 250 bytes.
-            value: Body; or, with a `datatype` that says so, the stored bytes: compressed or with xattrs.
-            collection: Path of the collection, `scope.collection`.
-            flags: Flags of the application, 32 bits.
-            expiry: Unix seconds at which the document expires, 0 for never.
-            datatype: Datatype bits; None detects JSON.
-            xattrs: Extended attributes, as JSON texts.
+        key: Key, 1 to 250 bytes.
+        value: Body; or, with a `datatype` that says so, the stored bytes: compressed or with xattrs.
+        collection: Path of the collection, `scope.collection`.
+        flags: Flags of the application, 32 bits.
+        expiry: Unix seconds at which the document expires, 0 for never.
+        datatype: Datatype bits; None detects JSON.
+        xattrs: Extended attributes, as JSON texts.
 
-        Raises:
-            LocalProtocolError: No server would store this document, the collection does not exist, or the node that
-                owns the vbucket is down.
+        Raises UsageError if no server would store this document, the collection does not exist, or the node that owns
+        the vbucket is down.
         """
+        if not isinstance(value, str | bytes | bytearray | memoryview):
+            # bytes(7) would be seven zeros.
+            raise UsageError(
+                f"value: expected text or bytes, found a {type(value).__name__}; json.dumps makes text of it"
+            )
         body = value.encode() if isinstance(value, str) else bytes(value)
         kind = int(Datatype.JSON if body[:1] in (b"{", b"[", b'"') else 0) if datatype is None else datatype
         if xattrs:
@@ -289,11 +290,11 @@ class Cluster:
         return item.seqno
 
     def delete(self, key: str | bytes, *, collection: str = _DEFAULT_COLLECTION) -> int:
-        """Delete a document and return the seqno of the deletion. LocalProtocolError if there is no document."""
+        """Delete a document and return the seqno of the deletion. UsageError if there is no document."""
         return self._remove(key, collection, "deletion")
 
     def expire(self, key: str | bytes, *, collection: str = _DEFAULT_COLLECTION) -> int:
-        """Expire a document now and return the seqno of the expiration. LocalProtocolError if there is no document."""
+        """Expire a document now and return the seqno of the expiration. UsageError if there is no document."""
         return self._remove(key, collection, "expiration")
 
     def get(self, key: str | bytes, *, collection: str = _DEFAULT_COLLECTION) -> bytes | None:
@@ -320,13 +321,12 @@ class Cluster:
     ) -> None:
         """Write many JSON documents at once; streams read them from disk.
 
-        Args:
-            count: Number of documents. Their keys are `prefix` and a number from 0 on with 10 digits.
-            value_size: Size of each body in bytes. Very small ones are a little larger, since they are JSON.
-            seed: Seed of the bodies: the same seed gives the same documents.
-            prefix: Beginning of all keys.
-            collection: Path of the collection, `scope.collection`.
-            value: Function that returns the body of a number, instead of `value_size` and `seed`.
+        count: Number of documents. Their keys are `prefix` and a number from 0 on with 10 digits.
+        value_size: Size of each body in bytes. Very small ones are a little larger, since they are JSON.
+        seed: Seed of the bodies: the same seed gives the same documents.
+        prefix: Beginning of all keys.
+        collection: Path of the collection, `scope.collection`.
+        value: Function that returns the body of a number, instead of `value_size` and `seed`.
         """
         with self._changing():
             make_value = value or padded_values(value_size, seed)
@@ -346,11 +346,11 @@ class Cluster:
     def recorded_versions(self, collection: str = _DEFAULT_COLLECTION) -> dict[bytes, list[DocumentVersion]]:
         """Return all versions that any consumer may have received, by key, in the order in which they were written.
 
-        Includes versions that a failover has lost. Raises LocalProtocolError without `record_versions=True`.
+        Includes versions that a failover has lost. Raises UsageError without `record_versions=True`.
         """
         with self._lock:
             if self._bucket.recorded is None:
-                raise LocalProtocolError("recorded_versions: expected Cluster(record_versions=True), found it off")
+                raise UsageError("recorded_versions: expected Cluster(record_versions=True), found it off")
             wanted = self._collection(collection)
             found: dict[bytes, list[DocumentVersion]] = {}
             for vbucket, vbuuid, item in self._bucket.recorded:
@@ -389,13 +389,13 @@ class Cluster:
         with self._changing():
             item = self._bucket.remove(_key(key), self._collection(collection), event=event)
         if item is None:
-            raise LocalProtocolError(f"key {key!r}: there is no such document in {collection}")
+            raise UsageError(f"key {key!r}: there is no such document in {collection}")
         return item.seqno
 
     # Collections.
 
     def create_scope(self, name: str) -> None:
-        """Create a scope. LocalProtocolError if it exists or servers do not accept the name."""
+        """Create a scope. UsageError if it exists or servers do not accept the name."""
         with self._changing():
             self._bucket.change_manifest(*self._bucket.manifest.create_scope(name))
 
@@ -403,18 +403,18 @@ class Cluster:
         """Create a collection in a scope.
 
         `max_ttl` is the longest time in seconds after which a document expires; None for no limit. Raises
-        LocalProtocolError if the scope does not exist, the collection exists or servers do not accept the name.
+        UsageError if the scope does not exist, the collection exists or servers do not accept the name.
         """
         with self._changing():
             self._bucket.change_manifest(*self._bucket.manifest.create_collection(scope, name, max_ttl))
 
     def drop_collection(self, scope: str, name: str) -> None:
-        """Drop a collection with its documents. LocalProtocolError if it does not exist."""
+        """Drop a collection with its documents. UsageError if it does not exist."""
         with self._changing():
             self._bucket.change_manifest(*self._bucket.manifest.drop_collection(scope, name))
 
     def drop_scope(self, name: str) -> None:
-        """Drop a scope with its collections. LocalProtocolError if it does not exist or is the default scope."""
+        """Drop a scope with its collections. UsageError if it does not exist or is the default scope."""
         with self._changing():
             self._bucket.change_manifest(*self._bucket.manifest.drop_scope(name))
 
@@ -431,10 +431,10 @@ class Cluster:
         scope, _, name = path.rpartition(".")
         return self._bucket.manifest.collection(scope or "_default", name).id
 
-    # Nodes. Each raises LocalProtocolError if the change is not possible in the present state of the cluster.
+    # Nodes. Each raises UsageError if the change is not possible in the present state of the cluster.
 
     def failover(self, node: int, lose: int | None = None) -> None:
-        """Remove a node for good and promote replicas. A vbucket without replica has no owner afterwards.
+        """Fail a node over: remove it and promote replicas. A vbucket without a replica has no owner afterwards.
 
         `lose` is the number of the node's last writes that are lost; None loses those that the replicas have not
         received. Consumers that have received lost writes have to roll back.
@@ -508,12 +508,10 @@ class Cluster:
     def fault(self, name: str, **options: object) -> FaultHandle:
         """Start a fault and return its handle, which is a context manager: the fault ends with the block.
 
-        Args:
-            name: Name of the fault; `dcp.embedded.FAULTS` has all of them, and `describe_faults()` their options.
-            options: Options of the fault, as Python values or as text (`vbuckets="0,4-7"`, `rate="64k"`).
+        name: Name of the fault; `dcp.embedded.FAULTS` has all of them, and `describe_faults()` their options.
+        options: Options of the fault, as Python values or as text (`vbuckets="0,4-7"`, `rate="64k"`).
 
-        Raises:
-            LocalProtocolError: The fault or an option is unknown, or an option has a value with which it never acts.
+        Raises UsageError if the fault or an option is unknown, or an option has a value with which it never acts.
         """
         with self._changing():
             fault = self._faults.add(name, options, len(self._bucket.nodes), len(self._bucket.owners))
@@ -526,9 +524,9 @@ class Cluster:
         self._server.wake()
 
     def _changing(self) -> _Changing:
-        """Return the context of a change. Raise LocalProtocolError if the cluster is closed."""
+        """Return the context of a change. Raise UsageError if the cluster is closed."""
         if self._closed:
-            raise LocalProtocolError("the cluster is closed: start another one")
+            raise UsageError("the cluster is closed: start another one")
         return _Changing(self._lock, self._server)
 
 

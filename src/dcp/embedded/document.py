@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dcp.embedded.store import StoredItem
-from dcp.errors import LocalProtocolError, RemoteProtocolError
+from dcp.errors import RemoteProtocolError, UsageError
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 
 # Limits of all server releases: 250 bytes of key, and 20 MiB of body with up to 1 MiB of system xattrs.
@@ -15,18 +15,18 @@ _MAX_UINT32 = (1 << 32) - 1
 
 
 def check_document(key: bytes, value: bytes, flags: int, expiry: int, datatype: int) -> None:
-    """Raise LocalProtocolError if no server would store this document."""
+    """Raise UsageError if no server would store this document."""
     if not 1 <= len(key) <= _LONGEST_KEY:
-        raise LocalProtocolError(f"key: expected 1 to {_LONGEST_KEY} bytes, found {len(key)}")
+        raise UsageError(f"key: expected 1 to {_LONGEST_KEY} bytes, found {len(key)}")
     if len(value) > _LARGEST_VALUE:
-        raise LocalProtocolError(f"value: expected at most {_LARGEST_VALUE} bytes, found {len(value)}")
+        raise UsageError(f"value: expected at most {_LARGEST_VALUE} bytes, found {len(value)}")
     for name, number, most in (
         ("flags", flags, _MAX_UINT32),
         ("expiry", expiry, _MAX_UINT32),
         ("datatype", datatype, sum(Datatype)),
     ):
         if not 0 <= number <= most:
-            raise LocalProtocolError(f"{name}: expected 0 to {most}, found {number}")
+            raise UsageError(f"{name}: expected 0 to {most}, found {number}")
     try:
         plain = inflate_received(value, _LARGEST_VALUE) if datatype & Datatype.SNAPPY else value
         if plain is None:
@@ -34,7 +34,7 @@ def check_document(key: bytes, value: bytes, flags: int, expiry: int, datatype: 
         if datatype & Datatype.XATTR:
             split_xattrs(plain)
     except RemoteProtocolError as error:
-        raise LocalProtocolError(f"value: expected bytes of datatype {datatype}, found others: {error}") from None
+        raise UsageError(f"value: expected bytes of datatype {datatype}, found others: {error}") from None
 
 
 def body_of(item: StoredItem) -> bytes:
@@ -84,5 +84,5 @@ def _snappy() -> Any:
     try:
         from cramjam import snappy
     except ImportError:
-        raise LocalProtocolError("compressed values need cramjam: pip install 'dcp-arrow[embedded]'") from None
+        raise UsageError("compressed values need cramjam: pip install 'dcp-arrow[embedded]'") from None
     return snappy

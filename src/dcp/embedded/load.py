@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from dcp.embedded.bucket import BucketStore
 from dcp.embedded.store import StoredItem
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.document import Datatype
 
 _HEAD = b'{"n":%d,"pad":"'
@@ -26,7 +26,7 @@ def load_documents(
 ) -> None:
     """Write `count` JSON documents with the keys `prefix` + 10 digits; `value` makes the body of each number."""
     if count < 0:
-        raise LocalProtocolError(f"load: expected a count of at least 0, found {count}")
+        raise UsageError(f"load: expected a count of at least 0, found {count}")
     first = bucket.next_cas(count)
     head, datatype, name = prefix.encode() + b"%010d", int(Datatype.JSON), "mutation"
     # Faster than the __new__ that NamedTuple generates.
@@ -46,7 +46,7 @@ def load_documents(
 def padded_values(size: int, seed: int) -> Callable[[int], bytes]:
     """Return a function that makes a JSON value of `size` bytes, or a little more if it needs them, of a number."""
     if size < 0:
-        raise LocalProtocolError(f"load: expected a size of at least 0, found {size}")
+        raise UsageError(f"load: expected a size of at least 0, found {size}")
     text = random.Random(seed).randbytes((size + _PERIOD) // 2 + 1).hex().encode()
 
     def value(n: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.dcp import SystemEvent
 
 # Servers reserve the ids below.
@@ -54,7 +54,7 @@ class BucketManifest:
     def create_scope(self, name: str) -> tuple[BucketManifest, list[ManifestStep]]:
         _check_name(name)
         if any(scope.name == name for scope in self.scopes):
-            raise LocalProtocolError(f"scope {name!r}: it exists already")
+            raise UsageError(f"scope {name!r}: it exists already")
         scope = Scope(self.next_id, name)
         changed = replace(self, uid=self.uid + 1, scopes=(*self.scopes, scope), next_id=self.next_id + 1)
         return changed, [ManifestStep(SystemEvent.SCOPE_CREATE, changed.uid, name, scope.id)]
@@ -65,7 +65,7 @@ class BucketManifest:
         _check_name(name)
         owner = self.scope(scope)
         if any(collection.name == name for collection in owner.collections):
-            raise LocalProtocolError(f"collection {scope}.{name}: it exists already")
+            raise UsageError(f"collection {scope}.{name}: it exists already")
         collection = Collection(self.next_id, name, max_ttl)
         grown = replace(owner, collections=(*owner.collections, collection))
         changed = replace(self._with(grown), uid=self.uid + 1, next_id=self.next_id + 1)
@@ -84,7 +84,7 @@ class BucketManifest:
         """Drop a scope after its collections."""
         dropped = self.scope(name)
         if dropped.id == 0:
-            raise LocalProtocolError(f"scope {name}: the default scope cannot be dropped")
+            raise UsageError(f"scope {name}: the default scope cannot be dropped")
         scopes = tuple(scope for scope in self.scopes if scope.id != dropped.id)
         changed = replace(self, uid=self.uid + 1, scopes=scopes)
         # As on servers, only the last event of a change has the new uid.
@@ -98,7 +98,7 @@ class BucketManifest:
         for scope in self.scopes:
             if scope.name == name:
                 return scope
-        raise LocalProtocolError(f"scope {name!r}: expected one of {', '.join(scope.name for scope in self.scopes)}")
+        raise UsageError(f"scope {name!r}: expected one of {', '.join(scope.name for scope in self.scopes)}")
 
     def collection(self, scope: str, name: str) -> Collection:
         owner = self.scope(scope)
@@ -106,7 +106,7 @@ class BucketManifest:
             if collection.name == name:
                 return collection
         names = ", ".join(collection.name for collection in owner.collections) or "none"
-        raise LocalProtocolError(f"collection {name!r}: expected one of scope {scope}, which has {names}")
+        raise UsageError(f"collection {name!r}: expected one of scope {scope}, which has {names}")
 
     def collections(self) -> dict[int, Collection]:
         """Return all collections by id."""
@@ -142,9 +142,7 @@ def _scope_json(scope: Scope) -> dict[str, Any]:
 
 
 def _check_name(name: str) -> None:
-    """Raise LocalProtocolError unless servers accept the name."""
+    """Raise UsageError unless servers accept the name."""
     allowed = name.isascii() and all(letter.isalnum() or letter in "_-%" for letter in name)
     if not allowed or not 1 <= len(name) <= 251 or name[0] in "_%":
-        raise LocalProtocolError(
-            f"name {name!r}: expected 1 to 251 letters, digits, _, - or %, and neither _ nor % first"
-        )
+        raise UsageError(f"name {name!r}: expected 1 to 251 letters, digits, _, - or %, and neither _ nor % first")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dcp.embedded.rollback import RollbackRules
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.dcp import OpenFlag, StreamFlag
 from dcp.wire.memcached import Status
 
@@ -50,13 +50,13 @@ class Release:
 
     @classmethod
     def of(cls, version: str) -> Release:
-        """Parse text such as `7.2` or `7.2.4`; raise LocalProtocolError unless it is 3.0 to 8.5."""
+        """Parse text such as `7.2` or `7.2.4`; raise UsageError unless it is 3.0 to 8.5."""
         parts = version.split(".")
         if len(parts) < 2 or not all(part.isdigit() for part in parts):
-            raise LocalProtocolError(f"server_version: expected a release such as 7.2, found {version!r}")
+            raise UsageError(f"server_version: expected a release such as 7.2, found {version!r}")
         number = int(parts[0]), int(parts[1])
         if not (3, 0) <= number <= NEWEST:
-            raise LocalProtocolError(f"server_version: expected 3.0 to {NEWEST[0]}.{NEWEST[1]}, found {version!r}")
+            raise UsageError(f"server_version: expected 3.0 to {NEWEST[0]}.{NEWEST[1]}, found {version!r}")
         return cls(number)
 
     # Requests.

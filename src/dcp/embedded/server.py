@@ -18,7 +18,7 @@ from dcp.embedded.connection import ServerConnection
 from dcp.embedded.faults import Faults
 from dcp.embedded.link import ServerLink
 from dcp.embedded.tls import TlsSocket
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 
 # Longest sleep of the thread, in seconds, when no timer is due.
 _LONGEST_SLEEP = 5.0
@@ -93,7 +93,7 @@ class ClusterServer:
             listener = self._reserved.pop(port, None) or _bound(host, port)
             listener.listen(_BACKLOG)
         except OSError as error:
-            raise LocalProtocolError(f"host and port: cannot listen on {host}:{port}: {error.strerror}") from None
+            raise UsageError(f"host and port: cannot listen on {host}:{port}: {error.strerror}") from None
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, _Listener(listener, node, tls))
         return int(listener.getsockname()[1])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dcp.embedded.certificate import Authority
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 
 # The socket has to be readable or writable before the call can go on.
 _WOULD_BLOCK = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -21,7 +21,7 @@ class Tls:
     """TLS context of a cluster's nodes.
 
     `certificate`, `key` and `client_ca` are paths of PEM files. Without a certificate, an authority of its own issues
-    one. `ca_file` is the path of the PEM file that clients have to trust. Raises LocalProtocolError if a file cannot be
+    one. `ca_file` is the path of the PEM file that clients have to trust. Raises UsageError if a file cannot be
     used.
     """
 
@@ -29,7 +29,7 @@ class Tls:
         self, host: str, certificate: str | None = None, key: str | None = None, client_ca: str | None = None
     ) -> None:
         if (certificate is None) is not (key is None):
-            raise LocalProtocolError("tls: expected both certificate and key, or neither")
+            raise UsageError("tls: expected both certificate and key, or neither")
         self._files = tempfile.TemporaryDirectory(prefix="dcp-embedded-")
         if certificate is None or key is None:
             self.ca_file, certificate, key = self._make(host)
@@ -44,7 +44,7 @@ class Tls:
                 self.context.verify_mode = ssl.CERT_OPTIONAL
         except (OSError, ValueError) as error:
             self.close()
-            raise LocalProtocolError(f"tls: certificate, key or client_ca cannot be used: {error}") from None
+            raise UsageError(f"tls: certificate, key or client_ca cannot be used: {error}") from None
 
     def close(self) -> None:
         """Remove the generated files."""

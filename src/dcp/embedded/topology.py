@@ -11,7 +11,7 @@ from collections import Counter
 
 from dcp.embedded.bucket import NOBODY, BucketStore, ServerNode
 from dcp.embedded.store import VbucketStore
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.wire.memcached import VbucketState
 
 
@@ -22,7 +22,7 @@ def failover(bucket: BucketStore, number: int, lose: int | None = None) -> None:
     """
     node = _node(bucket, number)
     if not any(number in owners for owners in bucket.owners):
-        raise LocalProtocolError(f"node {number}: expected a node with vbuckets, found none on it")
+        raise UsageError(f"node {number}: expected a node with vbuckets, found none on it")
     lost = _last_writes(bucket, node, lose or 0)
     node.alive = False
     for vbucket, owners in enumerate(bucket.owners):
@@ -63,7 +63,7 @@ def recover(bucket: BucketStore, number: int, lose: int = 0) -> None:
     """
     node = _node(bucket, number)
     if node.alive:
-        raise LocalProtocolError(f"node {number}: expected a node that is down, found it up")
+        raise UsageError(f"node {number}: expected a node that is down, found it up")
     lost = _last_writes(bucket, node, lose)
     node.alive = True
     for vbucket, owners in enumerate(bucket.owners):
@@ -82,7 +82,7 @@ def promote(bucket: BucketStore, vbucket: int, number: int) -> None:
     owners = _owners(bucket, vbucket)
     replicas = [owner for owner in owners[1:] if owner != NOBODY and bucket.nodes[owner].alive]
     if number not in replicas:
-        raise LocalProtocolError(f"vbucket {vbucket}: expected a node that has a replica, {replicas}, found {number}")
+        raise UsageError(f"vbucket {vbucket}: expected a node that has a replica, {replicas}, found {number}")
     _swap(owners, number)
     _activate(bucket, vbucket, bucket.nodes[number].vbuckets[vbucket])
     bucket.new_map()
@@ -93,7 +93,7 @@ def move(bucket: BucketStore, vbucket: int, number: int) -> None:
     _owners(bucket, vbucket)
     live_node(bucket, number)
     if bucket.owners[vbucket][0] == number:
-        raise LocalProtocolError(f"vbucket {vbucket}: expected another node than its owner, found {number}")
+        raise UsageError(f"vbucket {vbucket}: expected another node than its owner, found {number}")
     _take_over(bucket, vbucket, number)
     bucket.new_map()
 
@@ -113,7 +113,7 @@ def rebalance_out(bucket: BucketStore, number: int) -> None:
     node = live_node(bucket, number)
     others = [other for other in _healthy_nodes(bucket) if other != number]
     if not others:
-        raise LocalProtocolError(f"node {number}: the last node cannot leave")
+        raise UsageError(f"node {number}: the last node cannot leave")
     _rebalance(bucket, others)
     node.alive = False
     _end_streams(node)
@@ -233,14 +233,14 @@ def _swap(owners: list[int], number: int) -> None:
 def _last_writes(bucket: BucketStore, node: ServerNode, count: int) -> Counter[int]:
     """Return for each vbucket how many of the last `count` writes of a node are its own."""
     if count < 0:
-        raise LocalProtocolError(f"lose: expected at least 0 writes, found {count}")
+        raise UsageError(f"lose: expected at least 0 writes, found {count}")
     copies = [copy for number, copy in node.vbuckets.items() if _belongs(bucket, node, number)]
     # The CAS orders writes across vbuckets. Before the latest start of a journal, some writes can no longer be undone,
     # so that "the last n writes of the node" would have gaps.
     since = max((_journal_start(copy) for copy in copies), default=0)
     writes = sorted((item.cas, copy.number) for copy in copies for item in copy.last_writes if item.cas >= since)
     if count > len(writes):
-        raise LocalProtocolError(f"lose: expected at most {len(writes)} writes of node {node.number}, found {count}")
+        raise UsageError(f"lose: expected at most {len(writes)} writes of node {node.number}, found {count}")
     return Counter(number for _, number in writes[len(writes) - count :])
 
 
@@ -263,28 +263,28 @@ def _belongs(bucket: BucketStore, node: ServerNode, vbucket: int) -> bool:
 
 def _node(bucket: BucketStore, number: int) -> ServerNode:
     if not 0 <= number < len(bucket.nodes):
-        raise LocalProtocolError(f"node: expected 0 to {len(bucket.nodes) - 1}, found {number!r}")
+        raise UsageError(f"node: expected 0 to {len(bucket.nodes) - 1}, found {number!r}")
     return bucket.nodes[number]
 
 
 def live_node(bucket: BucketStore, number: int) -> ServerNode:
-    """Return a node; raise LocalProtocolError if there is none of this number or it is down."""
+    """Return a node; raise UsageError if there is none of this number or it is down."""
     node = _node(bucket, number)
     if not node.alive:
-        raise LocalProtocolError(f"node {number}: expected a node that is up, found it down")
+        raise UsageError(f"node {number}: expected a node that is up, found it down")
     return node
 
 
 def _owners(bucket: BucketStore, vbucket: int) -> list[int]:
     if not 0 <= vbucket < len(bucket.owners):
-        raise LocalProtocolError(f"vbucket: expected 0 to {len(bucket.owners) - 1}, found {vbucket!r}")
+        raise UsageError(f"vbucket: expected 0 to {len(bucket.owners) - 1}, found {vbucket!r}")
     bucket.active(vbucket)
     return bucket.owners[vbucket]
 
 
 def _healthy_nodes(bucket: BucketStore) -> list[int]:
-    """Return the nodes that are up; raise LocalProtocolError if one that is down still owns vbuckets."""
+    """Return the nodes that are up; raise UsageError if one that is down still owns vbuckets."""
     for node in bucket.nodes:
         if not node.alive and any(node.number in owners for owners in bucket.owners):
-            raise LocalProtocolError(f"node {node.number}: it is down; recover it or fail it over before a rebalance")
+            raise UsageError(f"node {node.number}: it is down; recover it or fail it over before a rebalance")
     return [node.number for node in bucket.nodes if node.alive]

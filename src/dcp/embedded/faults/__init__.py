@@ -18,7 +18,7 @@ from dcp.embedded.faults.frames import FRAMES
 from dcp.embedded.faults.streams import STREAMS
 from dcp.embedded.faults.wires import WIRES
 from dcp.embedded.stream import ServerStream
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 
 if TYPE_CHECKING:
     from dcp.embedded.connection import FrameSource, Handler, ServerConnection
@@ -56,7 +56,7 @@ class Faults:
     def add(self, name: str, options: dict[str, object], nodes: int, vbuckets: int) -> Fault:
         """Start a fault in a cluster with this number of nodes and vbuckets."""
         if name not in FAULTS:
-            raise LocalProtocolError(f"fault: expected one of {', '.join(FAULTS)}; found {name!r}")
+            raise UsageError(f"fault: expected one of {', '.join(FAULTS)}; found {name!r}")
         fault = create_fault(name, FAULTS[name], options)
         _check_exists(f"fault {name}: node", fault.node or 0, nodes)
         _check_exists(f"fault {name}: vbuckets", max(fault.vbuckets or {0}), vbuckets)
@@ -119,7 +119,7 @@ class Faults:
 
 def _check_exists(name: str, highest: int, count: int) -> None:
     if highest >= count:
-        raise LocalProtocolError(f"{name}: expected 0 to {count - 1}, found {highest}: it would never act")
+        raise UsageError(f"{name}: expected 0 to {count - 1}, found {highest}: it would never act")
 
 
 class FaultHandle:

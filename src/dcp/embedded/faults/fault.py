@@ -7,7 +7,7 @@ from dataclasses import Field, dataclass, field, fields
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from dcp.errors import LocalProtocolError
+from dcp.errors import UsageError
 from dcp.value_grammar import number_range, size, whole_number
 
 if TYPE_CHECKING:
@@ -135,17 +135,17 @@ def options_of(fault: type[Fault]) -> list[Field[Any]]:
 
 
 def create_fault(name: str, fault: type[Fault], options: dict[str, object]) -> Fault:
-    """Create a fault with these options; raise LocalProtocolError if one is unknown or its value not valid."""
+    """Create a fault with these options; raise UsageError if one is unknown or its value not valid."""
     known = {one.name: one for one in options_of(fault)}
     parsed = {}
     for key, value in options.items():
         if key not in known:
-            raise LocalProtocolError(f"fault {name}: expected options among {', '.join(known)}, found {key!r}")
+            raise UsageError(f"fault {name}: expected options among {', '.join(known)}, found {key!r}")
         try:
             # None is the default of some options, and stands for no value.
             is_default = value is None and "None" in str(known[key].type)
             parsed[key] = None if is_default else known[key].metadata["parse"](value)
         except ValueError as error:
             expected = f"{error} ({known[key].metadata['help']})"
-            raise LocalProtocolError(f"fault {name}: {key}: expected {expected}, found {value!r:.100}") from None
+            raise UsageError(f"fault {name}: {key}: expected {expected}, found {value!r:.100}") from None
     return fault(**parsed)
