@@ -108,8 +108,8 @@ def test_a_vbucket_may_have_no_owner() -> None:
         ("10.0.0.1", 11207, "auto", "10.0.0.1"),
         ("db1.example.com", 31207, "auto", "db1.example.com"),
         ("db1.example.com", 31210, "auto", "db1.example.com"),
-        ("db1.example.com", 9, "auto", "10.0.0.1"),
-        ("elsewhere", None, "auto", "10.0.0.1"),
+        ("db1.example.com", 9, "auto", "db1.example.com"),
+        ("elsewhere", None, "auto", "db1.example.com"),
         ("10.0.0.1", None, "external", "db1.example.com"),
         ("db1.example.com", 31210, "default", "10.0.0.1"),
     ],
@@ -242,3 +242,12 @@ def test_a_text_names_the_first_vbuckets_and_counts_the_others() -> None:
     assert format_vbuckets([3, 1, 2]) == "1, 2, 3"
     assert format_vbuckets(range(10)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
     assert format_vbuckets(range(1024)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 1014 more"
+
+
+def test_a_seed_that_no_network_lists_is_inside_if_there_is_no_outside() -> None:
+    tree = built()
+    for node in tree["nodesExt"]:
+        node.pop("alternateAddresses", None)
+    cluster = parse(tree, "elsewhere", 11210)
+    assert (cluster.network, cluster.nodes[0].address.host) == ("default", "10.0.0.1")
+    assert parse(built(), "elsewhere", 11210).network == "external"

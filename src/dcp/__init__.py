@@ -1,4 +1,14 @@
-"""Couchbase changes as Apache Arrow batches: client, decoder and encoder for DCP, UPR and TAP."""
+"""Couchbase changes as Apache Arrow batches: client, decoder and encoder for DCP, UPR and TAP.
+
+    import dcp
+
+    with dcp.connect("couchbase://user:password@host/bucket") as client:
+        for batch in client.stream(end="now"):
+            print(batch.to_arrow())
+
+Begin with `connect`, `Client.stream` and `ChangeStream`. Import further parts by themselves: `dcp.spark` (DataFrames),
+`dcp.embedded` (a cluster for tests), `dcp.metrics` (Prometheus).
+"""
 
 from dcp.checkpoint import Checkpoint, CheckpointFile
 from dcp.client import ChangeStream, Client, connect

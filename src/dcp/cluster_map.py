@@ -82,6 +82,7 @@ class ClusterMap:
     capabilities: names of features that all nodes support.
     manifest_uid: uid of the collections manifest; None if the map has none.
     num_replicas: configured number of replicas.
+    network: "default" or "external", of which the nodes have their addresses.
     """
 
     name: str
@@ -94,6 +95,7 @@ class ClusterMap:
     capabilities: frozenset[str] = frozenset()
     manifest_uid: int | None = None
     num_replicas: int = 0
+    network: Network = "default"
 
     @classmethod
     def parse(cls, text: str | bytes, host: str, port: int | None = None, network: Network = "auto") -> ClusterMap:
@@ -102,7 +104,8 @@ class ClusterMap:
         text: JSON of the map.
         host: where the client reached the node; it replaces $HOST in the map.
         port: port of the seed; None for any. Seeds decide the network that "auto" means.
-        network: "default", "external", or "auto" for the one that lists the host and port as a node.
+        network: "default", "external", or "auto" for the one that lists the host and port as a node. If neither does,
+            "auto" is external if all nodes have external addresses.
 
         Raises RemoteProtocolError if something is missing or malformed: the message says where.
         """
@@ -119,7 +122,9 @@ class ClusterMap:
         if locator.value != "vbucket":
             locator.refuse("'vbucket'")
         vbuckets = root["vBucketServerMap"]
-        nodes = _on_network(tuple(_nodes(root, vbuckets, host)), host, port, network)
+        listed = tuple(_nodes(root, vbuckets, host))
+        chosen = _network(listed, host, port) if network == "auto" else network
+        nodes = _external_nodes(listed) if chosen == "external" else listed
         capabilities, manifest = root.get("bucketCapabilities"), root.get("collectionsManifestUid")
         forward = vbuckets.get("vBucketMapForward")
         return cls(
@@ -132,6 +137,7 @@ class ClusterMap:
             frozenset(capability.text() for capability in capabilities or ()),
             None if manifest is None else manifest.hexadecimal(),
             _number(vbuckets, "numReplicas", 255) or 0,
+            chosen,
         )
 
     @property
@@ -261,10 +267,8 @@ def _ports(services: JsonReader) -> tuple[int | None, int | None]:
     return _number(services, "kv", _MOST_PORT), _number(services, "kvSSL", _MOST_PORT)
 
 
-def _on_network(nodes: tuple[Node, ...], host: str, port: int | None, network: Network) -> tuple[Node, ...]:
-    """Return the nodes with their addresses on the network. "auto" is external only if the seed is found there."""
-    if network == "default" or (network == "auto" and not _seed_is_external(nodes, host, port)):
-        return nodes
+def _external_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Return the nodes with their external addresses. Raises RemoteProtocolError if one has none."""
     missing = [str(node) for node in nodes if node.external is None]
     if missing:
         raise RemoteProtocolError(
@@ -273,11 +277,17 @@ def _on_network(nodes: tuple[Node, ...], host: str, port: int | None, network: N
     return tuple(Node(node.external, node.uuid, node.server_group, node.external) for node in nodes if node.external)
 
 
-def _seed_is_external(nodes: tuple[Node, ...], host: str, port: int | None) -> bool:
-    seed = host, port
-    if any(_is_at(node.address, *seed) for node in nodes):
-        return False
-    return any(node.external is not None and _is_at(node.external, *seed) for node in nodes)
+def _network(nodes: tuple[Node, ...], host: str, port: int | None) -> Network:
+    """Return the network on which the seed is a node, the default one first.
+
+    A seed on neither is behind a load balancer or a port forward, from where internal addresses can hardly be reached:
+    then the network is external, if there is one. Couchbase's C++ client has the same rule since CXXCBC-707.
+    """
+    if any(_is_at(node.address, host, port) for node in nodes):
+        return "default"
+    externals = [node.external for node in nodes]
+    found = any(external is not None and _is_at(external, host, port) for external in externals)
+    return "external" if found or (externals and None not in externals) else "default"
 
 
 def _is_at(address: NodeAddress, host: str, port: int | None) -> bool:

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from dcp.client import Client
 from dcp.client.monitor import REASONS
 from dcp.client.stats import Stats
+from dcp.errors import UsageError
 
 __all__ = ["register"]
 
@@ -67,6 +68,8 @@ def register(client: Client, registry: CollectorRegistry = REGISTRY) -> None:
     client: client to export. Registering it twice has no effect.
     registry: registry of prometheus_client; its default one by default.
     """
+    if not isinstance(client, Client):
+        raise UsageError(f"client: expected a dcp.Client, found a {type(client).__name__}")
     if registry not in _collectors:
         clients = _Clients()
         registry.register(clients)

@@ -101,7 +101,7 @@ class StreamPosition:
     """Position of a consumer in one vbucket: it has everything up to `seqno` of the history `vbuuid`.
 
     vbucket: number of the vbucket.
-    vbuuid: history in which `seqno` was assigned; 0 at the beginning.
+    vbuuid: newest history that contains `seqno`; 0 at the beginning.
     seqno: last seqno that the consumer has.
     snapshot_start, snapshot_end: window of the snapshot that `seqno` lies in, both equal to `seqno` where the
         snapshot is complete. Default 0. An unknown window is 0 to UNKNOWN_END.

@@ -160,3 +160,33 @@ def test_a_closed_standard_output_is_no_error(command: tuple[str, ...]) -> None:
         cluster.load(3)
         done = subprocess.run([sys.executable, "-c", closed, *command, cluster.url], stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+SECRET = "couchbase://me:hunter2@127.0.0.1:1/travel"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tail", SECRET, "--from", SECRET),
+        ("copy", "travel.parquet", SECRET),
+        ("count", SECRET, "--checkpoint", SECRET),
+        ("checkpoint", "verify", SECRET, SECRET),
+        ("inspect", SECRET),
+        ("replay", SECRET),
+    ],
+    ids=" ".join,
+)
+def test_a_url_in_place_of_a_file_is_refused_and_not_shown(arguments: tuple[str, ...], here: Path) -> None:
+    before = set(here.iterdir())
+    result = run(*arguments)
+    assert result.exit_code != 0
+    assert "found a URL" in result.output
+    assert "hunter2" not in result.output
+    assert set(here.iterdir()) == before
+
+
+def test_a_copy_that_cannot_begin_leaves_no_directory(here: Path) -> None:
+    before = set(here.iterdir())
+    assert run("copy", SECRET, str(here / "travel.parquet")).exit_code == 1
+    assert set(here.iterdir()) == before

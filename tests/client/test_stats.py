@@ -221,3 +221,8 @@ def test_no_level_of_the_log_shows_what_is_secret(caplog: pytest.LogCaptureFixtu
     assert levels == {"DEBUG", "INFO", "WARNING"}
     for secret in ("s3cret", "confidential", '"pad"'):
         assert secret not in caplog.text
+
+
+def test_only_clients_are_registered() -> None:
+    with pytest.raises(dcp.UsageError, match=r"client: expected a dcp\.Client, found a str"):
+        metrics.register("client", CollectorRegistry())  # type: ignore[arg-type]

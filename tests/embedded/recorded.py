@@ -88,6 +88,8 @@ def items_of(recording: Transcript) -> Items:
     for one in recordings:
         for vbucket, item in _sent(one, one.main):
             found[vbucket, item.seqno] = _fullest(recording.version, vbucket, item)
+    for vbucket, seqno in _hidden(recording):
+        found.setdefault((vbucket, seqno), StoredItem("mutation", seqno, b"in another collection"))
     by_vbucket: Items = {}
     for (vbucket, _), item in sorted(found.items(), key=lambda pair: pair[0]):
         by_vbucket.setdefault(vbucket, []).append(item)
@@ -139,6 +141,17 @@ def _sent(recording: Transcript, connection: Connection) -> Iterator[tuple[int, 
             yield frame.vbucket, _changed(frame, collections)
         elif frame.name == "system_event":
             yield frame.vbucket, _system(frame)
+
+
+def _hidden(recording: Transcript) -> Iterator[tuple[int, int]]:
+    """Yield the seqnos to which out-of-order snapshots advanced: those of changes in other collections."""
+    frames = [one.frame for one in frames_of(recording, "server")]
+    out_of_order: set[int] = set()
+    for frame in frames:
+        if frame.name == "oso_snapshot":
+            out_of_order ^= {frame.vbucket}
+        elif frame.name == "seqno_advanced" and frame.vbucket in out_of_order:
+            yield frame.vbucket, int(frame.fields["seqno"])
 
 
 def _changed(frame: Frame, collections: bool) -> StoredItem:
@@ -205,6 +218,23 @@ def seqnos_of(recording: Transcript) -> list[dict[int, int]]:
     """Return the high seqnos in each response of the server."""
     answers = (one.frame for one in frames_of(recording, "server") if one.frame.name == "get_all_vb_seqnos")
     return [dict(frame.body()) for frame in answers if frame.status == Status.SUCCESS]
+
+
+def purged_of(recording: Transcript) -> dict[int, int]:
+    """Return the purge seqnos that the server sent in markers, or showed by a rollback to 0 of a known history."""
+    found: dict[int, int] = {}
+    requests = {frame.opaque: frame for frame in _requests(recording, ["stream_request"])}
+    logs = logs_of(recording)
+    for one in frames_of(recording, "server"):
+        frame = one.frame
+        if frame.name == "stream_request" and frame.status == Status.ROLLBACK and not frame.fields["rollback_seqno"]:
+            request = requests[frame.opaque]
+            if any(entry.vbuuid == request.fields["vbuuid"] for entry in logs.get(request.vbucket, ())):
+                # It is unknown how far above the start seqno the server has purged.
+                found.setdefault(request.vbucket, int(request.fields["start_seqno"]) + 1)
+        elif frame.fields.get("purge_seqno"):
+            found[frame.vbucket] = int(frame.fields["purge_seqno"])
+    return found
 
 
 def bucket_of(recording: Transcript) -> str:

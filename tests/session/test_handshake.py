@@ -25,7 +25,8 @@ from dcp.wire.memcached import Status
 from tests.conformance import TRANSCRIPTS, cut, transcript
 from tests.session.harness import PASSWORD, SETTINGS, Answer, Peer, decoder, handshake, hear
 
-FLAGS = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.NO_VALUE | OpenFlag.INCLUDE_DELETE_TIMES
+METADATA = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
+FLAGS = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | METADATA | OpenFlag.INCLUDE_DELETE_TIMES
 OLD = {"hello": Status.UNKNOWN_COMMAND, "select_bucket": Status.UNKNOWN_COMMAND}
 
 
@@ -54,7 +55,8 @@ def test_every_generation_of_servers_is_agreed_with(version: str) -> None:
     assert agreement.collections == (since >= (6, 5))
     assert agreement.mechanism == ("SCRAM-SHA512" if since >= (5, 0) else "PLAIN")
     expected = OpenFlag.PRODUCER
-    expected |= OpenFlag.INCLUDE_XATTRS | OpenFlag.NO_VALUE if since >= (5, 0) else OpenFlag(0)
+    expected |= OpenFlag.INCLUDE_XATTRS if since >= (5, 0) else OpenFlag(0)
+    expected |= METADATA if since >= (6, 0) else OpenFlag(0)
     expected |= OpenFlag.INCLUDE_DELETE_TIMES if since >= (5, 5) else OpenFlag(0)
     assert agreement.flags == expected
     assert ("max_marker_version" in agreement.controls) == (since >= (8, 0))
@@ -138,7 +140,7 @@ def test_a_server_from_before_hello_and_buckets_is_agreed_with() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
 def test_flags_go_one_by_one_the_newest_first(count: int) -> None:
-    newest = [OpenFlag.INCLUDE_DELETE_TIMES, OpenFlag.NO_VALUE, OpenFlag.INCLUDE_XATTRS]
+    newest = [METADATA, OpenFlag.INCLUDE_DELETE_TIMES, OpenFlag.INCLUDE_XATTRS]
 
     class Older(Peer):
         def answer(self, frame: Frame) -> bytes:

@@ -1,4 +1,4 @@
-"""Types of command-line options, with the grammar that options of URLs and of Spark have."""
+"""Types of command-line arguments: the values of options in the grammar of URLs and Spark, and files."""
 
 from __future__ import annotations
 
@@ -34,3 +34,23 @@ INTERVAL = _Value("duration", value_grammar.duration, 0.1)
 SIZE = _Value("size", value_grammar.size, 1)
 # Bytes, also none.
 SIZE_OR_ZERO = _Value("size", value_grammar.size)
+
+
+class LocalPath(click.Path):
+    """Path of a local file or directory. A URL in its place is refused without showing it: it may have a password."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. Raises click.BadParameter for a URL."""
+        if "://" in str(value):
+            self.fail("expected a local path, found a URL; check the order of the arguments", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class LocalFile(click.File):
+    """Local file that is opened. A URL in its place is refused without showing it: it may have a password."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the open file. Raises click.BadParameter for a URL."""
+        if isinstance(value, str) and "://" in value:
+            self.fail("expected a local file, found a URL; check the order of the arguments", param, ctx)
+        return super().convert(value, param, ctx)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 import dcp
 from dcp.checkpoint import Checkpoint, CheckpointFile
+from dcp.cli.arguments import LocalPath
 from dcp.cli.checkpoint_args import NATIVE, as_json, load
 from dcp.cli.terminal import console, counted
 from dcp.foreign_checkpoints import FORMATS
@@ -21,7 +22,7 @@ KINDS = (NATIVE, *FORMATS)
 # Exit code of a negative result: 1 and 2 mean failure and wrong usage.
 NEGATIVE = 3
 
-_FILE = click.argument("file", type=click.Path(path_type=Path))
+_FILE = click.argument("file", type=LocalPath(path_type=Path))
 _KIND = click.option(
     "--format", "kind", type=click.Choice(KINDS), default=NATIVE, show_default=True, help="Format of the input."
 )
@@ -70,8 +71,8 @@ def show(file: Path, kind: str, as_text: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
+@click.argument("before", type=LocalPath(path_type=Path))
+@click.argument("after", type=LocalPath(path_type=Path))
 @_KIND
 @_JSON
 def diff(before: Path, after: Path, kind: str, as_text: bool) -> None:
@@ -110,7 +111,7 @@ def diff(before: Path, after: Path, kind: str, as_text: bool) -> None:
 
 @checkpoint.command()
 @_FILE
-@click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("out", type=LocalPath(path_type=Path, dir_okay=False))
 @_KIND
 @click.option(
     "--to", "target", type=click.Choice(KINDS), default=NATIVE, show_default=True, help="Format of the output."

@@ -50,6 +50,9 @@ def _parse(name: str, text: str, *words: str) -> str | datetime | Checkpoint:
     """Return the position that a word, a time, or a checkpoint in a file stands for."""
     if text in words:
         return text
+    if "://" in text:
+        # Not shown: it may have a password.
+        raise CheckpointError(f"expected {', '.join(words)}, a time or a checkpoint, found a URL")
     if Path(text).exists():
         return load(text)
     try:

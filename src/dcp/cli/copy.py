@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli import INTERRUPTED
-from dcp.cli.arguments import INTERVAL
+from dcp.cli.arguments import INTERVAL, LocalPath
 from dcp.cli.checkpoint_args import parse_end, parse_start
 from dcp.cli.copy_output import CopyOutput
 from dcp.cli.file_formats import FORMATS, format_of
@@ -37,7 +37,7 @@ _WAIT = 0.5
 
 @click.command()
 @click.argument("url")
-@click.argument("out", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("out", type=LocalPath(path_type=Path, file_okay=False))
 @click.option("--format", "format", type=click.Choice(list(FORMATS)), help="File format.  [default: by suffix of OUT]")
 @click.option(
     "--from", "start", metavar="beginning|now|TIME|FILE", help="Where a new OUT starts.  [default: beginning]"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -64,6 +64,7 @@ class CopyOutput:
         # By collection id; None for rows without one, and for the only file of a copy that is not partitioned.
         self._open_files: dict[int | None, _OpenFile] = {}
         self._buffered = 0
+        self._created = not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)
         self.checkpoint: Checkpoint | None = None
         self._number = 0
@@ -75,10 +76,13 @@ class CopyOutput:
             raise
 
     def close(self) -> None:
-        """Release the lock on the directory."""
+        """Release the lock on the directory. Remove a new one that is still empty: the copy never began."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+        if self._created:
+            with suppress(OSError):
+                self.directory.rmdir()
 
     @property
     def partitioned(self) -> bool:
@@ -164,7 +168,7 @@ class CopyOutput:
         self._clean_up()
 
     def _check(self, has_checkpoint: bool) -> None:
-        """Raise LocalProtocolError unless the directory is empty or a copy in the same format."""
+        """Raise UsageError unless the directory is empty or a copy in the same format."""
         if not has_checkpoint and any(self.directory.iterdir()):
             raise UsageError(
                 f"{self.directory}: expected a new directory, or one that a copy wrote, found files and no checkpoint"

@@ -13,6 +13,7 @@ from rich.table import Table
 
 import dcp
 from dcp.checkpoint import Checkpoint
+from dcp.cli.arguments import LocalPath
 from dcp.cli.checkpoint_args import load
 from dcp.cli.terminal import console, counted
 from dcp.cluster_map import format_vbuckets
@@ -25,7 +26,7 @@ from dcp.wire.memcached import Status
 @click.option(
     "--checkpoint",
     "file",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     help="Checkpoint FILE, or output of dcp copy, whose backlog to print.",
 )
 @click.option("--vbuckets", "each", is_flag=True, help="Print every vbucket, besides the totals.")

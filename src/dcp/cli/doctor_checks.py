@@ -22,6 +22,7 @@ from dcp.cluster_map import format_vbuckets
 from dcp.errors import AuthenticationError, DcpError, RemoteProtocolError, ServerError, TransportError
 from dcp.position import StreamPosition
 from dcp.session.handshake import Agreement
+from dcp.wire.dcp import DCP
 from dcp.wire.memcached import Feature, Status
 
 # Without noops a dead connection is not noticed; without flow control a fast server fills the memory.
@@ -95,6 +96,8 @@ def _url(context: DoctorContext) -> str:
     """Parse the URL."""
     try:
         context.target = target = parse(context.url)
+        if (dialect := _options(target).dialect) != DCP.name:
+            raise CheckFailed(f"dialect {dialect} cannot be checked", "leave dialect out to check the node over DCP")
     except DcpError as error:
         raise CheckFailed(error, "write it as couchbase://user:password@host1,host2/bucket?option=value") from None
     return str(target)

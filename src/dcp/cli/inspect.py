@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dcp._codec import Splitter
+from dcp.cli.arguments import LocalFile, LocalPath
 from dcp.cli.capture import Flow, is_capture, streams
 from dcp.cli.checkpoint import NEGATIVE
 from dcp.cli.protocol_rules import ProtocolChecker
@@ -44,13 +45,13 @@ class CapturedFrame(NamedTuple):
 
 
 @click.command()
-@click.argument("file", type=click.File("rb"))
+@click.argument("file", type=LocalFile("rb"))
 @click.option(
     "--dialect", type=click.Choice(list(DIALECTS)), help="Protocol generation of the frames.  [default: guessed]"
 )
 @click.option(
     "--arrow",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(path_type=Path, dir_okay=False),
     help="Also write the changes to this file, as Arrow IPC.",
 )
 @click.option(

@@ -8,6 +8,7 @@ from typing import BinaryIO
 import click
 
 from dcp._codec import Splitter
+from dcp.cli.arguments import LocalFile
 from dcp.cli.recording import Playback, server_bytes
 from dcp.cli.terminal import counted
 from dcp.errors import FrameError
@@ -17,7 +18,7 @@ _CHUNK = 1 << 16
 
 
 @click.command()
-@click.argument("file", type=click.File("rb"))
+@click.argument("file", type=LocalFile("rb"))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free one]")
 @click.option("--raw", is_flag=True, help="Send all recorded bytes at once, without waiting for requests.")

@@ -1,4 +1,4 @@
-"""The client of a cluster, and the only room besides the embedded cluster that opens sockets."""
+"""The client of a cluster: connections, streams, statistics."""
 
 from __future__ import annotations
 

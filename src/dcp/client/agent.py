@@ -60,8 +60,14 @@ class Agent:
         self._closed = True
         self._commands.close()
 
+    def check_open(self) -> None:
+        """Raise ClosedError after `close`."""
+        if self._closed:
+            raise ClosedError("the client is closed: connect again")
+
     @property
     def dialect(self) -> str:
+        """Protocol of streams."""
         return self.options.dialect
 
     # The cluster map.
@@ -98,7 +104,8 @@ class Agent:
         config: its parsed JSON; anything that is not a map of a bucket is ignored.
         """
         if isinstance(config, dict) and "nodeLocator" in config:
-            host = node.rpartition(":")[0]
+            # The name of a link has the brackets of an IPv6 address.
+            host = node.rpartition(":")[0].removeprefix("[").removesuffix("]")
             self._replace_map(ClusterMap.from_dict(config, host, None, self.options.network))
 
     def _replace_map(self, found: ClusterMap) -> None:
@@ -118,15 +125,17 @@ class Agent:
             # Another node's map was adopted in between; it may be newer than this one.
             self._replace_map(found)
             return
-        nodes = ", ".join(map(str, found.nodes))
         log.info(
-            "bucket %s: map %d.%d, %d vbuckets on %s",
+            "bucket %s: map %d.%d, %d vbuckets on %s addresses %s",
             found.name,
             found.epoch,
             found.revision,
             found.num_vbuckets,
-            nodes,
+            found.network,
+            ", ".join(map(str, found.nodes)),
         )
+        if known is None and found.network == "external" and self.options.network == "auto":
+            log.info("external addresses are used, as the URL's host is no internal one; network=default uses these")
 
     def _node_addresses(self) -> Iterator[HostPort]:
         for node in self._map.nodes if self._map is not None else ():
@@ -178,8 +187,7 @@ class Agent:
 
     def _open_command_connection(self, address: HostPort, *, stream: bool) -> CommandConnection:
         settings = self._settings("commands", stream=stream)
-        if self._closed:
-            raise ClosedError("the client is closed: connect again")
+        self.check_open()
         sock = connect(*address, self.options.kv_connect_timeout, self._tls)
         return CommandConnection(sock, settings, address, self.options.bootstrap_timeout)
 

@@ -77,8 +77,9 @@ def connect(
         dcp.
     key_path: PEM file of the key of `cert_path`, if that file does not contain it.
     kv_connect_timeout: Time limit for a TCP connection, and again for TLS on it. Default: 10 s.
-    network: Addresses of nodes to use: `default`, `external`, or with `auto` those among which the URL's host is
-        found. Default: auto.
+    network: Addresses of nodes to use: `default`, `external`, or `auto` for those among which the URL's host is
+        found; if it is in neither, the external ones if there are any, as Couchbase's C++ client does (CXXCBC-707).
+        Default: auto.
     noop_interval: Interval at which a node sends noops. After two intervals without a byte the client reconnects.
         Default: 120 s.
     sasl_mech_force: The only SASL mechanism to use, of PLAIN, SCRAM-SHA1, SCRAM-SHA256, SCRAM-SHA512. By default the
@@ -145,7 +146,7 @@ class Client:
 
     def stream(
         self,
-        start: str | datetime | Checkpoint = "beginning",
+        start: str | datetime | Checkpoint | None = "beginning",
         end: str | datetime | Checkpoint | None = None,
         *,
         scope: str | None = None,
@@ -175,20 +176,22 @@ class Client:
         A duration is a number of seconds, a timedelta, or text such as `500ms`; a size is a number of bytes, or text
         such as `4m`. A time is a datetime with a UTC offset, or its ISO text.
 
-        start: Where to begin: "beginning", "now", a Checkpoint to resume from, or a time: only changes made at it or
-            later by their CAS. Default: beginning.
+        start: Where to begin: "beginning" (also None), "now", a Checkpoint to resume from, or a time: only changes
+            made at it or later by their CAS. Default: beginning.
         end: Where to end: None for never, "now" for the high seqnos at the start, a Checkpoint: only changes up to
             its positions, or a past time: only changes made before it.
         scope: Name of a scope: only its collections. With `collections`, the scope of names without one.
         collections: Names of collections, as `scope.name` or in `scope`: only these.
         vbuckets: Numbers of vbuckets, as "0-511,600" or several: only these.
-        columns: Names of the columns of a batch, in order. Columns that are not named are not decoded. Default: the
-            default columns.
+        columns: Names of the columns of a batch, in order. Columns that are not named are not decoded. Default:
+            event, vbucket, seqno, rev_seqno, cas, flags, expiry, lock_time, delete_time, datatype, collection_id,
+            key, value, xattrs, snapshot_start, snapshot_end, stream_id.
         batch_rows: Number of rows at which a batch is delivered. Default: 65536.
         batch_bytes: Received bytes at which a batch is delivered. Default: 4m.
         linger: Age of its first row at which a batch is delivered, however small. Default: 0.02 s.
-        on_rollback: `replay` delivers a row with the event `rollback` and then the changes again; `fail` raises
-            RollbackError. Default: replay.
+        on_rollback: `replay` delivers a row with the event `rollback`, then what the cluster has above its seqno.
+            What the lost changes had replaced is not sent: see docs/semantics.md. `fail` raises RollbackError.
+            Default: replay.
         ignore_purged: Resume even if deletions after the checkpoint were purged, with a row whose event is `purged`.
             Without it, such a vbucket restarts from seqno 0. Default: False.
         persisted_only: Deliver only changes that every copy of their vbucket has on disk, so that no failover takes
@@ -200,8 +203,8 @@ class Client:
         history: Deliver every version that the bucket keeps of a document, not only the last one of a snapshot.
             Default: False.
         views: Make keys, values and xattrs Arrow views into the received bytes, without a copy. Default: False.
-        max_frame: Largest frame that is accepted. Default: 30m.
-        max_value: Largest value that is accepted, after decompression. Default: 30m.
+        max_frame: Largest frame that is accepted, the cluster map among them. Default: 30m.
+        max_value: Largest size to which a compressed value may inflate; `max_frame` limits the others. Default: 30m.
         inflate: Decompress values that are compressed with Snappy. Default: True.
         xattrs: Extended attributes: `split` off the value as bytes, as a `map`, or left `inline` in the value.
             Default: split.
@@ -213,7 +216,8 @@ class Client:
 
         Raises UsageError for a wrong option, or one that the dialect does not support, CheckpointError for a checkpoint
         of another bucket or selection, and ServerError or TransportError if nodes do not answer questions about it.
-        Later errors are raised by the iterator. Lost connections, moved vbuckets and rollbacks are not errors.
+        Later errors are raised by the iterator. Lost connections and moved vbuckets are no errors; rollbacks are
+        errors only with on_rollback="fail".
         """
         # Nothing but the parameters is local yet.
         given = {name: value for name, value in locals().items() if name != "self"}
@@ -221,6 +225,7 @@ class Client:
 
     def _stream(self, options: dict[str, Any]) -> ChangeStream:
         """Start a stream with parsed options."""
+        self._agent.check_open()
         if options["out_of_order"] and options["persisted_only"]:
             raise UsageError("out_of_order: expected it without persisted_only, which waits for whole snapshots")
         check_supported(self.dialect, [name for name in _PROMISES if options[name]], Use.STREAM)
@@ -247,7 +252,7 @@ class Client:
             decoder=format.decoder,
             limits=BatchLimits(options["batch_rows"], options["batch_bytes"], options["linger"]),
             rules=dialect_rules(self.dialect, options["start"]),
-            marker_row=format.marker_row(),
+            report_row=format.report_row(),
             on_rollback=options["on_rollback"],
             filter=chosen.wire,
             ignore_purged=options["ignore_purged"],
@@ -276,7 +281,7 @@ class Client:
 
     def positions(
         self,
-        start: str | datetime | Checkpoint = "beginning",
+        start: str | datetime | Checkpoint | None = "beginning",
         *,
         scope: str | None = None,
         collections: str | Iterable[str] | None = None,
@@ -288,6 +293,7 @@ class Client:
         position.
         """
         given = {"start": start, "scope": scope, "collections": collections, "vbuckets": vbuckets}
+        self._agent.check_open()
         options = dict(read_all(Use.STREAM, given))
         check_supported(self.dialect, [name for name in ("scope", "collections") if options[name]], Use.STREAM)
         numbers = self._checked_vbuckets(options["vbuckets"])

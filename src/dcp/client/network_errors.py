@@ -62,9 +62,10 @@ def tls_failed(node: str, error: OSError) -> TransportError:
 def located(node: str, error: DcpError, *, ready: bool) -> DcpError:
     """Return a session's error with the node it concerns.
 
-    Before the session is `ready`, bytes that cannot be read mean that another service answers on that port.
+    Before the session is `ready`, bytes that cannot be read mean that another service answers on that port, unless the
+    frame only exceeds the option max_frame.
     """
-    if isinstance(error, FrameError) and not ready:
+    if isinstance(error, FrameError) and not ready and "(max_frame)" not in error.problem:
         error = RemoteProtocolError(f"the port does not serve the data service ({error.problem}); {_CHECK_PORT}")
     if not isinstance(error, TransportError):
         error.node = error.node or node

@@ -20,7 +20,7 @@ from dcp.checkpoint import Checkpoint
 from dcp.client.time_search import EPOCH
 from dcp.columns.decoder import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from dcp.columns.plan import events_of
-from dcp.columns.schema import choose
+from dcp.columns.schema import COLUMNS, choose
 from dcp.errors import CheckpointError, LocalProtocolError, UsageError
 from dcp.value_grammar import duration, flag, number_range, size, whole_number
 from dcp.wire import DIALECTS
@@ -32,6 +32,7 @@ Parser = Callable[[Any], Any]
 
 # Columns of Spark's rows that no message has: the names that belong to a collection id.
 PATH_COLUMNS = ("scope", "collection")
+_DEFAULT_COLUMNS = ", ".join(column.name for column in COLUMNS if column.default)
 
 _MOST_VBUCKETS = 1 << 16
 _LONGEST_SHOWN = 100
@@ -118,16 +119,16 @@ def _shown(value: Any) -> str:
 # Parsers besides those of `value_grammar`.
 
 
-def text(value: Any) -> str:
+def parse_text(value: Any) -> str:
     """Return text that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError("text")
     return value
 
 
-def path(value: Any) -> str:
+def parse_path(value: Any) -> str:
     """Return the text of a path."""
-    return text(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    return parse_text(os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
 def optional(parse: Parser) -> Parser:
@@ -147,7 +148,7 @@ def one_of(*accepted: str) -> Parser:
     return parse
 
 
-def positive_duration(value: Any) -> float:
+def parse_positive_duration(value: Any) -> float:
     """Return a duration above 0 in seconds."""
     seconds = duration(value)
     if not seconds:
@@ -177,7 +178,7 @@ def bounded_size(least: int, most: int) -> Parser:
     return parse
 
 
-def names(value: Any) -> tuple[str, ...]:
+def parse_names(value: Any) -> tuple[str, ...]:
     """Return names from text with commas, or from several."""
     parts = value.split(",") if isinstance(value, str) else value
     if isinstance(parts, bytes) or not isinstance(parts, Iterable):
@@ -188,22 +189,22 @@ def names(value: Any) -> tuple[str, ...]:
     return found
 
 
-def vbuckets(value: Any) -> tuple[int, ...]:
+def parse_vbuckets(value: Any) -> tuple[int, ...]:
     """Return numbers of vbuckets, sorted and each once."""
     return number_range(value, _MOST_VBUCKETS - 1)
 
 
-def key_patterns(value: Any) -> tuple[str, ...]:
+def parse_key_patterns(value: Any) -> tuple[str, ...]:
     """Return keys, of which a last star stands for any bytes."""
-    found = names(value)
+    found = parse_names(value)
     if any("*" in key.rstrip("*") for key in found):
         raise ValueError("keys with a star at their end only, such as order::*")
     return found
 
 
-def spark_columns(value: Any) -> tuple[str, ...]:
+def parse_spark_columns(value: Any) -> tuple[str, ...]:
     """Return names of columns, the names of scope and collection among them."""
-    found = names(value)
+    found = parse_names(value)
     try:
         choose(DCP, [name for name in found if name not in PATH_COLUMNS] or None)
     except LocalProtocolError as error:
@@ -211,9 +212,9 @@ def spark_columns(value: Any) -> tuple[str, ...]:
     return found
 
 
-def row_events(value: Any) -> tuple[str, ...]:
+def parse_events(value: Any) -> tuple[str, ...]:
     """Return names of events."""
-    found, possible = names(value), events_of(DCP, None)
+    found, possible = parse_names(value), events_of(DCP, None)
     if not {*found} <= {*possible}:
         raise ValueError(f"some of {', '.join(possible)}")
     return found
@@ -253,7 +254,7 @@ def _time(value: Any) -> datetime | None:
     return value if isinstance(value, datetime) and value.tzinfo is not None and value >= EPOCH else None
 
 
-def timestamp(value: Any) -> datetime:
+def parse_timestamp(value: Any) -> datetime:
     """Return a time from ISO text, a datetime, or milliseconds since 1970."""
     moment = _time(value)
     if moment is None:
@@ -264,7 +265,7 @@ def timestamp(value: Any) -> datetime:
     return moment
 
 
-def read_end(value: Any) -> str | Checkpoint:
+def parse_read_end(value: Any) -> str | Checkpoint:
     """Return the end of a Spark read: `now`, or a Checkpoint."""
     end = None if isinstance(value, datetime) else _position_or_none(_END_WORDS, value)
     if end is None:
@@ -272,10 +273,12 @@ def read_end(value: Any) -> str | Checkpoint:
     return end
 
 
-position_start = partial(_position, _START_WORDS)
+def parse_start(value: Any) -> str | datetime | Checkpoint:
+    """Return the start of a stream; None, such as from a CheckpointFile that is not there yet, is the beginning."""
+    return "beginning" if value is None else _position(_START_WORDS, value)
 
 
-def position_end(value: Any) -> str | datetime | Checkpoint | None:
+def parse_end(value: Any) -> str | datetime | Checkpoint | None:
     """Return the end of a stream; None for none."""
     try:
         return None if value is None else _position(_END_WORDS, value)
@@ -290,12 +293,13 @@ _POSITION = "str | datetime | Checkpoint"
 _NAMES = "str | Iterable[str] | None"
 _DURATION = "float | str | timedelta"
 
+# A name and a use identify a row: `start`, `columns`, `keys` and others differ between the uses.
 OPTIONS: tuple[Option, ...] = (
     # The connection.
     Option(
         "bootstrap_timeout",
         _DURATION,
-        positive_duration,
+        parse_positive_duration,
         10.0,
         "Time limit of a node for an answer to a command, for the handshake of a command connection, and over TAP for "
         "the announcement of a vbucket.",
@@ -305,7 +309,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "ca_cert_path",
         "str | PathLike[str]",
-        path,
+        parse_path,
         None,
         "PEM file of authorities to trust in addition to the system's. Requires couchbases://.",
         _CONNECTION,
@@ -313,7 +317,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "cert_path",
         "str | PathLike[str]",
-        path,
+        parse_path,
         None,
         "PEM file of the client's certificate. Requires couchbases://.",
         _CONNECTION,
@@ -330,7 +334,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "config_poll_interval",
         _DURATION,
-        positive_duration,
+        parse_positive_duration,
         2.5,
         "Interval at which the cluster map is fetched from nodes that do not push a new one.",
         _CONNECTION,
@@ -367,7 +371,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "key_path",
         "str | PathLike[str]",
-        path,
+        parse_path,
         None,
         "PEM file of the key of `cert_path`, if that file does not contain it.",
         _CONNECTION,
@@ -375,7 +379,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "kv_connect_timeout",
         _DURATION,
-        positive_duration,
+        parse_positive_duration,
         10.0,
         "Time limit for a TCP connection, and again for TLS on it.",
         _CONNECTION,
@@ -386,13 +390,14 @@ OPTIONS: tuple[Option, ...] = (
         'Literal["auto", "default", "external"]',
         one_of("auto", "default", "external"),
         "auto",
-        "Addresses of nodes to use: `default`, `external`, or with `auto` those among which the URL's host is found.",
+        "Addresses of nodes to use: `default`, `external`, or `auto` for those among which the URL's host is found; "
+        "if it is in neither, the external ones if there are any, as Couchbase's C++ client does (CXXCBC-707).",
         _CONNECTION,
     ),
     Option(
         "noop_interval",
         _DURATION,
-        positive_duration,
+        parse_positive_duration,
         120.0,
         "Interval at which a node sends noops. After two intervals without a byte the client reconnects.",
         _CONNECTION,
@@ -428,10 +433,10 @@ OPTIONS: tuple[Option, ...] = (
     # The selection of changes.
     Option(
         "start",
-        _POSITION,
-        position_start,
+        f"{_POSITION} | None",
+        parse_start,
         "beginning",
-        'Where to begin: "beginning", "now", a Checkpoint to resume from, or a time: '
+        'Where to begin: "beginning" (also None), "now", a Checkpoint to resume from, or a time: '
         "only changes made at it or later by their CAS.",
         Use.STREAM | Use.COMMAND_LINE,
         flag="--from",
@@ -439,7 +444,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "end",
         f"{_POSITION} | None",
-        position_end,
+        parse_end,
         None,
         'Where to end: None for never, "now" for the high seqnos at the start, a Checkpoint: only '
         "changes up to its positions, or a past time: only changes made before it.",
@@ -449,7 +454,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "scope",
         "str | None",
-        optional(text),
+        optional(parse_text),
         None,
         "Name of a scope: only its collections. With `collections`, the scope of names without one.",
         Use.STREAM | _READ | Use.COMMAND_LINE,
@@ -460,7 +465,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "collections",
         _NAMES,
-        optional(names),
+        optional(parse_names),
         None,
         "Names of collections, as `scope.name` or in `scope`: only these.",
         Use.STREAM | _READ | Use.COMMAND_LINE,
@@ -471,7 +476,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "vbuckets",
         "str | Iterable[int] | None",
-        optional(vbuckets),
+        optional(parse_vbuckets),
         None,
         'Numbers of vbuckets, as "0-511,600" or several: only these.',
         Use.STREAM | _READ,
@@ -481,11 +486,11 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "columns",
         _NAMES,
-        optional(names),
+        optional(parse_names),
         None,
         "Names of the columns of a batch, in order. Columns that are not named are not decoded.",
         Use.STREAM,
-        default_text="the default columns",
+        default_text=_DEFAULT_COLUMNS,
     ),
     Option(
         "batch_rows",
@@ -520,7 +525,8 @@ OPTIONS: tuple[Option, ...] = (
         'Literal["replay", "fail"]',
         one_of("replay", "fail"),
         "replay",
-        "`replay` delivers a row with the event `rollback` and then the changes again; `fail` raises RollbackError.",
+        "`replay` delivers a row with the event `rollback`, then what the cluster has above its seqno. What the lost "
+        "changes had replaced is not sent: see docs/semantics.md. `fail` raises RollbackError.",
         Use.STREAM | _READ,
         spark="onRollback",
     ),
@@ -584,9 +590,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max_frame",
         "int",
-        bounded_size(1, (1 << 31) - 1),
+        bounded_size(24, 1 << 30),
         MAX_FRAME,
-        "Largest frame that is accepted.",
+        "Largest frame that is accepted, the cluster map among them.",
         Use.STREAM | Use.DECODER,
         "bytes",
         "30m",
@@ -594,9 +600,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max_value",
         "int",
-        bounded_size(1, (1 << 31) - 1),
+        bounded_size(24, 1 << 30),
         MAX_FRAME,
-        "Largest value that is accepted, after decompression.",
+        "Largest size to which a compressed value may inflate; `max_frame` limits the others.",
         Use.STREAM | Use.DECODER,
         "bytes",
         "30m",
@@ -647,7 +653,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "dialect",
         "str | Dialect",
-        text,
+        parse_text,
         DCP.name,
         "Protocol of the bytes: `dcp`, `tap`, `upr1` or `upr2`.",
         Use.DECODER,
@@ -655,11 +661,11 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "columns",
         "Iterable[str] | None",
-        optional(names),
+        optional(parse_names),
         None,
         "Names of the columns of a batch, in order. Columns that are not named are not decoded.",
         Use.DECODER,
-        default_text="the default columns",
+        default_text=_DEFAULT_COLUMNS,
     ),
     Option(
         "collections",
@@ -672,7 +678,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "events",
         "Collection[str] | None",
-        optional(names),
+        optional(parse_names),
         None,
         "Names of the messages that become rows.",
         Use.DECODER,
@@ -681,7 +687,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "also",
         "Collection[str]",
-        names,
+        parse_names,
         (),
         "Names that the column `event` has in addition, for rows from elsewhere.",
         Use.DECODER,
@@ -690,7 +696,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "url",
         "str",
-        text,
+        parse_text,
         None,
         "Connection string: couchbase:// or couchbases://, hosts, bucket, and options of the connection.",
         Use.SPARK,
@@ -700,18 +706,18 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "connection_string",
         "str",
-        text,
+        parse_text,
         None,
         "The same as `url`, without a user: Spark redacts the value of `url`, but shows this one.",
         Use.SPARK,
         spark="connectionString",
         secret=True,
     ),
-    Option("bucket", "str", text, None, "Name of the bucket, if the URL has none.", Use.SPARK, spark="bucket"),
+    Option("bucket", "str", parse_text, None, "Name of the bucket, if the URL has none.", Use.SPARK, spark="bucket"),
     Option(
         "username",
         "str | None",
-        optional(text),
+        optional(parse_text),
         None,
         "User to connect as, if the URL names none.",
         _READ,
@@ -721,7 +727,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "password",
         "str | None",
-        optional(text),
+        optional(parse_text),
         None,
         "Password of `username`. It travels to the executors with each task.",
         _READ,
@@ -732,7 +738,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "password_file",
         "str | None",
-        optional(text),
+        optional(parse_text),
         None,
         "File with the password, on the driver and on every executor.",
         _READ,
@@ -741,12 +747,12 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "columns",
         _NAMES,
-        optional(spark_columns),
+        optional(parse_spark_columns),
         None,
         "Names of the columns, in order; `scope` and `collection` are the names of a row's collection. "
         "Columns that are not named are not decoded.",
         _READ,
-        default_text="the default columns",
+        default_text=_DEFAULT_COLUMNS,
         spark="columns",
     ),
     Option(
@@ -761,7 +767,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "events",
         _NAMES,
-        optional(row_events),
+        optional(parse_events),
         None,
         "Names of events, such as `mutation,deletion`: only these, and rows that report a rollback or a purge.",
         _READ,
@@ -771,7 +777,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "keys",
         _NAMES,
-        optional(key_patterns),
+        optional(parse_key_patterns),
         None,
         "Keys, such as `order::*,user::7`: only these. A star at the end stands for any bytes.",
         _READ,
@@ -799,7 +805,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "start",
         f"{_POSITION} | None",
-        optional(position_start),
+        optional(parse_start),
         None,
         "Where to begin: `earliest`, `latest`, a Checkpoint or its JSON, or a time. "
         "A stream that resumes from its own checkpoint ignores it.",
@@ -810,7 +816,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "starting_timestamp",
         "str | int",
-        timestamp,
+        parse_timestamp,
         None,
         "Only changes made at this time or later: a time with a UTC offset, or milliseconds since 1970.",
         Use.SPARK,
@@ -819,7 +825,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "end",
         "str | Checkpoint | None",
-        optional(read_end),
+        optional(parse_read_end),
         None,
         "Where a read ends: `latest`, or a Checkpoint or its JSON.",
         _READ,

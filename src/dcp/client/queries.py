@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from dcp.client.agent import Agent
-from dcp.cluster_map import Node, format_vbuckets, no_owner_error
+from dcp.cluster_map import ClusterMap, Node, format_vbuckets, no_owner_error
 from dcp.errors import RemoteProtocolError, ServerError, TransportError, UsageError
 from dcp.json_reader import JsonReader
 from dcp.position import FailoverLog
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 
+_PURGE_SEQNO = re.compile(r"vb_([0-9]{1,5}):purge_seqno")
 _NO_COLLECTIONS = (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.NO_COLLECTIONS_MANIFEST)
 
 
@@ -27,7 +29,7 @@ def high_seqnos(agent: Agent, collection_id: int | None = None) -> dict[int, int
     found: dict[int, int] = {}
     # A fresh map: an owner that is outdated would leave its vbuckets out.
     cluster_map = agent.refresh_map()
-    for node in cluster_map.nodes:
+    for node, owned in _owners(cluster_map):
         (answer,) = agent.ask_node(node, "get_all_vb_seqnos", [{"fields": fields}])
         if answer.status == Status.UNKNOWN_COLLECTION:
             raise ServerError(f"{node}: no collection has the id {collection_id}", answer.status)
@@ -35,21 +37,20 @@ def high_seqnos(agent: Agent, collection_id: int | None = None) -> dict[int, int
             raise ServerError(f"{node}: the node refused to send its high seqnos", answer.status)
         # During a failover the old and the new owner may both report a vbucket. Histories and streams are asked of
         # the owner in the map, so its high seqno is the one that counts.
-        owned = set(cluster_map.vbuckets_of(node))
         found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {}) if row.vbucket in owned}
     return dict(sorted(found.items()))
 
 
 def failover_logs(agent: Agent, vbuckets: Iterable[int]) -> dict[int, FailoverLog]:
     """Return the failover log of each vbucket that has an owner which sends it."""
-    wanted, cluster_map = set(vbuckets), agent.map
+    wanted = set(vbuckets)
     found: dict[int, FailoverLog] = {}
-    for node in cluster_map.nodes:
-        owned = sorted(wanted.intersection(cluster_map.vbuckets_of(node)))
-        if not owned:
-            continue
-        answers = agent.ask_node(node, "kv_get_failover_log", [{"vbucket": number} for number in owned])
-        for number, answer in zip(owned, answers, strict=True):
+    for node, owned in _owners(agent.map):
+        asked = sorted(wanted & owned)
+        answers = (
+            agent.ask_node(node, "kv_get_failover_log", [{"vbucket": number} for number in asked]) if asked else []
+        )
+        for number, answer in zip(asked, answers, strict=True):
             if not answer.status:
                 found[number] = FailoverLog.of(answer.body())
     return found
@@ -58,12 +59,25 @@ def failover_logs(agent: Agent, vbuckets: Iterable[int]) -> dict[int, FailoverLo
 def purge_seqnos(agent: Agent) -> dict[int, int]:
     """Return the purge seqno of each vbucket whose owner reports it."""
     found: dict[int, int] = {}
-    for node in agent.map.nodes:
-        owned = {f"vb_{vbucket}:purge_seqno": vbucket for vbucket in agent.map.vbuckets_of(node)}
-        for name, value in agent.stats_of(node, "vbucket-seqno").items():
-            if name in owned and value.isdecimal():
-                found[owned[name]] = int(value)
+    for node, owned in _owners(agent.map):
+        found |= {vbucket: seqno for vbucket, seqno in purge_seqnos_at(agent, node).items() if vbucket in owned}
     return found
+
+
+def purge_seqnos_at(agent: Agent, node: Node) -> dict[int, int]:
+    """Return the purge seqnos of the vbuckets of one node, its replicas included."""
+    found: dict[int, int] = {}
+    for name, value in agent.stats_of(node, "vbucket-seqno").items():
+        if (match := _PURGE_SEQNO.fullmatch(name)) and value.isascii() and value.isdecimal():
+            found[int(match[1])] = int(value)
+    return found
+
+
+def _owners(cluster_map: ClusterMap) -> Iterator[tuple[Node, set[int]]]:
+    """Yield the nodes that own vbuckets, and these. A node that owns none has nothing to report, and may be down."""
+    for node in cluster_map.nodes:
+        if owned := set(cluster_map.vbuckets_of(node)):
+            yield node, owned
 
 
 class DiskBacklog(NamedTuple):
@@ -121,7 +135,7 @@ def disk_backlogs(agent: NodeStatistics, node: Node, vbuckets: Collection[int]) 
 
 def _number(statistics: Mapping[str, str], name: str) -> int | None:
     value = statistics.get(name, "")
-    return int(value) if value.isdecimal() else None
+    return int(value) if value.isascii() and value.isdecimal() else None
 
 
 class Heads(NamedTuple):

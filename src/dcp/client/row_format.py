@@ -19,7 +19,7 @@ from dcp.wire.layout import Dialect, Layout, Magic, Message, Role, Side
 ROLLBACK, PURGED = "rollback", "purged"
 
 # Makes a batch of one row from vbucket, end of the range, seqno and event.
-MarkerRow = Callable[[int, int, int, str], Batch]
+ReportRow = Callable[[int, int, int, str], Batch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ class RowFormat:
         also = (ROLLBACK, PURGED)
         return Decoder(self.dialect, self._received, collections=collections, also=also, **self.decoding)
 
-    def marker_row(self) -> MarkerRow:
+    def report_row(self) -> ReportRow:
         """Return the function that makes rollback and purge rows of this format."""
         # The same events in the same order as in received batches: they share one dictionary.
         events = (*self.decoder(True).plan.events,)
-        return marker_row(Decoder(with_marker_rows(self.dialect), self._received, events=events, **self.decoding))
+        return report_row(Decoder(with_report_rows(self.dialect), self._received, events=events, **self.decoding))
 
 
 @cache
-def with_marker_rows(dialect: str) -> Dialect:
+def with_report_rows(dialect: str) -> Dialect:
     """Return a dialect with two more messages, which only the client sends, to its own decoder.
 
     No producer uses their opcodes. Rows made this way have the types and columns of all others by construction.
@@ -97,10 +97,10 @@ def with_marker_rows(dialect: str) -> Dialect:
     return dialect_of(dialect).extend(f"{dialect} with rollback", "with rollbacks as messages", *messages)
 
 
-def marker_row(decoder: Decoder) -> MarkerRow:
+def report_row(decoder: Decoder) -> ReportRow:
     """Return the function that makes a batch of one rollback or purge row.
 
-    decoder: one of a dialect of `with_marker_rows`.
+    decoder: one of a dialect of `with_report_rows`.
 
     A rollback row undoes everything of its vbucket above `seqno`, up to `snapshot_end`. A purge row says that deletions
     above `seqno`, up to `snapshot_end`, may be missing. Dialects whose snapshots have no numbers leave these null.

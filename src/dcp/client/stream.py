@@ -63,8 +63,9 @@ class ChangeStream:
 
         timeout: seconds to wait, or a duration such as "500ms"; None to wait without a limit.
 
-        Raises dcp.TimeoutError if no batch arrives in time; the stream continues, and may be asked again. Any other
-        DcpError ends the stream; the checkpoint is then the position after the last batch that was taken.
+        Raises dcp.TimeoutError if no batch arrives in time; the stream continues, and may be asked again. Raises
+        ClosedError if the stream, or its client, was closed before its end. Any other DcpError ends the stream; the
+        checkpoint is then the position after the last batch that was taken.
         """
         seconds = None if timeout is None else _seconds(timeout)
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +15,18 @@ from dcp.client.filters import StreamSelection
 from dcp.client.follow.follower import Follower
 from dcp.client.follow.settings import TAP, BatchLimits, StreamSettings, dialect_rules
 from dcp.client.follow.vbucket import FollowedVbucket
-from dcp.client.row_format import marker_row, with_marker_rows
+from dcp.client.row_format import report_row, with_report_rows
 from dcp.client.time_search import Probe, ProbedChange, SeqnoSpan, TimePositions, find_positions, lowest_cas
 from dcp.columns.decoder import Decoder
-from dcp.errors import UsageError
+from dcp.errors import ServerError, UsageError
 from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
 from dcp.wire import DIALECTS
 from dcp.wire.dcp import DCP, ENDLESS
 
-Position = str | datetime | Checkpoint
+log = logging.getLogger("dcp.client")
+
+# Values of `start` and `end`.
+Bound = str | datetime | Checkpoint
 
 _COLUMNS = ("vbucket", "seqno", "cas")
 _PROBE_LIMITS = BatchLimits(65_536, 4 << 20, 0.02)
@@ -62,7 +66,7 @@ class StreamRange:
 
 
 def resolve_range(
-    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position, end: Position | None
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Bound, end: Bound | None
 ) -> StreamRange:
     """Return the range of a stream. Probes the nodes for times, and asks them for high seqnos where these count."""
     if agent.dialect == TAP:
@@ -76,7 +80,7 @@ def resolve_range(
     return StreamRange(begins, ends, found, since, until, _last_seqnos(end, ends))
 
 
-def _last_seqnos(end: Position | None, ends: Mapping[int, int]) -> Mapping[int, int]:
+def _last_seqnos(end: Bound | None, ends: Mapping[int, int]) -> Mapping[int, int]:
     """Return the seqnos after which no row is delivered.
 
     A checkpoint whose snapshot end is unknown, such as that of a Spark plan, stands for the rest of that snapshot, too:
@@ -89,7 +93,7 @@ def _last_seqnos(end: Position | None, ends: Mapping[int, int]) -> Mapping[int, 
 
 
 def resolve_start(
-    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Bound
 ) -> Mapping[int, StreamPosition]:
     """Return the position of each vbucket from which a stream with this start begins."""
     _check_times(agent.dialect, start=start)
@@ -103,7 +107,7 @@ def _check_times(dialect: str, **given: object) -> None:
 
 
 def _begins(
-    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Position, found: dict[str, TimePositions]
+    agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, start: Bound, found: dict[str, TimePositions]
 ) -> Mapping[int, StreamPosition]:
     if isinstance(start, Checkpoint):
         start.check(chosen.template)
@@ -127,7 +131,7 @@ def _ends(
     agent: Agent,
     vbuckets: Sequence[int],
     chosen: StreamSelection,
-    end: Position | None,
+    end: Bound | None,
     found: dict[str, TimePositions],
 ) -> Mapping[int, int]:
     if end is None:
@@ -150,7 +154,7 @@ def _ends(
     return queries.owned_high_seqnos(agent, vbuckets)
 
 
-def _tap_range(vbuckets: Sequence[int], start: Position, end: Position | None) -> StreamRange:
+def _tap_range(vbuckets: Sequence[int], start: Bound, end: Bound | None) -> StreamRange:
     if start not in ("beginning", "now"):
         raise UsageError(f"start: expected beginning or now, as TAP has no seqnos, found {_described(start)}")
     accepted = (None, "now") if start == "beginning" else (None,)
@@ -176,32 +180,68 @@ def _prober(agent: Agent, chosen: StreamSelection, logs: Mapping[int, FailoverLo
 
     logs: failover logs, not older than the high seqnos of the search.
     """
-    settings = StreamSettings(
-        decoder=lambda collections: Decoder(DCP, _COLUMNS, collections=collections),
-        limits=_PROBE_LIMITS,
-        rules=dialect_rules(DCP.name, None),
-        marker_row=marker_row(Decoder(with_marker_rows(DCP.name), _COLUMNS)),
-        on_rollback="stop",
-        filter=chosen.wire,
-        requested={"values": queries.server_version(agent).startswith(_CRASHES_WITHOUT_VALUES)},
-    )
+    values = queries.server_version(agent).startswith(_CRASHES_WITHOUT_VALUES)
 
     def probe(spans: Mapping[int, SeqnoSpan]) -> Mapping[int, list[ProbedChange] | None]:
-        vbuckets = [
-            FollowedVbucket(number, _after(number, span.start, logs.get(number)), span.end)
-            for number, span in spans.items()
-        ]
-        # Each round has a stream of its own, over new connections, so that nothing of it is left afterwards.
-        follower = Follower(agent, vbuckets, settings)
-        seen: dict[int, list[ProbedChange]] = {number: [] for number in spans}
-        try:
-            while (item := follower.next()) is not None:
-                rows = item.batch.to_arrow().to_pydict()
-                for vbucket, seqno, cas in zip(*(rows[name] for name in _COLUMNS), strict=True):
-                    seen[vbucket].append(ProbedChange(seqno, cas))
-                follower.processed(item)
-        finally:
-            follower.close()
-        return {number: None if number in follower.rolled_back else changes for number, changes in seen.items()}
+        nonlocal values
+        seen = _stream_spans(agent, chosen, logs, spans, values)
+        if not values and _without_cas(seen) is not None:
+            # Some releases do not read metadata where no value is asked for. CAS 0 must never be taken for a time.
+            log.warning("changes without a CAS were sent where no values were requested; searching with values")
+            values = True
+            seen = _stream_spans(agent, chosen, logs, spans, values)
+        if (nameless := _without_cas(seen)) is not None:
+            vbucket, seqno = nameless
+            raise ServerError(
+                f"vbucket {vbucket}: the node sent seqno {seqno} without a CAS, so that no time can be searched for; "
+                "begin at the beginning, now or at a checkpoint"
+            )
+        return seen
 
     return probe
+
+
+def _without_cas(seen: Mapping[int, list[ProbedChange] | None]) -> tuple[int, int] | None:
+    """Return vbucket and seqno of a change that has no CAS; None if all have one."""
+    return next(
+        ((vbucket, change.seqno) for vbucket, changes in seen.items() for change in changes or () if not change.cas),
+        None,
+    )
+
+
+def _stream_spans(
+    agent: Agent,
+    chosen: StreamSelection,
+    logs: Mapping[int, FailoverLog],
+    spans: Mapping[int, SeqnoSpan],
+    values: bool,
+) -> Mapping[int, list[ProbedChange] | None]:
+    """Stream a span of each vbucket, and return its changes; None for a vbucket that was to roll back.
+
+    Each round of a search has a stream of its own, over new connections, so that nothing of it is left afterwards.
+    """
+    settings = StreamSettings(
+        # Without values the datatype says how they are stored, not that there is something to inflate.
+        decoder=lambda collections: Decoder(DCP, _COLUMNS, collections=collections, inflate=values),
+        limits=_PROBE_LIMITS,
+        rules=dialect_rules(DCP.name, None),
+        report_row=report_row(Decoder(with_report_rows(DCP.name), _COLUMNS)),
+        on_rollback="stop",
+        filter=chosen.wire,
+        requested={"values": values},
+    )
+    vbuckets = [
+        FollowedVbucket(number, _after(number, span.start, logs.get(number)), span.end)
+        for number, span in spans.items()
+    ]
+    follower = Follower(agent, vbuckets, settings)
+    seen: dict[int, list[ProbedChange]] = {number: [] for number in spans}
+    try:
+        while (item := follower.next()) is not None:
+            rows = item.batch.to_arrow().to_pydict()
+            for vbucket, seqno, cas in zip(*(rows[name] for name in _COLUMNS), strict=True):
+                seen[vbucket].append(ProbedChange(seqno, cas))
+            follower.processed(item)
+    finally:
+        follower.close()
+    return {number: None if number in follower.rolled_back else changes for number, changes in seen.items()}

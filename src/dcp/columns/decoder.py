@@ -32,7 +32,7 @@ class Decoder(_codec.Decoder):
     receive from the socket itself (`receive`); then `take` the rows so far. Use it from one thread at a time.
 
     dialect: "tap", "upr1", "upr2" or "dcp", the default.
-    columns: names of the columns, in any order; None for the default ones. Others are not decoded.
+    columns: names of the columns, in the order of the batch; None for the default ones. Others are not decoded.
     collections: True if keys carry their collection id, as they do once HELLO agreed on collections. Default False.
     views: True for keys, values and xattrs as Arrow views into the received bytes, without a copy. The received
         bytes live as long as the batch. Default False.

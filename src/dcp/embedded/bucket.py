@@ -314,6 +314,13 @@ class BucketStore:
             copy.persists = self.nodes[owner].persists
         self._unreplicated.pop((owner, number), None)
 
+    def replace_copy(self, number: int, owner: int, copy: VbucketStore) -> None:
+        """Replace a node's copy of a vbucket by one with the same items. A replica lags as far as it did before."""
+        waiting = self._unreplicated.get((owner, number))
+        self.install(number, owner, copy)
+        if waiting:
+            self._unreplicated[owner, number] = waiting
+
     def create(self, number: int, owner: int) -> None:
         """Create a vbucket that is empty but for the system events of the manifest."""
         vbucket = self._new_copy(number, VbucketState.ACTIVE, FailoverLog.of([(self.new_vbuuid(), 0)]))

@@ -44,6 +44,19 @@ def visible_items(items: list[AnyItem], datatypes: int, negotiated: Negotiated) 
     return [_visible(item, negotiated) if isinstance(item, StoredItem) else item for item in items]
 
 
+def without_metadata(items: list[AnyItem]) -> list[AnyItem]:
+    """Return documents as a backfill of keys alone sends them: without CAS, flags, expiry, revision and datatype.
+
+    Tombstones keep theirs. See `Release.backfills_keys_without_metadata`.
+    """
+    return [
+        item._replace(rev_seqno=1, cas=0, flags=0, expiry=0, datatype=0)
+        if isinstance(item, StoredItem) and item.alive
+        else item
+        for item in items
+    ]
+
+
 def _visible(item: StoredItem, negotiated: Negotiated) -> StoredItem:
     value, datatype = item.value, item.datatype
     compressed = bool(datatype & Datatype.SNAPPY)

@@ -32,6 +32,8 @@ class Negotiated:
     values: bool = True
     # Keep the datatype of the stored value although parts of the value are left out.
     underlying_datatype: bool = False
+    # Neither values nor xattrs, so that a node can send documents that it has not read from disk.
+    keys_only: bool = False
     delete_times: bool = False
     skip_deletes: bool = False
 
@@ -69,6 +71,7 @@ class Negotiated:
             deleted_user_xattrs=OpenFlag.INCLUDE_DELETED_USER_XATTRS in flags,
             values=not flags & WITHOUT_VALUES,
             underlying_datatype=bool(flags & keeps_datatype),
+            keys_only=OpenFlag.NO_VALUE in flags and OpenFlag.INCLUDE_XATTRS not in flags,
             delete_times=OpenFlag.INCLUDE_DELETE_TIMES in flags,
             skip_deletes=OpenFlag.SKIP_DELETES_IN_INITIAL_BACKFILL in flags,
         )

@@ -123,6 +123,11 @@ class Release:
     # Responses.
 
     @property
+    def sorts_features(self) -> bool:
+        """True if HELLO lists granted features by code, whatever the order of the request (seen in 7.2.9, 8.0.1)."""
+        return self.number >= (7, 2)
+
+    @property
     def errors_in_words(self) -> bool:
         """True if the value of an error response is its status as text."""
         return self.number < (4, 0)
@@ -149,6 +154,14 @@ class Release:
     # Streams.
 
     @property
+    def tap_forgets_first_checkpoints(self) -> bool:
+        """True if TAP announces no vbucket whose open checkpoint was 1 before a clean restart (seen in 3.1.6).
+
+        Such a vbucket is not streamed, even to a client that asks for it alone.
+        """
+        return self.number < (4, 0)
+
+    @property
     def stream_id_defect(self) -> bool:
         """True if deletions with a stream id do not count its 3 bytes in the header (seen in 6.6.5 and 7.0.5)."""
         return self.number >= (6, 5)
@@ -159,6 +172,15 @@ class Release:
         return self.number < (8, 0)
 
     @property
+    def backfills_keys_without_metadata(self) -> bool:
+        """True if documents that a stream without values and xattrs gets from disk have CAS 0, and no other metadata.
+
+        Seen in 8.0.1 and not in 7.2.9. kv_engine since 7.6 makes such documents of their keys alone:
+        CacheCallback::callback in engines/ep/src/dcp/backfill_disk.cc. From memory they have their metadata.
+        """
+        return self.number >= (7, 6)
+
+    @property
     def all_xattrs_of_tombstones(self) -> bool:
         """True if tombstones are sent with user xattrs whatever the open flags are."""
         return self.number < (6, 6)
@@ -167,6 +189,14 @@ class Release:
     def seqno_advanced(self) -> bool:
         """True if clients with collections get SEQNO_ADVANCED for seqnos that their filter leaves out."""
         return self.number >= (7, 0)
+
+    @property
+    def resumes_after_out_of_order(self) -> bool:
+        """True if the marker after an out-of-order snapshot starts at the last seqno of it (seen in 7.2.9 and 8.0.1).
+
+        In 7.0.5 it starts at the requested snapshot start, as the first marker of any other stream does.
+        """
+        return self.number >= (7, 2)
 
     @property
     def disk_checkpoints(self) -> bool:

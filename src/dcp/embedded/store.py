@@ -85,6 +85,8 @@ class VbucketStore:
         # First seqno of the checkpoint in memory, and the number of this checkpoint.
         self.checkpoint_start = 1
         self.checkpoint = 1
+        # False if TAP clients are not told of the vbucket: see Release.tap_forgets_first_checkpoints.
+        self.announced = True
         # All datatype bits that any item has ever had.
         self.datatypes = 0
         # True if the vbucket has ever had anything but documents of the default collection.

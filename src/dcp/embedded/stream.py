@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dcp.embedded.collection_filter import CollectionFilter
-from dcp.embedded.item_view import item_encoder, visible_items
+from dcp.embedded.item_view import item_encoder, visible_items, without_metadata
 from dcp.embedded.negotiated import Negotiated
 from dcp.embedded.outbox import Outbox
 from dcp.embedded.store import AnyItem, StoredItem, SystemItem, VbucketStore
@@ -49,6 +49,8 @@ class ServerStream:
         # First seqno of the checkpoint in memory that was announced last.
         self._checkpoint: int | None = None
         self._marked = False
+        # Start of the first marker, unless an item before it is sent.
+        self._first_start = granted.snapshot_start
         self._out_of_order = False
         self._end_reason: StreamEnd | None = None
         self._purge_seqno_at_start = vbucket.purge_seqno
@@ -106,6 +108,8 @@ class ServerStream:
         history = disk and negotiated.change_streams and vbucket.history is not None
         stored = self._filter.apply(self._stored_items(disk, history), vbucket)
         rows = visible_items(stored, vbucket.datatypes, negotiated)
+        if disk and negotiated.keys_only and negotiated.release.backfills_keys_without_metadata:
+            rows = without_metadata(rows)
         # Without SEQNO_ADVANCED a snapshot has to end with an item, so that the consumer sees its end.
         whole = negotiated.seqno_advanced or (disk and negotiated.collections)
         if not rows and not negotiated.seqno_advanced:
@@ -155,7 +159,7 @@ class ServerStream:
         # The start of a marker is not uniform on servers, and clients must not rely on it:
         if not self._marked:
             # the first one of a stream begins at the requested snapshot, so at or below the start seqno,
-            start = min(self.granted.snapshot_start, first)
+            start = min(self._first_start, first)
         elif disk:
             # a later one from disk where the backfill begins,
             start = self.cursor
@@ -228,6 +232,8 @@ class ServerStream:
         if self._negotiated.out_of_order_advances and self.cursor < self._snapshot_end:
             self._advance(out)
         self.cursor = self._snapshot_end
+        if self._negotiated.release.resumes_after_out_of_order:
+            self._first_start = self.cursor
         self._send("oso_snapshot", {"flags": int(OsoSnapshot.END)}, out)
 
     def _finish(self, reason: StreamEnd, out: Outbox) -> None:

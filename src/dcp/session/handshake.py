@@ -22,7 +22,12 @@ from dcp.wire.memcached import FEATURES, Feature, Status
 Dialogue = Generator[Frame, Frame, "Agreement"]
 
 # Flags of OPEN that older servers refuse, newest first: OPEN is repeated without them, one by one.
-_NEWEST_FLAGS = (OpenFlag.INCLUDE_DELETE_TIMES, OpenFlag.NO_VALUE, OpenFlag.INCLUDE_XATTRS)
+# Without the flag for metadata a server before 6.0.1 sends the values as well.
+_NEWEST_FLAGS = (
+    OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE,
+    OpenFlag.INCLUDE_DELETE_TIMES,
+    OpenFlag.INCLUDE_XATTRS,
+)
 # Seconds between noops of servers whose interval cannot be set (kv_engine 3.0, setting dcp_noop_interval).
 _FIXED_INTERVAL = 180.0
 _LONGEST_CONTEXT = 200
@@ -44,7 +49,8 @@ class ConnectionSettings:
     tls: True if the connection is encrypted.
     stream: True to open it for DCP, False for commands only.
     collections: keys carry their collection id.
-    values: documents are sent, not only their keys.
+    values: documents are sent, not only their keys and metadata. Without values, the datatype describes the stored
+        document: the decoder must not inflate.
     xattrs: extended attributes are sent.
     snappy: values may be compressed.
     delete_times: deletions carry the time of the deletion.
@@ -244,7 +250,9 @@ def _flags(settings: ConnectionSettings) -> OpenFlag:
     flags = OpenFlag.PRODUCER
     flags |= OpenFlag.INCLUDE_XATTRS if settings.xattrs else OpenFlag(0)
     flags |= OpenFlag.INCLUDE_DELETE_TIMES if settings.delete_times else OpenFlag(0)
-    return flags | (OpenFlag(0) if settings.values else OpenFlag.NO_VALUE)
+    # Not NO_VALUE: with it, nodes from 7.6 on read only keys from disk, and send CAS 0, flags 0, expiry 0 and
+    # revision 1 (seen with 8.0.1). With this flag they need the datatype, and read the metadata (kv_engine, isKeyOnly).
+    return flags | (OpenFlag(0) if settings.values else OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
 
 
 def _controls(

@@ -39,7 +39,7 @@ _HANDSHAKE_TIMEOUT = 60.0
 _ACK_PART = 4
 _MOST_OPAQUES = 0xFFFF_FFF0
 _END_ON_CLOSE = "send_stream_end_on_client_close_stream"
-_MARKER_VERSION = "max_marker_version"
+MARKER_VERSION = "max_marker_version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +438,6 @@ def _with_purge_seqno(
 
     Then the node asks for a rollback to 0 only if it purged deletions after that.
     """
-    if position.seqno and position.purge_seqno and _MARKER_VERSION in agreement.controls:
+    if position.seqno and position.purge_seqno and MARKER_VERSION in agreement.controls:
         return replace(stream_filter or StreamFilter(), purge_seqno=position.purge_seqno)
     return stream_filter

@@ -98,13 +98,15 @@ def plan(
     scope: Name of a scope: only its collections. With `collections`, the scope of names without one.
     collections: Names of collections, as `scope.name` or in `scope`: only these.
     vbuckets: Numbers of vbuckets, as "0-511,600" or several: only these.
-    on_rollback: `replay` delivers a row with the event `rollback` and then the changes again; `fail` raises
-        RollbackError. Default: replay.
+    on_rollback: `replay` delivers a row with the event `rollback`, then what the cluster has above its seqno. What
+        the lost changes had replaced is not sent: see docs/semantics.md. `fail` raises RollbackError. Default:
+        replay.
     username: User to connect as, if the URL names none. Default: `DCP_USERNAME`.
     password: Password of `username`. It travels to the executors with each task. Default: `DCP_PASSWORD`.
     password_file: File with the password, on the driver and on every executor.
     columns: Names of the columns, in order; `scope` and `collection` are the names of a row's collection. Columns
-        that are not named are not decoded. Default: the default columns.
+        that are not named are not decoded. Default: event, vbucket, seqno, rev_seqno, cas, flags, expiry, lock_time,
+        delete_time, datatype, collection_id, key, value, xattrs, snapshot_start, snapshot_end, stream_id.
     events: Names of events, such as `mutation,deletion`: only these, and rows that report a rollback or a purge.
         Default: all.
     keys: Keys, such as `order::*,user::7`: only these. A star at the end stands for any bytes. Default: all.

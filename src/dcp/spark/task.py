@@ -12,7 +12,7 @@ import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import ChangeStream, Client
 from dcp.client.follow.settings import TAP
-from dcp.client.row_format import ROLLBACK, marker_row, with_marker_rows
+from dcp.client.row_format import ROLLBACK, report_row, with_report_rows
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.errors import ServerError, TransportError
@@ -126,7 +126,7 @@ def _planned_rollbacks(partition: Partition, columns: tuple[str, ...]) -> Iterat
         (part, part.undone_from) for part in partition.ranges if part.undone_from is not None
     ]
     if lost:
-        make = marker_row(Decoder(with_marker_rows("dcp"), columns, events=(ROLLBACK,), types="plain"))
+        make = report_row(Decoder(with_report_rows("dcp"), columns, events=(ROLLBACK,), types="plain"))
         for part, seqno in lost:
             yield make(part.vbucket, seqno, part.start.seqno, ROLLBACK).to_arrow()
 

@@ -144,7 +144,7 @@ def test_no_password_is_in_a_repr() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "names"), [("3.1", "PLAIN"), ("8.0", "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN")]
+    ("version", "names"), [("3.1", "CRAM-MD5 PLAIN"), ("8.0", "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN")]
 )
 def test_the_mechanisms_are_listed_strongest_first(version: str, names: str) -> None:
     assert make_client(version=version).request("sasl_list_mechs").body() == names
@@ -197,3 +197,8 @@ def test_a_dcp_connection_keeps_its_user_and_its_bucket() -> None:
     client.request("open", **OPEN)
     assert authenticate(client, "sasl_auth", "PLAIN", b"\0alice\0s3cret").status == Status.NOT_SUPPORTED
     assert client.status("select_bucket", key=b"default") is Status.NOT_SUPPORTED
+
+
+def test_a_login_with_cram_md5_fails_although_it_is_listed() -> None:
+    client = make_client(version="3.1")
+    assert authenticate(client, "sasl_auth", "CRAM-MD5", b"").status == Status.AUTH_ERROR

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from dcp.client.follow.node_link import NodeLink
 from dcp.client.follow.persistence import Persistence, VbucketHistory, needed_seqnos
 from dcp.columns.batch import Batch
-from dcp.errors import TimeoutError
+from dcp.errors import ClosedError, TimeoutError
 from dcp.position import StreamPosition
 from dcp.session.session import Delivery
 from dcp.session.stream import LazyPosition
@@ -62,16 +62,18 @@ class BatchQueue:
     def next(self, timeout: float | None = None) -> QueuedBatch | None:
         """Return the next batch with rows; None at the end of the stream.
 
-        Raises TimeoutError after `timeout` seconds without a batch, and the stream's error after the batches that
-        arrived before it.
+        Raises TimeoutError after `timeout` seconds without a batch, ClosedError if the stream was closed before its
+        end, and the stream's error after the batches that arrived before it.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.changed:
             while not self._has_deliverable():
                 if self.error is not None:
                     raise self.error
-                if self.closed or (not self._items and self._finished()):
+                if not self._items and self._finished():
                     return None
+                if self.closed:
+                    raise ClosedError("the stream was closed before its end; resume from its checkpoint")
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
+from dcp.client import queries
 from dcp.client.agent import Agent, MapRefresher
 from dcp.client.filters import StreamSelection
 from dcp.client.follow.assigner import Assigner
@@ -25,7 +26,7 @@ from dcp.client.monitor import FLOWING, Monitor, Observation
 from dcp.client.queries import disk_backlogs
 from dcp.client.stats import Counters, Stats, Window
 from dcp.cluster_map import Node
-from dcp.errors import DcpError, SnapshotError, TransportError
+from dcp.errors import DcpError, ServerError, SnapshotError, TransportError
 from dcp.position import Progress
 from dcp.session.events import (
     DeletionsPurged,
@@ -37,7 +38,7 @@ from dcp.session.events import (
     StreamRefused,
     StreamRolledBack,
 )
-from dcp.session.session import Delivery
+from dcp.session.session import MARKER_VERSION, Delivery
 from dcp.session.stream import LazyPosition
 from dcp.wire.memcached import Feature
 
@@ -64,6 +65,8 @@ class Follower:
         positions = {number: LazyPosition(Progress(vbucket.position), 0) for number, vbucket in self._vbuckets.items()}
         self._queue = BatchQueue(self._lock, positions, self._persistence, self._all_done)
         self._maps = MapRefresher(agent)
+        # Connected links on which no streams are requested until the purge seqnos of their node are known.
+        self._links_to_check: list[NodeLink] = []
         self._pool = NodePool(self._open_link)
         limit = settings.on_disk_within
         self._disk = None if limit is None else DiskWait(partial(disk_backlogs, agent), limit)
@@ -107,7 +110,7 @@ class Follower:
     @property
     def rolled_back(self) -> set[int]:
         """Vbuckets that ended because they were to roll back (`on_rollback="stop"`)."""
-        return self._rollbacks.stopped
+        return self._rollbacks.rolled_back
 
     def next(self, timeout: float | None = None) -> QueuedBatch | None:
         """Return the next batch; None at the end. Raises TimeoutError after `timeout` seconds without one."""
@@ -145,7 +148,12 @@ class Follower:
     def _dispatch(self, link: NodeLink, event: Event) -> None:
         if isinstance(event, SessionReady):
             log.info("%s: ready", link.name)
-            self._pool.mark_ready(link)
+            if self._settings.ignore_purged and MARKER_VERSION not in event.agreement.controls:
+                # Nodes before 8.0 announce no purge seqno in their markers. The supervisor asks for it before streams
+                # are resumed there.
+                self._links_to_check.append(link)
+            else:
+                self._pool.mark_ready(link)
             self._maps.polls |= Feature.CLUSTERMAP_CHANGE_NOTIFICATION not in event.agreement.features
             self._agent.learn_map(event.agreement.config, link.name)
         elif isinstance(event, MapChanged):
@@ -230,11 +238,37 @@ class Follower:
                         return
                     self._work.wait(min(self._assigner.assign(), self._transitions.report_unannounced()))
                 # Outside of the lock: these wait for a node, and links must be able to deliver meanwhile.
+                self._check_purges()
                 self._maps.refresh_if_due()
                 if self._disk is not None:
                     self._disk.poll_if_due()
         except Exception as error:
             self.on_bug(error)
+
+    def _check_purges(self) -> None:
+        """Report deletions that nodes have purged since the positions to resume from, then let their links be used.
+
+        Runs on the supervisor thread without the lock, since it waits for the nodes.
+        """
+        with self._lock:
+            links, self._links_to_check = self._links_to_check, []
+        for link in links:
+            if (node := self._pool.node_of(link)) is None:
+                # The connection was lost meanwhile.
+                continue
+            try:
+                found = queries.purge_seqnos_at(self._agent, node)
+            except (TransportError, ServerError) as error:
+                log.warning("%s: purge seqnos unknown: %s; purged deletions are not reported", link.name, error)
+                found = {}
+            with self._lock:
+                for vbucket in (self._vbuckets[n] for n in self._agent.map.vbuckets_of(node) if n in self._vbuckets):
+                    here, purged = vbucket.position, found.get(vbucket.number, 0)
+                    if vbucket.link is None and 0 < here.seqno < purged != here.purge_seqno:
+                        self._rollbacks.report_purge(vbucket.number, here.seqno, purged)
+                        vbucket.position = replace(here, purge_seqno=purged)
+                self._pool.mark_ready(link)
+                self._work.notify_all()
 
 
 class RunningStream:

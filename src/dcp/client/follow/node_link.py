@@ -16,7 +16,7 @@ from dcp.client import network_errors
 from dcp.client.follow.settings import BatchLimits
 from dcp.columns.decoder import CAN_RECEIVE, Decoder
 from dcp.errors import DcpError, TransportError
-from dcp.session.events import Event, StreamEnded, StreamRolledBack
+from dcp.session.events import Event, SessionReady, StreamEnded, StreamRolledBack
 from dcp.session.session import Delivery, Session
 from dcp.wire.dcp import StreamEnd
 
@@ -67,6 +67,9 @@ class NodeLink:
         self.closing = False
         self._open_socket, self._open_session = open_socket, open_session
         self._listener, self._limits = listener, limits
+        # Received bytes that make a batch full. Lowered to half of the window when that is known: while rows wait for
+        # `linger`, the node waits for the acknowledgement of what fills its window.
+        self._batch_bytes = limits.bytes
         self._commands: deque[Callable[[Session], None]] = deque()
         # A byte written to the one end wakes the thread, which waits for the other end and the connection.
         self._wake_send, self._wake_receive = socket.socketpair()
@@ -169,7 +172,7 @@ class NodeLink:
         """Wait, receive and decode in one call of C, without the GIL. Return True if a batch is full."""
         limits, idle = self._limits, not session.has_updates and not self._finished
         count, closed = decoder.receive(
-            sock.fileno(), self._wake_receive.fileno(), self._wait_limit(session), limits.rows, limits.bytes
+            sock.fileno(), self._wake_receive.fileno(), self._wait_limit(session), limits.rows, self._batch_bytes
         )
         if count:
             now = time.monotonic()
@@ -229,7 +232,7 @@ class NodeLink:
                 raise self._closed()
             if not session.has_updates and not self._finished:
                 self._oldest_arrival = time.monotonic()
-            events, full = session.received(count, time.monotonic(), self._limits.rows, self._limits.bytes)
+            events, full = session.received(count, time.monotonic(), self._limits.rows, self._batch_bytes)
             self._report(session, events)
         return full
 
@@ -247,7 +250,7 @@ class NodeLink:
 
     def _advance(self, session: Session) -> bool:
         """Decode received bytes that were left after a full batch. Return True if the next batch is full."""
-        events, full = session.advance(self._limits.rows, self._limits.bytes)
+        events, full = session.advance(self._limits.rows, self._batch_bytes)
         self._report(session, events)
         return full
 
@@ -261,6 +264,8 @@ class NodeLink:
     def _report(self, session: Session, events: list[Event]) -> None:
         """Report events, each after the rows that arrived before it."""
         for event in events:
+            if isinstance(event, SessionReady) and event.agreement.window:
+                self._batch_bytes = min(self._limits.bytes, max(1, event.agreement.window // 2))
             if isinstance(event, StreamEnded) and event.reason == StreamEnd.OK:
                 # Reported with the batch of its rows, not with one of its own: hundreds of streams end in a row.
                 self._finished.append(event)

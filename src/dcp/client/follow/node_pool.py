@@ -62,6 +62,10 @@ class NodePool:
         link.start()
         return None
 
+    def node_of(self, link: NodeLink) -> Node | None:
+        """Return the node of a link; None if the link was lost."""
+        return next((node for node, other in self.by_node().items() if other is link), None)
+
     def mark_full(self, link: NodeLink) -> None:
         """Keep a link for its streams, but send further requests to its node over another one."""
         node = next(node for node, other in self._links.items() if other is link)

@@ -21,7 +21,8 @@ log = logging.getLogger("dcp.client")
 class Rollbacks:
     """Reactions of a stream to lost and purged changes. Guarded by the stream's lock.
 
-    stopped: vbuckets that ended because they were to roll back (`on_rollback="stop"`).
+    rolled_back: vbuckets that ended because they were to roll back. Only the probes of a time search stop there
+    (`on_rollback="stop"`).
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Rollbacks:
         settings: StreamSettings,
         counters: Counters,
     ) -> None:
-        self.stopped: set[int] = set()
+        self.rolled_back: set[int] = set()
         self._vbuckets, self._pool, self._queue = vbuckets, pool, queue
         self._settings, self._counters = settings, counters
 
@@ -49,25 +50,26 @@ class Rollbacks:
             vbucket.position = older
         elif self._settings.on_rollback == "stop":
             vbucket.done = True
-            self.stopped.add(vbucket.number)
+            self.rolled_back.add(vbucket.number)
         else:
             vbucket.position = before.rolled_back(seqno)
             after = vbucket.position.seqno
             log.warning("vbucket %d: rolled back from seqno %d to %d", vbucket.number, before.seqno, after)
-            self.undo(vbucket, before.seqno, seqno)
+            self.emit_rollback(vbucket, before.seqno, seqno)
 
-    def undo(self, vbucket: FollowedVbucket, before: int, requested: int) -> None:
-        """Emit a rollback row: undo everything of this vbucket after its new position, up to `before`.
+    def emit_rollback(self, vbucket: FollowedVbucket, reached: int, requested: int) -> None:
+        """Emit a rollback row: undo everything of this vbucket after its new position, up to `reached`.
 
         requested: seqno that the node asked to go back to; the new position may be lower.
         """
         if self._settings.on_rollback == "fail":
-            self._queue.fail(RollbackError(vbucket.number, before, requested))
+            self._queue.fail(RollbackError(vbucket.number, reached, requested))
             return
         self._counters.rollbacks += 1
-        reached = LazyPosition(Progress(vbucket.position), 0)
-        row = self._settings.marker_row(vbucket.number, before, vbucket.position.seqno, ROLLBACK)
-        self._queue.append(QueuedBatch(row, {vbucket.number: reached}))
+        # No row has arrived since the new position.
+        after = LazyPosition(Progress(vbucket.position), 0)
+        row = self._settings.report_row(vbucket.number, reached, vbucket.position.seqno, ROLLBACK)
+        self._queue.append(QueuedBatch(row, {vbucket.number: after}))
 
     def report_purge(self, vbucket: int, start: int, seqno: int) -> None:
         """Emit a purge row: deletions above `start`, up to `seqno`, may be missing."""
@@ -77,7 +79,7 @@ class Rollbacks:
             seqno,
             start,
         )
-        self._queue.append(QueuedBatch(self._settings.marker_row(vbucket, seqno, start, PURGED), {}))
+        self._queue.append(QueuedBatch(self._settings.report_row(vbucket, seqno, start, PURGED), {}))
 
     def _drop_undelivered(self, number: int) -> bool:
         """Drop the batches in which a vbucket waits to be persisted, and those after them. Return True if any.

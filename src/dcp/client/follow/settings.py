@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from dcp.client.row_format import MarkerRow
+from dcp.client.row_format import ReportRow
 from dcp.columns.decoder import Decoder
 from dcp.errors import TransportError
 from dcp.session.legacy.tap import ONLY_CHANGES, TapSession
@@ -70,7 +70,7 @@ class StreamSettings:
     """Everything that the engine has to know of a stream besides its range.
 
     decoder: makes the decoder of a connection; True if its keys carry collection ids.
-    marker_row: makes rollback and purge rows.
+    report_row: makes rollback and purge rows.
     on_rollback: `replay`, `fail`, or `stop` to end the vbucket there.
     filter: of stream requests; None for the whole bucket.
     persisted_within: seconds that rows may wait for all copies to persist them; None to deliver rows at once.
@@ -82,7 +82,7 @@ class StreamSettings:
     decoder: Callable[[bool], Decoder]
     limits: BatchLimits
     rules: DialectRules
-    marker_row: MarkerRow
+    report_row: ReportRow
     on_rollback: Literal["replay", "fail", "stop"] = "replay"
     filter: StreamFilter | None = None
     ignore_purged: bool = False

@@ -145,7 +145,7 @@ class Transitions:
     def _restart(self, vbucket: FollowedVbucket) -> None:
         if self._settings.rules.replays:
             log.warning("vbucket %d: restarting from the beginning", vbucket.number)
-            self._rollbacks.undo(vbucket, 0, 0)
+            self._rollbacks.emit_rollback(vbucket, 0, 0)
             return
         self._queue.fail(
             TransportError(
@@ -170,4 +170,4 @@ class Transitions:
             seqno,
         )
         if stream.last_seqno > seqno:
-            self._rollbacks.undo(vbucket, stream.last_seqno, seqno)
+            self._rollbacks.emit_rollback(vbucket, stream.last_seqno, seqno)

@@ -56,7 +56,7 @@ _REQUIRED: dict[Feature, frozenset[Feature]] = {
 
 
 def granted_features(requested: Iterable[int], release: Release) -> list[Feature]:
-    """Return the features that a release grants, in the order of the request.
+    """Return the features that a release grants: in the order of the request, since 7.2 in that of their codes.
 
     Unknown codes are left out. Raises Refusal if a feature is requested without another one that it requires.
     """
@@ -68,8 +68,9 @@ def granted_features(requested: Iterable[int], release: Release) -> list[Feature
             raise Refusal(Status.EINVAL, f"{feature.name} needs {names} in the same HELLO")
     # Brief notifications replace the full ones: servers grant only one of the two.
     brief = Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF in known
-    return [
+    granted = [
         feature
         for feature in known
         if feature not in _NOT_GRANTED and not (brief and feature is Feature.CLUSTERMAP_CHANGE_NOTIFICATION)
     ]
+    return sorted(granted) if release.sorts_features else granted

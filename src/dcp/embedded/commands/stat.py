@@ -90,6 +90,9 @@ def _general(connection: ServerConnection) -> Iterator[Statistic]:
     for state in VbucketState:
         if state is not VbucketState.ALIVE:
             yield f"vb_{state.name.lower()}_num", sum(vbucket.state is state for vbucket in vbuckets)
+    # Writes that are not on disk yet: in the queue, and of those that the flusher has taken out of it.
+    yield "ep_queue_size", sum(vbucket.high_seqno - vbucket.persisted_seqno for vbucket in vbuckets)
+    yield "ep_flusher_todo", 0
     yield "ep_dcp_producer_count", len(connection.node.consumers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,6 +39,11 @@ def items_of(vbucket: VbucketStore, after: int, until: int) -> list[StoredItem]:
     return [item for item in visible if isinstance(item, StoredItem)]
 
 
+def _without_expired(items: list[StoredItem], now: int) -> list[StoredItem]:
+    """Return the items with deletions in place of expired documents: with their values, seen in 3.1.6."""
+    return [item._replace(event="deletion") if item.alive and 0 < item.expiry <= now else item for item in items]
+
+
 class TapPosition(NamedTuple):
     """Seqno that a client has reached in a vbucket, and whether its backfill is complete."""
 
@@ -61,10 +67,15 @@ class Cursor:
 
 
 class Backfill:
-    """Existing items of some vbuckets, one vbucket after the other. `date` (Unix seconds) leaves older items out."""
+    """Existing items of some vbuckets as they are on disk, one vbucket after the other.
 
-    def __init__(self, node: ServerNode, date: int) -> None:
+    Items that are not persisted yet are left to the changes that follow, as 3.1.6 does. `date` (Unix seconds) leaves
+    older items out. `now` returns Unix seconds: documents that have expired by then are sent as deletions.
+    """
+
+    def __init__(self, node: ServerNode, date: int, now: Callable[[], int]) -> None:
         self._node = node
+        self._now = now
         # Compared without the logical bits.
         self._oldest = date * _NANOSECONDS >> _LOGICAL_BITS
         # Vbuckets that were not read yet, with the seqno after which to begin.
@@ -91,7 +102,7 @@ class Backfill:
             number, after = self._waiting.popleft()
             vbucket = self._node.vbucket(number)
             if vbucket is not None:
-                # A backfill reads the disk; what is not persisted yet follows as changes (seen in 3.1.6).
                 items = items_of(vbucket, after, vbucket.persisted_seqno)
-                self._run = ItemRun(number, [item for item in items if item.cas >> _LOGICAL_BITS >= self._oldest])
+                recent = [item for item in items if item.cas >> _LOGICAL_BITS >= self._oldest]
+                self._run = ItemRun(number, _without_expired(recent, self._now()))
         return None if self._run.done else self._run

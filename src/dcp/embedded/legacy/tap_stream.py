@@ -51,7 +51,7 @@ class ServerTapStream:
         self._as_specified = as_specified
         self._messages = TapMessages(connection.node, flags, may_leave_out=as_specified)
         self._log = AckLog(TapConnectFlag.SUPPORT_ACK in flags)
-        self._backfill = Backfill(connection.node, date)
+        self._backfill = Backfill(connection.node, date, lambda: connection.bucket.now)
         # Queues, in the order of priority: control messages, refused items, vbuckets to hand over.
         self._controls: deque[TapMessage] = deque()
         self._resend: deque[TapMessage] = deque()
@@ -93,10 +93,11 @@ class ServerTapStream:
     def _follow(self, vbucket: VbucketStore, checkpoint: int | None, position: TapPosition | None) -> None:
         """Send changes, and before them the existing items unless the client has them.
 
-        Items of the checkpoint in memory are sent twice, in the backfill and as changes, as servers do.
+        Items of the checkpoint in memory are sent twice, in the backfill and as changes, as servers do; those that are
+        not persisted yet only as changes.
         """
-        begin = min(vbucket.checkpoint_start - 1, vbucket.persisted_seqno)
-        cursor = self._cursors[vbucket.number] = Cursor(begin)
+        last_before_changes = min(vbucket.checkpoint_start - 1, vbucket.persisted_seqno)
+        cursor = self._cursors[vbucket.number] = Cursor(last_before_changes)
         # Seqno after which the backfill begins; None for no backfill.
         after: int | None
         if checkpoint is not None and checkpoint + 1 == vbucket.checkpoint:
@@ -151,7 +152,10 @@ class ServerTapStream:
 
     def _live_vbucket(self, number: int) -> VbucketStore | None:
         vbucket = self.connection.node.vbucket(number)
-        return None if vbucket is None or vbucket.state is VbucketState.DEAD else vbucket
+        if vbucket is None or vbucket.state is VbucketState.DEAD:
+            return None
+        forgotten = not vbucket.announced and self.connection.bucket.release.tap_forgets_first_checkpoints
+        return None if forgotten else vbucket
 
     # Order of messages.
 
@@ -268,8 +272,14 @@ class ServerTapStream:
         if self._log.enabled:
             while run.next < end and out.open:
                 self._send_item(run, out)
+        elif self._messages.keeps_value(run.items[run.next]):
+            item = run.items[run.next]
+            run.next += 1
+            number = self._log.add(TapMessage("", run.vbucket))
+            out.frame(self._messages.deletion_with_value(item, run.vbucket, number))
         else:
             number = self._log.add(TapMessage("", run.vbucket))
+            end = next((i for i in range(run.next, end) if self._messages.keeps_value(run.items[i])), end)
             rows = [self._messages.row(item) for item in run.items[run.next : end]]
             run.next += out.rows(ENCODER, rows, 0, opaque=number, vbucket=run.vbucket)
         reached = run.items[run.next - 1].seqno
@@ -280,7 +290,10 @@ class ServerTapStream:
         run.next += 1
         number = self._log.add(TapMessage(item.event, run.vbucket, item=item))
         acknowledge = number % INTERVAL == 0 or (run.done and self._is_last(run))
-        out.rows(ENCODER, [self._messages.row(item, acknowledge)], 0, opaque=number, vbucket=run.vbucket)
+        if self._messages.keeps_value(item):
+            out.frame(self._messages.deletion_with_value(item, run.vbucket, number, acknowledge))
+        else:
+            out.rows(ENCODER, [self._messages.row(item, acknowledge)], 0, opaque=number, vbucket=run.vbucket)
 
     def _is_last(self, run: ItemRun) -> bool:
         """Return whether nothing else is about to be sent after a run, so that its last item has to be acknowledged.

@@ -1,0 +1,19 @@
+"""Flow-control windows that are smaller than a batch."""
+
+from __future__ import annotations
+
+import pytest
+
+import dcp
+from dcp.embedded import Cluster
+
+
+@pytest.mark.parametrize("window", ["4k", "64k", "256k"])
+def test_rows_are_delivered_before_they_fill_half_of_the_window(window: str) -> None:
+    """While rows wait for `linger`, the node waits for the acknowledgement of what fills its window."""
+    # `linger` is long: only full batches, and the end of the stream, are delivered in time.
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url, dcp_buffer_size=window) as client:
+        cluster.load(2000, value_size=500)
+        with client.stream(end="now", linger="1h", columns=["key"]) as stream:
+            assert sum(map(len, stream)) == 2000
+            assert stream.counters.batches > stream.counters.bytes // client._agent.options.dcp_buffer_size
