@@ -135,7 +135,7 @@ def disk_backlogs(agent: NodeStatistics, node: Node, vbuckets: Collection[int]) 
 
 def _number(statistics: Mapping[str, str], name: str) -> int | None:
     value = statistics.get(name, "")
-    return int(value) if value.isascii() and value.isdecimal() else None
+    return int(value) if value.isdecimal() else None
 
 
 class Heads(NamedTuple):

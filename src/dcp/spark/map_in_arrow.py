@@ -51,7 +51,6 @@ def read(
     The read is planned here: every action on the DataFrame starts and ends at the same seqnos, and includes the rest of
     the snapshot that its end lies in.
 
-
     dialect: Protocol: `dcp`, `tap` for servers up to 4.6 over TAP, `upr1` or `upr2` for the drafts of UPR. Default:
         dcp.
     scope: Name of a scope: only its collections. With `collections`, the scope of names without one.

@@ -92,7 +92,6 @@ def plan(
 
     url: URL of the bucket, as for `dcp.connect`.
 
-
     dialect: Protocol: `dcp`, `tap` for servers up to 4.6 over TAP, `upr1` or `upr2` for the drafts of UPR. Default:
         dcp.
     scope: Name of a scope: only its collections. With `collections`, the scope of names without one.
