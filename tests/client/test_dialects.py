@@ -319,6 +319,19 @@ def test_vbuckets_that_a_node_never_announces_end_a_tap_stream_in_an_error() -> 
         assert sorted(keeper.documents) == [0, 2, 3, 4, 6, 7]
 
 
+def test_small_vbuckets_of_a_restarted_3_1_node_end_a_tap_stream_in_an_error() -> None:
+    with (
+        Cluster(nodes=2, vbuckets=4, server_version="3.1") as cluster,
+        dcp.connect(cluster.url, dialect="tap", bootstrap_timeout=0.5) as client,
+    ):
+        for n in range(40):
+            cluster.upsert(f"key-{n}", b"1")
+        cluster.restart(1)
+        message = f"^{cluster.addresses[1]}: vbuckets 1, 3 were not announced within 0.5 s"
+        with client.stream(end="now") as stream, pytest.raises(dcp.TransportError, match=message):
+            list(stream)
+
+
 def test_vbuckets_that_a_node_never_announces_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with (
         Cluster(vbuckets=4, dialect="tap") as cluster,
