@@ -237,7 +237,6 @@ class Follower:
         except Exception as error:
             self.on_bug(error)
 
-
     def _check_purges(self) -> None:
         """Report deletions that nodes have purged since the positions to resume from, then let their links be used.
 
