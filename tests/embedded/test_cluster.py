@@ -93,6 +93,7 @@ def test_a_stream_ends_when_its_vbucket_moves() -> None:
         cluster.move(0, 0)
         assert old.until("stream_end")[-1].fields["reason"] == StreamEnd.STATE_CHANGED
         cluster.move(0, 1)
+        assert vbuuid(new, 0) == uuid
         assert new.stream(0, high, vbuuid=uuid).status == Status.SUCCESS
 
 

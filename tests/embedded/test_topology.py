@@ -13,6 +13,7 @@ from dcp.embedded import topology
 from dcp.embedded.bucket import NOBODY, BucketStore
 from dcp.embedded.store import JOURNAL, StoredItem, VbucketStore
 from dcp.errors import LocalProtocolError
+from dcp.position import FailoverLog
 from dcp.wire.dcp import SystemEvent
 from dcp.wire.memcached import VbucketState
 
@@ -49,6 +50,10 @@ class TopologyChanges(RuleBasedStateMachine):
 
     def owned(self, node: int) -> list[int]:
         return [number for number, owners in enumerate(self.bucket.owners) if owners[0] == node]
+
+    def logs(self) -> dict[int, FailoverLog]:
+        """Return the failover log of every vbucket that has an owner."""
+        return {copy.number: copy.log for copy in self.bucket.actives()}
 
     def lose(self, node: int, count: int) -> None:
         """Return the last writes of a node, by the model."""
@@ -106,12 +111,15 @@ class TopologyChanges(RuleBasedStateMachine):
         topology.move(self.bucket, number, data.draw(st.sampled_from(others)))
         self.revision += 1
         assert old.state is VbucketState.DEAD
+        assert self.bucket.active(number).log == old.log
 
     @rule()
     def grow(self) -> None:
         if len(self.bucket.nodes) < 5:
             missing = [n for n, owners in enumerate(self.bucket.owners) if owners[0] == NOBODY]
+            logs = self.logs()
             topology.rebalance_in(self.bucket)
+            assert logs.items() <= self.logs().items()
             self.revision += 1
             for number in missing:
                 self.writes[number] = []
@@ -120,7 +128,9 @@ class TopologyChanges(RuleBasedStateMachine):
     @rule(data=st.data())
     def shrink(self, data: st.DataObject) -> None:
         missing = [n for n, owners in enumerate(self.bucket.owners) if owners[0] == NOBODY]
+        logs = self.logs()
         topology.rebalance_out(self.bucket, data.draw(st.sampled_from(self.here())))
+        assert logs.items() <= self.logs().items()
         self.revision += 1
         for number in missing:
             self.writes[number] = []
@@ -160,6 +170,54 @@ def test_a_failover_loses_exactly_the_last_writes_of_the_node(lose: int) -> None
         assert active.high_seqno == highs[number] - sum(bucket.vbucket_of(i.key) == number for i in gone)
         assert active.log.newest.seqno == active.high_seqno
         assert len(active.log) == 2
+
+
+def crash_and_recover(bucket: BucketStore, lose: int) -> None:
+    topology.crash(bucket, 0)
+    topology.recover(bucket, 0, lose)
+
+
+TRANSFERS: dict[str, Callable[[BucketStore], object]] = {
+    "move": lambda bucket: topology.move(bucket, 0, 2),
+    "swap with a replica": lambda bucket: topology.move(bucket, 0, 1),
+    "rebalance in": topology.rebalance_in,
+    "rebalance out": lambda bucket: topology.rebalance_out(bucket, 0),
+    "clean restart": lambda bucket: topology.restart(bucket, 0),
+}
+ACTIVATIONS: dict[str, Callable[[BucketStore], object]] = {
+    "failover": lambda bucket: topology.failover(bucket, 0),
+    "failover without loss": lambda bucket: topology.failover(bucket, 0, 0),
+    "promotion": lambda bucket: topology.promote(bucket, 0, 1),
+    "crash": lambda bucket: crash_and_recover(bucket, 0),
+    "crash with loss": lambda bucket: crash_and_recover(bucket, 1),
+}
+
+
+@pytest.mark.parametrize("change", TRANSFERS.values(), ids=TRANSFERS)
+def test_a_vbucket_that_is_transferred_keeps_its_history(change: Callable[[BucketStore], object]) -> None:
+    # Seen in 8.0.1; so does the source of 6.6.5: VBucket::setState adds an entry only without a transfer.
+    bucket = make_bucket()
+    bucket.set_replica_lag(1)
+    fill(bucket, 100)
+    before = {copy.number: (copy.log, copy.high_seqno) for copy in bucket.actives()}
+    change(bucket)
+    assert {copy.number: (copy.log, copy.high_seqno) for copy in bucket.actives()} == before
+
+
+@pytest.mark.parametrize("change", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_a_vbucket_that_becomes_active_without_a_transfer_begins_a_history(
+    change: Callable[[BucketStore], object],
+) -> None:
+    # Seen in 8.0.1, 7.2.9 (crash_rollback) and all older ones.
+    bucket = make_bucket()
+    bucket.set_replica_lag(1)
+    fill(bucket, 100)
+    known = bucket.active(0).log
+    change(bucket)
+    active = bucket.active(0)
+    assert (len(active.log), active.log.newest.seqno) == (2, active.high_seqno)
+    assert list(active.log)[1] == known.newest
+    assert active.log.newest.vbuuid != known.newest.vbuuid
 
 
 @pytest.mark.parametrize(("lose", "kept"), [(None, 7), (0, 10), (1, 9), (5, 5)])

@@ -11,12 +11,19 @@ import pytest
 import dcp
 from dcp.errors import LocalProtocolError, RemoteProtocolError
 from dcp.position import FailoverLog, Progress, StreamPosition
-from dcp.session.events import CommandAnswered, StreamAccepted, StreamEnded, StreamRefused, StreamRolledBack
+from dcp.session.events import (
+    CommandAnswered,
+    DeletionsPurged,
+    StreamAccepted,
+    StreamEnded,
+    StreamRefused,
+    StreamRolledBack,
+)
 from dcp.session.handshake import Agreement
 from dcp.session.session import Session
 from dcp.session.stream import ConsumerStream
 from dcp.wire.body import FAILOVER_LOG
-from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd
+from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd, StreamFlag
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
@@ -337,3 +344,33 @@ def test_opaques_go_round_without_meeting() -> None:
     session._opaques = 0xFFFF_FFF0
     assert stream.opaque == 1
     assert session.send_command("get_failover_log", vbucket=1) == 2
+
+
+# ------------------------------------------------------------------ purged deletions
+
+PURGES = {"version": 2, "max_visible_seqno": 0, "high_completed_seqno": 0, "high_prepared_seqno": 0}
+
+
+@pytest.mark.parametrize(
+    ("flags", "seqno", "out_of_order", "reported"),
+    [
+        (StreamFlag.IGNORE_PURGED_TOMBSTONES, 9, False, True),
+        # The node has checked these: it rolls a stream back that misses deletions of its collections.
+        (StreamFlag(0), 9, False, False),
+        # From the beginning nothing is missed, even if the first marker comes after an out-of-order snapshot.
+        (StreamFlag.IGNORE_PURGED_TOMBSTONES, 0, False, False),
+        (StreamFlag.IGNORE_PURGED_TOMBSTONES, 0, True, False),
+    ],
+)
+def test_a_purge_is_reported_to_a_resumed_stream_that_ignores_it(
+    flags: StreamFlag, seqno: int, out_of_order: bool, reported: bool
+) -> None:
+    session = ready()
+    position = StreamPosition(7, 0xA if seqno else 0, seqno, seqno, seqno)
+    stream = session.open(Progress(position), flags=flags)
+    data = answer(stream)
+    if out_of_order:
+        start, end = (message(stream, "oso_snapshot", flags=int(flag)) for flag in (OsoSnapshot.START, OsoSnapshot.END))
+        data += start + row(stream, 9) + end
+    _, *events = hear(session, data + marker(stream, 9, 20, purge_seqno=11, **PURGES))
+    assert events == ([DeletionsPurged(stream, 9, 11)] if reported else [])

@@ -494,7 +494,7 @@ class Cluster:
             topology.promote(self._bucket, vbucket, node)
 
     def move(self, vbucket: int, node: int) -> None:
-        """Move the active copy of a vbucket to another node. Streams from the old one end."""
+        """Move the active copy of a vbucket to another node, with its history. Streams from the old one end."""
         with self._changing():
             topology.move(self._bucket, vbucket, node)
 

@@ -1,8 +1,8 @@
 """Changes of the cluster map: nodes fail, recover, join and leave, and copies of vbuckets move.
 
 Each public function is one change and raises the revision of the map, except `crash`, which no map announces. A copy
-that becomes active begins a new history (an entry of the failover log). Servers keep the history when a vbucket is
-moved; here a move begins a new one as well.
+that becomes active without a transfer from the active one begins a new history (an entry of the failover log); a move
+or a rebalance transfers the history, so the vbucket keeps its uuid on another node (seen in 8.0.1).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter
 from dcp.embedded.bucket import NOBODY, BucketStore, ServerNode
 from dcp.embedded.store import VbucketStore
 from dcp.errors import UsageError
+from dcp.position import FailoverLog
 from dcp.wire.memcached import VbucketState
 
 
@@ -71,7 +72,7 @@ def recover(bucket: BucketStore, number: int, lose: int = 0) -> None:
             owners[0] = number
             copy = node.vbuckets[vbucket]
             copy.undo_writes(lost[vbucket])
-            _activate(bucket, vbucket, copy)
+            _begin_history(bucket, vbucket, copy)
         elif owners[0] != NOBODY and bucket.nodes[owners[0]].alive:
             _rejoin(bucket, vbucket, number)
     bucket.new_map()
@@ -84,12 +85,12 @@ def promote(bucket: BucketStore, vbucket: int, number: int) -> None:
     if number not in replicas:
         raise UsageError(f"vbucket {vbucket}: expected a node that has a replica, {replicas}, found {number}")
     _swap(owners, number)
-    _activate(bucket, vbucket, bucket.nodes[number].vbuckets[vbucket])
+    _begin_history(bucket, vbucket, bucket.nodes[number].vbuckets[vbucket])
     bucket.new_map()
 
 
 def move(bucket: BucketStore, vbucket: int, number: int) -> None:
-    """Move the active copy to another node, with all of its items."""
+    """Move the active copy to another node, with all of its items and its history."""
     _owners(bucket, vbucket)
     live_node(bucket, number)
     if bucket.owners[vbucket][0] == number:
@@ -141,13 +142,18 @@ def _promote_replica(bucket: BucketStore, vbucket: int, node: ServerNode, lost: 
         old = bucket.nodes[replicas[0]].vbuckets[vbucket]
     else:
         old.undo_writes(lost)
-    _activate(bucket, vbucket, old)
+    _begin_history(bucket, vbucket, old)
 
 
-def _activate(bucket: BucketStore, vbucket: int, origin: VbucketStore) -> None:
-    """Give the owner an active copy with the items of `origin` and a new history, and copy it to the replicas."""
+def _begin_history(bucket: BucketStore, vbucket: int, origin: VbucketStore) -> None:
+    """Activate a copy that may lack writes of the old active one: consumers find out by the new history."""
+    _activate(bucket, vbucket, origin, origin.log.begin(bucket.new_vbuuid(), origin.high_seqno))
+
+
+def _activate(bucket: BucketStore, vbucket: int, origin: VbucketStore, log: FailoverLog) -> None:
+    """Give the owner an active copy with the items of `origin` and a failover log, and copy it to the replicas."""
     active = origin.copy(VbucketState.ACTIVE)
-    active.log = active.log.begin(bucket.new_vbuuid(), active.high_seqno)
+    active.log = log
     owner, *replicas = bucket.owners[vbucket]
     bucket.install(vbucket, owner, active)
     for replica in replicas:
@@ -179,7 +185,7 @@ def _take_over(bucket: BucketStore, vbucket: int, number: int) -> None:
     else:
         owners[0] = number
         bucket.install(vbucket, source, None)
-    _activate(bucket, vbucket, old)
+    _activate(bucket, vbucket, old, old.log)
 
 
 def _rebalance(bucket: BucketStore, nodes: list[int]) -> None:

@@ -246,7 +246,8 @@ class Session:
         Raises UsageError if the session is not ready, or the vbucket has an open stream already.
         """
         sid = None if stream_filter is None else stream_filter.sid
-        stream = ConsumerStream(self._next_opaque(), Progress(progress.position), end, sid)
+        ignores_purged = StreamFlag.IGNORE_PURGED_TOMBSTONES in flags
+        stream = ConsumerStream(self._next_opaque(), Progress(progress.position), end, sid, ignores_purged)
         self._add(stream)
         assert self.agreement is not None
         self._send(_stream_request(stream, self.agreement, flags, stream_filter))

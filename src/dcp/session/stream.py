@@ -66,13 +66,16 @@ class ConsumerStream:
     progress: Progress
     end: int = ENDLESS
     stream_id: int | None = None
+    # True if the node was asked to resume although deletions were purged. Otherwise it rolls back those that miss some.
+    ignores_purged: bool = False
     state: str = REQUESTED
     last_seqno: int = 0
     # The decoder reports the last seqno before every control message, also if no row arrived in between.
     _reported: int = 0
+    _resumed_from: int = 0
 
     def __post_init__(self) -> None:
-        self.last_seqno = self.progress.position.seqno
+        self.last_seqno = self._resumed_from = self.progress.position.seqno
 
     @property
     def vbucket(self) -> int:
@@ -137,10 +140,13 @@ class ConsumerStream:
         """Return the purge seqno of a marker if it is above the position that the stream resumed from, else 0.
 
         Deletions between the two were purged, so the stream cannot deliver them. A purge seqno that the position
-        already knows of is no news: the consumer was current when it happened.
+        already knows of is no news: the consumer was current when it happened. Nothing is missed from the beginning,
+        even if an out-of-order snapshot came before the first marker, nor by a stream that the node checked.
         """
-        here, purge_seqno = self.position, int(frame.fields.get("purge_seqno", 0))
-        missed = self.progress.first and 0 < here.seqno < purge_seqno != here.purge_seqno
+        if not self.ignores_purged or not self.progress.first:
+            return 0
+        purge_seqno = int(frame.fields.get("purge_seqno", 0))
+        missed = 0 < self._resumed_from < purge_seqno != self.position.purge_seqno
         return purge_seqno if missed else 0
 
     def control_arrived(self, frame: Frame) -> None:

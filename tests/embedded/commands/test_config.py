@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import dcp
 from dcp.embedded.bucket import NOBODY, BucketStore
+from dcp.embedded.release import Release
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
+from tests.conformance import TRANSCRIPTS, cut, transcript
 from tests.embedded.raw_client import ALICE, USUAL_FEATURES, CommandClient, make_bucket
 
 NOTIFICATION, BRIEF = Feature.CLUSTERMAP_CHANGE_NOTIFICATION, Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
@@ -27,24 +34,18 @@ def test_the_map_has_nodes_and_owners() -> None:
     answer = CommandClient(bucket, node=1).request("get_cluster_config")
     assert answer.datatype == 1
     found = answer.body()
-    assert found.pop("bucketCapabilities") == [
-        "cbhello",
-        "touch",
-        "cccp",
-        "nodesExt",
-        "dcp",
-        "xattr",
-        "durableWrite",
-        "tombstonedUserXAttrs",
-        "collections",
-        "preserveExpiry",
-    ]
+    assert "dcp" in found.pop("bucketCapabilities")
     assert found == {
         "rev": 1,
         "revEpoch": 1,
         "name": "default",
         "uuid": bucket.uuid,
         "nodeLocator": "vbucket",
+        "bucketType": "membase",
+        "storageBackend": "couchstore",
+        "numVBuckets": 4,
+        "clusterCapabilitiesVer": [1, 0],
+        "clusterCapabilities": {},
         "bucketCapabilitiesVer": "",
         "collectionsManifestUid": "0",
         "nodes": [
@@ -64,6 +65,88 @@ def test_the_map_has_nodes_and_owners() -> None:
             "vBucketMap": [[0, 1], [1, 2], [2, 0], [0, 1]],
         },
     }
+
+
+BEFORE_6_5 = ["couchapi", "xattr", "dcp", "cbhello", "touch", "cccp", "xdcrCheckpointing", "nodesExt"]
+SINCE_6_5 = ["dcp", "cbhello", "touch", "cccp", "xdcrCheckpointing", "nodesExt", "xattr"]
+SINCE_7_0 = ["subdoc.ReplaceBodyWithXattr", "subdoc.DocumentMacroSupport"]
+SINCE_7_1 = [*SINCE_7_0, "subdoc.ReviveDocument"]
+SINCE_7_6 = ["preserveExpiry", "querySystemCollection", "mobileSystemCollection", "subdoc.ReplicaRead"]
+SINCE_8_0 = [*SINCE_7_6, "subdoc.BinaryXattr", "subdoc.AccessDeleted", "rangeScan"]
+PURGED = "dcp.IgnorePurgedTombstones"
+# Of buckets with the Couchstore engine, by build_bucket_capabilities of ns_server: src/menelaus_web_buckets.erl in its
+# tags 3.1.3-MP1, 5.0.1, 6.0.0-beta, 6.5.2 and 6.6.5, src/bucket_info_cache.erl in 7.0.5 and 7.1.2, and, for all later
+# releases, apps/ns_server/src/bucket_info_cache.erl.
+CAPABILITIES: dict[str, list[str]] = {
+    "3.1": [name for name in BEFORE_6_5 if name not in ("dcp", "xattr")],
+    "4.6": [name for name in BEFORE_6_5 if name != "xattr"],
+    "6.0": BEFORE_6_5,
+    "6.5": ["durableWrite", "couchapi", *SINCE_6_5],
+    "6.6": ["durableWrite", "tombstonedUserXAttrs", "couchapi", *SINCE_6_5],
+    "7.0": ["collections", "durableWrite", "tombstonedUserXAttrs", "couchapi", *SINCE_7_0, *SINCE_6_5],
+    "7.1": ["collections", "durableWrite", "tombstonedUserXAttrs", "couchapi", *SINCE_7_1, *SINCE_6_5],
+    "7.2": ["collections", "durableWrite", "tombstonedUserXAttrs", "couchapi", *SINCE_7_1, PURGED, *SINCE_6_5],
+    "7.6": [
+        *("collections", "durableWrite", "tombstonedUserXAttrs", "couchapi", *SINCE_7_1, PURGED),
+        *(*SINCE_7_6, "rangeScan", *SINCE_6_5),
+    ],
+    "8.0": [
+        *("collections", "durableWrite", "tombstonedUserXAttrs", "couchapi", *SINCE_7_1, PURGED),
+        *(*SINCE_8_0, *SINCE_6_5),
+    ],
+}
+
+
+def map_of(version: str, history: bool = False) -> dict[str, Any]:
+    found: dict[str, Any] = CommandClient(make_bucket(version, history=history)).request("get_cluster_config").body()
+    return found
+
+
+@pytest.mark.parametrize("version", CAPABILITIES)
+def test_the_map_lists_the_capabilities_of_its_release(version: str) -> None:
+    # Clients send optional flags only if their capability is listed.
+    found = map_of(version)["bucketCapabilities"]
+    # The order differs between releases, and no client depends on it.
+    assert sorted(found) == sorted(CAPABILITIES[version])
+    assert (PURGED in found) == (Release.of(version).number >= (7, 2))
+
+
+@pytest.mark.parametrize(("version", "gained"), [("7.1", set()), ("7.2", {"nonDedupedHistory"})])
+def test_a_bucket_that_retains_history_has_no_views(version: str, gained: set[str]) -> None:
+    # History is kept by Magma, which has no views.
+    plain, magma = set(map_of(version)["bucketCapabilities"]), set(map_of(version, True)["bucketCapabilities"])
+    assert (plain - magma, magma - plain) == ({"couchapi"}, gained)
+    assert map_of(version, True)["storageBackend"] == "magma"
+
+
+def responses_with_maps(path: Path) -> Iterator[dcp.Frame]:
+    for raw in cut(transcript(path).main.server):
+        if raw[0] == Magic.RESPONSE and raw[24:25] == b"{" and (raw[1] == 0xB5 or raw[7] == Status.NOT_MY_VBUCKET):
+            yield dcp.decode(raw)[0]
+
+
+MAPS = [path for path in TRANSCRIPTS if path.parent.name[:1] in "678" or path.stem == "not_my_vbucket_with_map"]
+RECORDED = [path for path in MAPS if not path.stem.startswith("tap") and any(responses_with_maps(path))]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_map_has_what_recorded_ones_have(path: Path) -> None:
+    # The recorder wrote these maps itself, with what its releases have in common.
+    bucket = make_bucket(".".join(path.parent.name.split(".")[:2]), vbuckets=2)
+    bucket.owners[1] = [NOBODY]
+    del bucket.nodes[0].vbuckets[1]
+    client = CommandClient(bucket)
+    known = client.request("get_cluster_config")
+    refused = client.request("get", vbucket=1, key=b"key")
+    for recorded in responses_with_maps(path):
+        ours = refused if recorded.status else known
+        assert ours.datatype == recorded.datatype
+        named = json.loads(recorded.value)
+        mine = json.loads(ours.value)
+        assert named.keys() <= mine.keys()
+        assert set(named.get("bucketCapabilities", ())) <= set(mine["bucketCapabilities"])
+        # A refusal has the whole map, as the command for it returns it.
+        assert json.loads(known.value) == mine
 
 
 def test_a_dead_node_is_not_in_the_map() -> None:
