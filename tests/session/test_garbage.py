@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dcp
-from dcp.errors import DcpError, RemoteProtocolError, ServerError
+from dcp.errors import DcpError, RemoteProtocolError, ServerError, SnapshotError
 from dcp.position import Progress
 from dcp.session.session import Session
 from dcp.session.stream import ConsumerStream
@@ -101,7 +101,8 @@ def test_damaged_conversations_end_in_documented_errors(path: object, damages: l
     session.outgoing()
     data = damaged(frames, damages)
     error = survive(session, data, chunk)
-    assert error is None or isinstance(error, RemoteProtocolError)
+    # A lost frame can also look like a snapshot whose end the node skipped.
+    assert error is None or isinstance(error, RemoteProtocolError | SnapshotError)
     assert len(session.streams) <= len(opened)
     # Answers to noops, and acknowledgements.
     assert len(session.outgoing()) <= 2 * len(data) + 100
