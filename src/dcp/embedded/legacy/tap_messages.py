@@ -9,7 +9,7 @@ from dcp.embedded.bucket import ServerNode
 from dcp.embedded.legacy.ack_log import CHECKPOINT_END, CHECKPOINT_START, OPAQUE, VBUCKET_SET, TapMessage
 from dcp.embedded.store import StoredItem
 from dcp.wire.frame import Frame, encode
-from dcp.wire.layout import HEADER_STRUCT, Magic
+from dcp.wire.layout import Magic
 from dcp.wire.tap import TapConnectFlag, TapFlag
 
 DIALECT = "tap"
@@ -17,8 +17,6 @@ DIALECT = "tap"
 _TTL = 255
 # How recently an item was used: not tracked here, so always the value of an item that was just written.
 _NRU = 2
-# Bytes of the header with the length of everything after it.
-_BODY_LENGTH = slice(8, 12)
 _KEYS = {CHECKPOINT_START: b"checkpoint_start", CHECKPOINT_END: b"checkpoint_end"}
 
 
@@ -63,23 +61,9 @@ class TapMessages:
             flags = int.from_bytes(flags.to_bytes(4, "little"), "big")
         # TAP has no message for expirations.
         event = "mutation" if item.alive else "deletion"
-        value = b"" if self._keys_only or event == "deletion" else item.value
+        # A deletion has a value if a backfill found the document expired.
+        value = b"" if self._keys_only else item.value
         return TapRow(event, tap_flags, _TTL, flags, item.expiry, item.rev_seqno, _NRU, item.cas, item.key, value)
-
-    def keeps_value(self, item: StoredItem) -> bool:
-        """Return whether an item is a deletion that is sent with a value: of a document that a backfill found expired.
-
-        Seen in 3.1.6. Documents that expire while they are streamed have no value any more.
-        """
-        return item.event == "deletion" and bool(item.value) and not self._keys_only
-
-    def deletion_with_value(self, item: StoredItem, vbucket: int, number: int, acknowledge: bool = False) -> bytes:
-        """Return the frame of such a deletion. The specification has none with a value, so the tables have none."""
-        fields = {"tap_flags": int(acknowledge and TapFlag.ACK), "ttl": _TTL, "rev_seqno": item.rev_seqno}
-        frame = Frame("deletion", Magic.REQUEST, number, item.cas, vbucket, fields=fields, key=item.key)
-        raw = bytearray(encode(frame, DIALECT)) + item.value
-        raw[_BODY_LENGTH] = (len(raw) - HEADER_STRUCT.size).to_bytes(4, "big")
-        return bytes(raw)
 
     def control(self, message: TapMessage, number: int, acknowledge: bool) -> bytes:
         """Return the frame of a control message."""

@@ -272,14 +272,8 @@ class ServerTapStream:
         if self._log.enabled:
             while run.next < end and out.open:
                 self._send_item(run, out)
-        elif self._messages.keeps_value(run.items[run.next]):
-            item = run.items[run.next]
-            run.next += 1
-            number = self._log.add(TapMessage("", run.vbucket))
-            out.frame(self._messages.deletion_with_value(item, run.vbucket, number))
         else:
             number = self._log.add(TapMessage("", run.vbucket))
-            end = next((i for i in range(run.next, end) if self._messages.keeps_value(run.items[i])), end)
             rows = [self._messages.row(item) for item in run.items[run.next : end]]
             run.next += out.rows(ENCODER, rows, 0, opaque=number, vbucket=run.vbucket)
         reached = run.items[run.next - 1].seqno
@@ -290,10 +284,7 @@ class ServerTapStream:
         run.next += 1
         number = self._log.add(TapMessage(item.event, run.vbucket, item=item))
         acknowledge = number % INTERVAL == 0 or (run.done and self._is_last(run))
-        if self._messages.keeps_value(item):
-            out.frame(self._messages.deletion_with_value(item, run.vbucket, number, acknowledge))
-        else:
-            out.rows(ENCODER, [self._messages.row(item, acknowledge)], 0, opaque=number, vbucket=run.vbucket)
+        out.rows(ENCODER, [self._messages.row(item, acknowledge)], 0, opaque=number, vbucket=run.vbucket)
 
     def _is_last(self, run: ItemRun) -> bool:
         """Return whether nothing else is about to be sent after a run, so that its last item has to be acknowledged.
