@@ -78,7 +78,7 @@ class Segment(NamedTuple):
 
     time: seconds since 1970 of the packet with which they were complete.
     missing: number of bytes before them that the capture lacks.
-    last: True if the direction ends here, or begins anew.
+    last: True if the direction ends here, or restarts with a new connection.
     """
 
     time: float
