@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dcp.embedded import Cluster
+from dcp.embedded.users import User
 from tests.cli.commands import fill_two_collections, run
 
 
@@ -57,3 +58,21 @@ def test_the_error_for_an_unknown_collection_lists_the_others(cluster: Cluster) 
     result = run("count", cluster.url, "--collection", "inventory.motel")
     assert result.exit_code == 1
     assert "collection 'inventory.motel': expected _default._default, inventory.hotel" in result.output
+
+
+@pytest.mark.parametrize(("readable", "exit_code"), [("inventory.hotel", 0), ("inventory.motel", 1)])
+def test_a_user_of_one_collection_sees_that_one(readable: str, exit_code: int) -> None:
+    reader = User("reader", "s3cret", collections=frozenset({readable}))
+    with Cluster(vbuckets=4, password="s3cret", users=[reader]) as cluster:
+        fill_two_collections(cluster)
+        url = f"couchbase://reader:s3cret@{cluster.addresses[0]}/default"
+        shown = run("count", url)
+        assert shown.exit_code == exit_code
+        assert "grant the role data_dcp_reader" in shown.output
+        assert "_default._default" in shown.output
+        if not exit_code:
+            assert "not readable for this user: _default._default" in shown.output
+            found = json.loads(run("count", url, "--json").output)
+            assert found["seqnos"] is None
+            assert list(found["collections"]) == [readable]
+            assert found["collections_refused"] == ["_default._default"]

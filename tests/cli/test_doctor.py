@@ -10,7 +10,7 @@ import pytest
 from dcp.cli.doctor_checks import CheckFailed, judge_clock
 from dcp.embedded import Cluster
 from dcp.embedded.users import Privilege, User
-from tests.cli.commands import run
+from tests.cli.commands import fill_two_collections, run
 
 STEPS = ["url", "dns", "tcp", "tls", "user, bucket", "cluster map", "addresses", "nodes", "privileges", "features"]
 STEPS += ["control", "clock"]
@@ -81,3 +81,27 @@ def test_a_cas_far_in_the_future_is_an_error() -> None:
         judge_clock(1_700_003_600 * 10**9, 1_700_000_000.0)
     with pytest.raises(CheckFailed, match=f"CAS {2**64 - 1}|in the future"):
         judge_clock(2**64 - 1, 1_700_000_000.0)
+
+
+def test_a_user_of_one_collection_is_told_what_works() -> None:
+    reader = User("reader", "s3cret", collections=frozenset({"inventory.hotel"}))
+    with Cluster(vbuckets=4, password="s3cret", users=[reader]) as cluster:
+        fill_two_collections(cluster)
+        url = f"couchbase://reader:s3cret@{cluster.addresses[0]}/default"
+        step, says, remedy = failing(url)
+        assert step == "privileges"
+        assert "no seqnos and no changes of the whole bucket" in says
+        assert says.endswith("readable collections: inventory.hotel")
+        assert remedy.startswith("grant reader the role data_dcp_reader on default")
+        assert remedy.endswith("--collection inventory.hotel")
+        # The remedy works.
+        read = run("tail", url, "--collection", "inventory.hotel", "--from", "beginning", "--max", "2", "--json")
+        assert sorted(json.loads(line)["key"] for line in read.output.splitlines()) == ["bed", "ritz"]
+
+
+def test_the_option_for_servers_that_offer_only_plain_is_named() -> None:
+    with Cluster(vbuckets=4, password="s3cret", server_version="3.1") as cluster:
+        step, says, remedy = failing(cluster.url.partition("?")[0])
+        assert step == "user, bucket"
+        assert "the server offers CRAM-MD5, PLAIN" in says
+        assert "?sasl_mech_force=PLAIN" in remedy

@@ -19,6 +19,9 @@ from dcp.cli.terminal import console, counted
 from dcp.cluster_map import format_vbuckets
 from dcp.wire.memcached import Status
 
+# A collection on which the user has no privilege at all is unknown to it.
+_REFUSED = (Status.EACCESS, Status.UNKNOWN_COLLECTION)
+
 
 @click.command()
 @click.argument("url")
@@ -45,7 +48,7 @@ def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_j
     """
     checkpoint = None if file is None else load(file)
     with dcp.connect(url) as client:
-        highs = client.high_seqnos()
+        highs = _readable_highs(client)
         lag = {} if checkpoint is None else _backlog(client, checkpoint, highs)
         names = client.collections()
         unknown = sorted(set(chosen) - set(names.values()))
@@ -53,23 +56,48 @@ def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_j
             raise dcp.UsageError(f"collection {unknown[0]!r}: expected {', '.join(names.values()) or 'none'}")
         wanted = {number: name for number, name in names.items() if not chosen or name in chosen}
         shown = console(to_stderr=True)
-        of_collections = {
-            name: highs_of
-            for number, name in track(
-                wanted.items(), "collections", console=shown, transient=True, disable=not shown.is_terminal
-            )
-            if (highs_of := _collection_highs(client, number)) is not None
-        }
+        of_collections, refused = {}, []
+        for number, name in track(
+            wanted.items(), "collections", console=shown, transient=True, disable=not shown.is_terminal
+        ):
+            try:
+                if (highs_of := _collection_highs(client, number)) is not None:
+                    of_collections[name] = highs_of
+            except dcp.ServerError as error:
+                if error.status not in _REFUSED:
+                    raise
+                refused.append(name)
         owners = {vbucket: client.map.owner(vbucket) for vbucket in range(client.map.num_vbuckets)}
+        bucket = client.map.name
+    if highs is None and not of_collections:
+        raise dcp.UsageError(
+            f"the user may read neither the seqnos of bucket {bucket!r} nor those of a collection "
+            f"({', '.join(refused) or 'it has none'}); grant the role data_dcp_reader"
+        )
     missing = [vbucket for vbucket, owner in owners.items() if owner is None]
     if as_json:
-        click.echo(json.dumps(_object(highs, of_collections, lag, missing)))
+        click.echo(json.dumps(_object(highs, of_collections, lag, missing, refused)))
         return
-    console().print(_totals(highs, lag, missing))
+    for line in _totals(highs, lag, missing):
+        console().print(line)
+    if highs is None:
+        console().print(f"bucket {bucket}: not readable for this user; grant the role data_dcp_reader on it")
+    if refused:
+        console().print(f"not readable for this user: {', '.join(refused)}")
     if of_collections:
         console().print(_collections(of_collections))
-    if each:
+    if each and highs is not None:
         console().print(_vbuckets(highs, of_collections, lag))
+
+
+def _readable_highs(client: dcp.Client) -> dict[int, int] | None:
+    """Return the high seqnos of the bucket; None for a user that may read only some of its collections."""
+    try:
+        return client.high_seqnos()
+    except dcp.ServerError as error:
+        if error.status != Status.EACCESS:
+            raise
+        return None
 
 
 def _collection_highs(client: dcp.Client, number: int) -> dict[int, int] | None:
@@ -83,7 +111,7 @@ def _collection_highs(client: dcp.Client, number: int) -> dict[int, int] | None:
         return None
 
 
-def _backlog(client: dcp.Client, checkpoint: Checkpoint, highs: Mapping[int, int]) -> Mapping[int, int]:
+def _backlog(client: dcp.Client, checkpoint: Checkpoint, highs: Mapping[int, int] | None) -> Mapping[int, int]:
     """Return the number of seqnos after a checkpoint, by vbucket, up to the last change of its collections."""
     known = client.map
     # Raises if the checkpoint is of another bucket: its backlog would be meaningless.
@@ -91,35 +119,45 @@ def _backlog(client: dcp.Client, checkpoint: Checkpoint, highs: Mapping[int, int
     # Changes of other collections after the checkpoint are no backlog of its consumer.
     if checkpoint.collections:
         found = [client.high_seqnos(number) for number in checkpoint.collections]
-        highs = {vbucket: max(one.get(vbucket, 0) for one in found) for vbucket in highs}
+        highs = {vbucket: max(one.get(vbucket, 0) for one in found) for vbucket in range(known.num_vbuckets)}
+    if highs is None:
+        raise dcp.UsageError(
+            f"the checkpoint is of all collections, and the user may not read the seqnos of bucket {known.name!r}; "
+            "grant the role data_dcp_reader on it"
+        )
     return checkpoint.lag(highs)
 
 
 def _object(
-    highs: Mapping[int, int], collections: Mapping[str, Mapping[int, int]], lag: Mapping[int, int], missing: list[int]
+    highs: Mapping[int, int] | None,
+    collections: Mapping[str, Mapping[int, int]],
+    lag: Mapping[int, int],
+    missing: list[int],
+    refused: list[str],
 ) -> dict[str, object]:
     """Return the result for JSON."""
     return {
-        "seqnos": str(sum(highs.values())),
+        "seqnos": None if highs is None else str(sum(highs.values())),
         "lag": str(sum(lag.values())) if lag else None,
-        "vbuckets": {str(vbucket): str(seqno) for vbucket, seqno in highs.items()},
+        "vbuckets": {str(vbucket): str(seqno) for vbucket, seqno in (highs or {}).items()},
         "vbuckets_missing": missing,
         "vbucket_lag": {str(vbucket): str(backlog) for vbucket, backlog in lag.items()},
         "collections": {
             name: {str(vbucket): str(seqno) for vbucket, seqno in found.items()} for name, found in collections.items()
         },
+        "collections_refused": refused,
     }
 
 
-def _totals(highs: Mapping[int, int], lag: Mapping[int, int], missing: list[int]) -> str:
+def _totals(highs: Mapping[int, int] | None, lag: Mapping[int, int], missing: list[int]) -> list[str]:
     """Return the totals as lines of text."""
-    text = f"{counted(sum(highs.values()), 'seqno')} in {counted(len(highs), 'vbucket')}"
+    lines = [] if highs is None else [f"{counted(sum(highs.values()), 'seqno')} in {counted(len(highs), 'vbucket')}"]
     if lag:
         lagging = [vbucket for vbucket, items in lag.items() if items]
-        text += f"\n{counted(sum(lag.values()), 'seqno')} behind, in {counted(len(lagging), 'vbucket')}"
+        lines.append(f"{counted(sum(lag.values()), 'seqno')} behind, in {counted(len(lagging), 'vbucket')}")
     if missing:
-        text += f"\n{counted(len(missing), 'vbucket')} without an active node: {format_vbuckets(missing)}"
-    return text
+        lines.append(f"{counted(len(missing), 'vbucket')} without an active node: {format_vbuckets(missing)}")
+    return lines
 
 
 def _collections(found: Mapping[str, Mapping[int, int]]) -> Table:

@@ -174,7 +174,10 @@ def _authentication(context: DoctorContext) -> str:
     except AuthenticationError as error:
         remedy = "check the user name and password, and that the user exists in this cluster"
         if error.status is None:
-            remedy = "use couchbases://, or sasl_mech_force if the network is trusted"
+            remedy = (
+                "use couchbases://, or add ?sasl_mech_force=PLAIN to the URL if the network is trusted: it sends the "
+                "password unencrypted. Servers before 5.0 offer only CRAM-MD5 and PLAIN"
+            )
         raise CheckFailed(error, remedy) from None
     except ServerError as error:
         raise CheckFailed(error, "check the name of the bucket, and that the user has a role on it") from None
@@ -247,7 +250,35 @@ def _privileges(context: DoctorContext) -> str:
             raise CheckFailed(
                 error, f"give {context.known.username} the role data_dcp_reader on {client.map.name}"
             ) from None
+    _check_bucket_read(client, context.known.username)
     return "the user may open DCP on every node"
+
+
+def _check_bucket_read(client: Client, user: str) -> None:
+    """Check that the user may read the whole bucket. If not, find the collections that it may read."""
+    try:
+        client.high_seqnos()
+    except ServerError as error:
+        if error.status != Status.EACCESS:
+            raise
+    else:
+        return
+    readable = []
+    for number, name in client.collections().items():
+        try:
+            client.high_seqnos(number)
+            readable.append(name)
+        except ServerError as error:
+            # A collection on which the user has no privilege at all is unknown to it.
+            if error.status not in (Status.EACCESS, Status.UNKNOWN_COLLECTION):
+                raise
+    grant = f"grant {user} the role data_dcp_reader on {client.map.name}"
+    works = f"; or read single collections, which works: --collection {' --collection '.join(readable)}"
+    raise CheckFailed(
+        f"the user may open DCP on every node, but read no seqnos and no changes of the whole bucket (status 0x24); "
+        f"readable collections: {', '.join(readable) or 'none'}",
+        grant + (works if readable else ""),
+    )
 
 
 def _features(context: DoctorContext) -> str:

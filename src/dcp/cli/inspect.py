@@ -2,46 +2,65 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 from rich.table import Table
 from rich.text import Text
 
-from dcp._codec import Splitter
 from dcp.cli.arguments import LocalFile, LocalPath
-from dcp.cli.capture import Flow, is_capture, streams
+from dcp.cli.capture import MAGIC_SIZE, Flow, Rewound, Segment, is_capture, streams
 from dcp.cli.checkpoint import NEGATIVE
+from dcp.cli.frame_finder import FrameFinder, Piece
 from dcp.cli.protocol_rules import ProtocolChecker
 from dcp.cli.terminal import console, counted
-from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, FrameError
 from dcp.wire import DIALECTS
 from dcp.wire.describe import describe
 from dcp.wire.frame import UNKNOWN, Frame, read_frame, read_opaque
 from dcp.wire.layout import Dialect
-from dcp.wire.memcached import MAX_FRAME, Feature
+from dcp.wire.memcached import Feature
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Number of frames from which the dialect is guessed.
 _GUESS_FRAMES = 2000
 _BATCH_ROWS = 65_536
+# Bytes of changes that are collected before they are decoded.
+_BATCH_BYTES = 1 << 20
+_STDIN = "<stdin>"
+_ADDRESS_COLUMNS = ("seconds", "from", "to")
+_FRAME_COLUMNS = ("frame", "vbucket", "opaque", "content")
+# Widths of the columns while frames arrive: ports and numbers fit, and most names.
+_LIVE_WIDTHS = (10, 6, 6, 27, 7, 10, 0)
 _HEX = frozenset(b"0123456789abcdefABCDEF \t\r\n")
 
 
 class CapturedFrame(NamedTuple):
-    """A frame with its time and direction, and the rule that it breaks; None is bytes that are no frame."""
+    """A frame with its time and direction, and the rule that it breaks; None is bytes that are no frame.
+
+    raw: bytes of the frame.
+    missing: bytes that the capture lacks in its place.
+    skipped: bytes that were skipped in its place.
+    """
 
     time: float
     flow: Flow
     frame: Frame | None
     violation: str
+    raw: bytes = b""
+    missing: int = 0
+    skipped: int = 0
 
 
 @click.command()
@@ -65,7 +84,8 @@ def inspect(
     """Print the frames in FILE: a pcap or pcapng capture, raw bytes, or hex text; `-` is standard input.
 
     Both directions of every TCP connection are read. A frame that breaks a rule of the protocol is printed with that
-    rule. Passwords are never printed.
+    rule, and bytes that the capture lacks as a gap. Passwords are never printed. The frames of a capture on standard
+    input are printed as they arrive.
 
     \b
     Example:
@@ -73,145 +93,326 @@ def inspect(
       dcp inspect capture.pcapng --arrow changes.arrow
       dcp inspect capture.pcapng --check
       echo 805c00000000000000000000009896810000000000000000 | dcp inspect -
+      tcpdump -i any -U -w - port 11210 | dcp inspect -
     """
-    data = file.read()
-    table = DIALECTS[dialect] if dialect else guess(data)
-    # All frames at once: the table aligns its columns, and an input without any frame must fail before output.
-    seen = list(captured_frames(data, table))
-    if not any(captured.frame for captured in seen):
-        reason = "".join(f": {captured.violation}" for captured in seen[:1])
-        raise click.ClickException(f"{file.name}: no frames of {table.name} in {counted(len(data), 'byte')}{reason}")
-    if as_json:
-        click.echo("".join(f"{json.dumps(_object(captured, table.name))}\n" for captured in seen), nl=False)
-    else:
-        _print(seen, table.name)
-    if arrow is not None:
-        rows = write_rows(list(chunks(data)), table, arrow, collections=collections)
-        click.echo(f"{counted(rows, 'row')}: {arrow}", err=as_json)
-    if check and any(captured.violation for captured in seen):
+    table = DIALECTS[dialect] if dialect else None
+    head = file.read(MAGIC_SIZE)
+    source = Rewound(head, file)
+    name = getattr(file, "name", _STDIN)
+    totals = _Totals()
+    with ExitStack() as closing:
+        rows = None if arrow is None else closing.enter_context(_RowWriter(arrow, collections=collections))
+        if is_capture(head) and (name == _STDIN or not file.seekable()):
+            reader: FrameReader | DialectGuess = FrameReader(table) if table else DialectGuess()
+            _print_live(_counted_frames(streams(source), reader, totals, rows), reader, as_json=as_json)
+            totals.require_frames(name, reader.dialect)
+        else:
+            data = source.read()
+            reader = FrameReader(table or guess(data))
+            # All frames at once: the table aligns its columns, and an input without any frame must fail before output.
+            seen = list(_counted_frames(segments(data), reader, totals, rows))
+            totals.require_frames(name, reader.dialect)
+            _print_all(seen, reader.dialect.name, as_json=as_json)
+        if not as_json:
+            totals.show(reader.dialect.name)
+        if rows is not None:
+            click.echo(f"{counted(rows.finish(reader.dialect), 'row')}: {arrow}", err=as_json)
+    if check and (totals.violations or totals.unread):
         raise SystemExit(NEGATIVE)
 
 
-def _print(seen: list[CapturedFrame], dialect: str) -> None:
-    """Print the frames as a table, and how many there are of each kind."""
-    shown = console()
-    shown.print(_table(seen, dialect))
-    names = Counter(captured.frame.name for captured in seen if captured.frame)
-    counts = ", ".join(f"{count} {name}" for name, count in names.most_common())
-    shown.print(f"{sum(names.values())} frames of {dialect}: {counts}")
-    if wrong := sum(bool(captured.violation) for captured in seen):
-        shown.print(Text(f"{counted(wrong, 'violation')} of the protocol", style="bold red"))
+@dataclass
+class _Totals:
+    """Counts of an input.
+
+    size: number of bytes.
+    first_problem: first violation or gap.
+    violations: number of violations.
+    unread: number of places where bytes are missing or were skipped.
+    missing: bytes that the capture lacks.
+    """
+
+    size: int = 0
+    names: Counter[str] = field(default_factory=Counter)
+    first_problem: str = ""
+    violations: int = 0
+    unread: int = 0
+    missing: int = 0
+
+    def add(self, captured: CapturedFrame) -> None:
+        """Count a frame or what is in its place."""
+        if captured.frame:
+            self.names[captured.frame.name] += 1
+        self.first_problem = self.first_problem or captured.violation
+        self.missing += captured.missing
+        if captured.missing or captured.skipped:
+            self.unread += 1
+        elif captured.violation:
+            self.violations += 1
+
+    def require_frames(self, file: str, dialect: Dialect) -> None:
+        """Raise ClickException if there was no frame."""
+        if not self.names:
+            reason = f": {self.first_problem}" if self.first_problem else ""
+            raise click.ClickException(f"{file}: no frames of {dialect.name} in {counted(self.size, 'byte')}{reason}")
+
+    def show(self, dialect: str) -> None:
+        """Print how many frames there were of each kind, and what was wrong."""
+        shown = console()
+        counts = ", ".join(f"{count} {name}" for name, count in self.names.most_common())
+        shown.print(f"{sum(self.names.values())} frames of {dialect}: {counts}")
+        if self.violations:
+            shown.print(Text(f"{counted(self.violations, 'violation')} of the protocol", style="bold red"))
+        if self.missing:
+            shown.print(Text(f"{counted(self.missing, 'byte')} of TCP missing from the capture", style="bold red"))
+
+
+class FrameReader:
+    """Reads the frames of all connections of an input in one dialect, with the rules that they break."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._finders: dict[Flow, FrameFinder] = {}
+        self._checkers: dict[frozenset[str], ProtocolChecker] = {}
+
+    def read(self, segment: Segment) -> Iterator[CapturedFrame]:
+        """Yield the frames that are complete with the next bytes of a direction."""
+        time, flow, data, missing, last = segment
+        # Raw bytes have no sequence numbers: if they are no frames, they may be anything.
+        finder = self._finders.setdefault(flow, FrameFinder(self.dialect, resumes=bool(flow.source)))
+        checker = self._checkers.setdefault(flow.connection, ProtocolChecker())
+        if missing:
+            checker.lose(flow.source)
+            yield from self._captured(time, flow, finder.skip(missing), checker)
+        yield from self._captured(time, flow, finder.feed(data), checker)
+        if last:
+            yield from self._captured(time, flow, finder.end(), checker)
+            del self._finders[flow]
+            # The checker needs both directions, and the other one may go on.
+            if Flow(flow.target, flow.source) not in self._finders:
+                del self._checkers[flow.connection]
+
+    def _captured(
+        self, time: float, flow: Flow, pieces: Iterator[Piece], checker: ProtocolChecker
+    ) -> Iterator[CapturedFrame]:
+        """Yield pieces as frames, each with the first rule that it breaks."""
+        for offset, raw, problem, missing, skipped in pieces:
+            if problem:
+                yield CapturedFrame(time, flow, None, problem, missing=missing, skipped=skipped)
+                continue
+            try:
+                frame = read_frame(raw, self.dialect, offset)
+            except FrameError as error:
+                # The header is sound, since the frame could be split off: show what it has. One rule is enough: a frame
+                # that is wrong in itself is not checked against the connection.
+                yield CapturedFrame(time, flow, read_opaque(raw, offset), error.problem, raw)
+            else:
+                yield CapturedFrame(time, flow, frame, checker.violation(frame, flow.source), raw)
+
+
+class DialectGuess:
+    """Reads frames in the dialect in which the fewest so far were wrong or unknown; the newest of several."""
+
+    def __init__(self) -> None:
+        self._readers = [FrameReader(dialect) for dialect in reversed(DIALECTS.values())]
+        self._mismatches = [0] * len(self._readers)
+        self._seen = 0
+
+    @property
+    def dialect(self) -> Dialect:
+        """Dialect that fits best so far."""
+        return self._readers[self._best()].dialect
+
+    def read(self, segment: Segment) -> list[CapturedFrame]:
+        """Return the frames that are complete with the next bytes of a direction."""
+        found = [list(reader.read(segment)) for reader in self._readers]
+        for number, frames in enumerate(found):
+            self._mismatches[number] += sum(map(_is_mismatch, frames))
+        best = self._best()
+        self._seen += len(found[best])
+        if self._seen >= _GUESS_FRAMES:
+            self._readers, self._mismatches = [self._readers[best]], [0]
+        return found[best]
+
+    def _best(self) -> int:
+        """Return the index of the reader with the fewest mismatches."""
+        # min() returns the first of equal ones, so the newest dialect comes first.
+        return min(range(len(self._readers)), key=self._mismatches.__getitem__)
 
 
 def guess(data: bytes) -> Dialect:
     """Return the dialect in which the fewest frames are wrong or unknown; the newest of several."""
-    # min() returns the first of equal ones, so the newest dialect comes first.
     return min(reversed(DIALECTS.values()), key=lambda dialect: _mismatches(data, dialect))
 
 
 def _mismatches(data: bytes, dialect: Dialect) -> int:
     """Return how many of the first frames are wrong or unknown in a dialect."""
-    seen = islice(captured_frames(data, dialect), _GUESS_FRAMES)
-    return sum(bool(violation) or frame is None or frame.name == UNKNOWN for _, _, frame, violation in seen)
+    return sum(map(_is_mismatch, islice(captured_frames(data, dialect), _GUESS_FRAMES)))
+
+
+def _is_mismatch(captured: CapturedFrame) -> bool:
+    """True for a frame that is wrong or unknown."""
+    return bool(captured.violation) or captured.frame is None or captured.frame.name == UNKNOWN
 
 
 def captured_frames(data: bytes, dialect: Dialect) -> Iterator[CapturedFrame]:
-    """Yield every frame in a file with the rule that it breaks. Bytes that are no frame end their direction."""
-    splitters: dict[Flow, Splitter | None] = {}
-    checkers: dict[frozenset[str], ProtocolChecker] = {}
-    for time, flow, chunk in chunks(data):
-        splitter = splitters.setdefault(flow, Splitter(MAX_FRAME))
-        if splitter is None:
-            # After bytes that are no frame, nothing tells where the next frame begins.
-            continue
-        splitter.feed(chunk)
-        checker = checkers.setdefault(flow.connection, ProtocolChecker())
-        try:
-            for seen in _frames(splitter, time, flow, dialect):
-                # One rule is enough: a frame that is wrong in itself is not checked against the connection.
-                broken = "" if seen.violation or seen.frame is None else checker.violation(seen.frame, flow.source)
-                yield seen._replace(violation=broken) if broken else seen
-        except FrameError as error:
-            splitters[flow] = None
-            yield CapturedFrame(time, flow, None, f"{error}; the rest of this direction is not read")
-    for flow, splitter in splitters.items():
-        if splitter is not None and splitter.pending:
-            # A capture often ends inside a frame, and raw bytes may have been cut.
-            yield CapturedFrame(0.0, flow, None, f"frame at byte {splitter.offset}: the input ends inside it")
+    """Yield every frame in a file with the rule that it breaks."""
+    reader = FrameReader(dialect)
+    for segment in segments(data):
+        yield from reader.read(segment)
 
 
-def write_rows(chunks: list[tuple[float, Flow, bytes]], dialect: Dialect, path: Path, *, collections: bool) -> int:
-    """Write the changes of all directions to a file. Return their number."""
-    import pyarrow
-
-    schema = pyarrow.schema(Decoder(dialect).schema)
-    rows = 0
-    with path.open("wb") as file, pyarrow.ipc.new_file(file, schema) as out:
-        for flow in dict.fromkeys(flow for _, flow, _ in chunks):
-            data = b"".join(chunk for _, of, chunk in chunks if of == flow)
-            # Each direction is decoded on its own: only the server sends changes, but which side that is, is not known.
-            decoder = Decoder(dialect, collections=collections or _has_collection_ids(data, dialect))
-            decoder.feed(data)
-            for batch in _batches(decoder):
-                out.write_batch(batch.to_arrow())
-                rows += len(batch)
-    return rows
+def _counted_frames(
+    found: Iterable[Segment], reader: FrameReader | DialectGuess, totals: _Totals, rows: _RowWriter | None
+) -> Iterator[CapturedFrame]:
+    """Yield every frame, counted, and with its rows written."""
+    for segment in found:
+        totals.size += len(segment.data)
+        for captured in reader.read(segment):
+            totals.add(captured)
+            if rows is not None:
+                rows.add(captured, reader.dialect)
+            yield captured
 
 
-def _batches(decoder: Decoder) -> Iterator[Batch]:
-    """Yield batches up to the first broken frame, which is reported with the frames."""
+class _RowWriter:
+    """Writer of the changes in captured frames into an Arrow file. A context manager."""
+
+    def __init__(self, path: Path, *, collections: bool) -> None:
+        self._path, self._collections = path, collections
+        self._closing = ExitStack()
+        self._writer: Any = None
+        self._rows = 0
+        # Each direction is decoded on its own: only the server sends changes, but which side that is, is not known.
+        self._decoders: dict[Flow, Decoder | None] = {}
+        self._with_ids: set[Flow] = set()
+        # Frames that are not decoded yet, and their size.
+        self._waiting: dict[Flow, list[bytes]] = {}
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Complete the file, also after an interrupt: without its end it could not be read."""
+        self._closing.close()
+
+    def add(self, captured: CapturedFrame, dialect: Dialect) -> None:
+        """Write the change in a frame, if there is one. Frames that are wrong in themselves are left out."""
+        if captured.frame is None or (captured.violation and captured.frame.name == UNKNOWN):
+            return
+        if _has_collection_ids(captured.frame, dialect):
+            self._with_ids.add(captured.flow)
+        self._waiting.setdefault(captured.flow, []).append(captured.raw)
+        self._size += len(captured.raw)
+        if self._size >= _BATCH_BYTES:
+            self._decode(dialect)
+
+    def finish(self, dialect: Dialect) -> int:
+        """Write what is left. Return the number of rows."""
+        self._decode(dialect)
+        return self._rows
+
+    def _decode(self, dialect: Dialect) -> None:
+        """Write the changes of the frames that wait."""
+        import pyarrow
+
+        # By now enough frames were seen to know the dialect, which decides the columns.
+        if self._writer is None:
+            schema = pyarrow.schema(Decoder(dialect).schema)
+            file = self._closing.enter_context(self._path.open("wb"))
+            self._writer = self._closing.enter_context(pyarrow.ipc.new_file(file, schema))
+        waiting, self._waiting, self._size = self._waiting, {}, 0
+        for flow, frames in waiting.items():
+            if flow not in self._decoders:
+                with_ids = self._collections or flow in self._with_ids
+                self._decoders[flow] = Decoder(dialect, collections=with_ids)
+            if (decoder := self._decoders[flow]) is None:
+                continue
+            try:
+                decoder.feed(b"".join(frames))
+                while len(batch := decoder.take(_BATCH_ROWS)):
+                    self._writer.write_batch(batch.to_arrow())
+                    self._rows += len(batch)
+            except DcpError:
+                # A value that cannot be decoded ends the rows of its direction.
+                self._decoders[flow] = None
+
+
+def _has_collection_ids(frame: Frame, dialect: Dialect) -> bool:
+    """Return whether a frame is the answer to a HELLO, and agrees to collection ids."""
+    if frame.name != "hello" or not frame.kind.answers or frame.status:
+        return False
     with suppress(DcpError):
-        while len(batch := decoder.take(_BATCH_ROWS)):
-            yield batch
-
-
-def _has_collection_ids(data: bytes, dialect: Dialect) -> bool:
-    """Return whether client and server agreed on collection ids, by the answer to a HELLO."""
-    for _, _, frame, violation in captured_frames(data, dialect):
-        if frame is None or violation or frame.name != "hello" or not frame.kind.answers or frame.status:
-            continue
-        with suppress(DcpError):
-            return Feature.COLLECTIONS in frame.body(dialect.name)
+        return Feature.COLLECTIONS in frame.body(dialect.name)
     return False
 
 
-def _frames(splitter: Splitter, time: float, flow: Flow, dialect: Dialect) -> Iterator[CapturedFrame]:
-    """Yield the complete frames of a direction so far."""
-    offset = splitter.offset
-    for raw in splitter:
-        try:
-            yield CapturedFrame(time, flow, read_frame(raw, dialect, offset), "")
-        except FrameError as error:
-            # The header is sound, since the frame could be split off: show what it has.
-            yield CapturedFrame(time, flow, read_opaque(raw, offset), error.problem)
-        offset = splitter.offset
-
-
-def chunks(data: bytes) -> Iterator[tuple[float, Flow, bytes]]:
-    """Yield the bytes of a file as (time, direction, bytes). Raw bytes and hex text are one direction without names."""
+def segments(data: bytes) -> Iterator[Segment]:
+    """Yield the bytes of a file by direction. Raw bytes and hex text are one direction without names."""
     if is_capture(data):
-        yield from streams(data)
+        yield from streams(io.BytesIO(data))
+        return
     # Frames begin with a magic of 0x80 or above, so raw bytes are never taken for hex text.
-    elif data and _HEX.issuperset(data):
+    if data and _HEX.issuperset(data):
         digits = b"".join(data.split()).decode()
         if len(digits) % 2:
             raise click.ClickException(f"hex text: expected an even number of digits, found {len(digits)}")
-        yield 0.0, Flow("", ""), bytes.fromhex(digits)
+        data = bytes.fromhex(digits)
+    yield Segment(0.0, Flow("", ""), data, last=True)
+
+
+# Output.
+
+
+def _print_all(seen: list[CapturedFrame], dialect: str, *, as_json: bool) -> None:
+    """Print all frames, as a table or as JSON."""
+    if as_json:
+        click.echo("".join(f"{json.dumps(_object(captured, dialect))}\n" for captured in seen), nl=False)
     else:
-        yield 0.0, Flow("", ""), data
+        console().print(_table(seen, dialect))
+
+
+def _print_live(frames: Iterator[CapturedFrame], reader: FrameReader | DialectGuess, *, as_json: bool) -> None:
+    """Print each frame when it arrives. The columns have fixed widths, since the later frames are not known."""
+    shown, start = console(), None
+    for captured in frames:
+        dialect = reader.dialect.name
+        if as_json:
+            # click flushes each line.
+            click.echo(json.dumps(_object(captured, dialect)))
+            continue
+        if start is None:
+            start = captured.time
+            titles = zip((*_ADDRESS_COLUMNS, *_FRAME_COLUMNS), _LIVE_WIDTHS, strict=True)
+            shown.print(Text("  ".join(f"{title:<{width}}" for title, width in titles).rstrip(), style="bold"))
+        line = Text()
+        for cell, width in zip(_row(captured, start, dialect), _LIVE_WIDTHS, strict=True):
+            text = cell if isinstance(cell, Text) else Text(cell)
+            text.pad_right(max(0, width - len(text)))
+            line.append("  " if line else "").append_text(text)
+        line.rstrip()
+        shown.print(line, soft_wrap=True)
 
 
 def _table(seen: list[CapturedFrame], dialect: str) -> Table:
     """Return a table with a row for each frame."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     captured = bool(seen[0].flow.source)
-    for title in (*(("seconds", "from", "to") if captured else ()), "frame", "vbucket", "opaque", "content"):
+    for title in (*(_ADDRESS_COLUMNS if captured else ()), *_FRAME_COLUMNS):
         table.add_column(title, no_wrap=title != "content")
     start = seen[0].time
-    for time, flow, frame, violation in seen:
-        prefix = (f"{time - start:.6f}", _port(flow.source), _port(flow.target)) if captured else ()
-        table.add_row(*prefix, *_cells(frame, violation, dialect))
+    for one in seen:
+        row = _row(one, start, dialect)
+        table.add_row(*(row if captured else row[len(_ADDRESS_COLUMNS) :]))
     return table
+
+
+def _row(captured: CapturedFrame, start: float, dialect: str) -> tuple[str | Text, ...]:
+    """Return the cells of a frame: seconds since `start`, both ports, and what it is."""
+    time, flow, frame, violation, *_ = captured
+    cells = _cells(frame, violation, dialect)
+    return (f"{time - start:.6f}", _port(flow.source), _port(flow.target), *cells)
 
 
 def _port(address: str) -> str:
@@ -231,10 +432,12 @@ def _cells(frame: Frame | None, violation: str, dialect: str) -> tuple[str | Tex
 
 def _object(captured: CapturedFrame, dialect: str) -> dict[str, Any]:
     """Return a frame for JSON."""
-    time, flow, frame, violation = captured
+    time, flow, frame, violation, _, missing, skipped = captured
     found: dict[str, Any] = {"time": time, "from": flow.source, "to": flow.target} if flow.source else {}
     if frame is not None:
         found |= {"frame": frame.name, "answers": frame.kind.answers, "opaque": frame.opaque}
         found |= {} if frame.kind.answers else {"vbucket": frame.vbucket}
         found |= {} if violation else {"says": describe(frame, dialect)}
+    found |= {"missing_bytes": missing} if missing else {}
+    found |= {"skipped_bytes": skipped} if skipped else {}
     return found | ({"violation": violation} if violation else {})

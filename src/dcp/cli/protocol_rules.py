@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from dcp.wire.frame import UNKNOWN, Frame
 from dcp.wire.layout import Kind
 
+# Requests of one side that are remembered, since a live capture may go on for days.
+_MAX_REQUESTS = 65_536
+
 
 @dataclass
 class _StreamState:
@@ -30,15 +33,23 @@ class ProtocolChecker:
     """Checks the frames of one connection, both directions, in the order of a capture."""
 
     # Requests by sender, as name and opaque. Empty for a direction that was not captured.
-    _requests: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
+    _requests: dict[str, dict[tuple[str, int], None]] = field(default_factory=lambda: defaultdict(dict))
     _accepted: set[int] = field(default_factory=set)
     # By opaque, vbucket and stream id.
     _streams: dict[tuple[int, int, int | None], _StreamState] = field(default_factory=dict)
+    # Senders of which not all requests are known, so that a response to them need not have one.
+    _incomplete: set[str] = field(default_factory=set)
+
+    def lose(self, sender: str) -> None:
+        """Take note that frames of one side are missing: rules that involve them are not checked any more."""
+        self._incomplete.add(sender)
+        self._accepted.clear()
+        self._streams.clear()
 
     def violation(self, frame: Frame, sender: str) -> str:
         """Return which rule the next frame breaks; empty text if none."""
         if frame.kind is Kind.REQUEST:
-            self._requests[sender].add((frame.name, frame.opaque))
+            self._remember(sender, (frame.name, frame.opaque))
             return self._check_message(frame)
         if frame.kind is not Kind.RESPONSE or frame.name == UNKNOWN:
             return ""
@@ -47,9 +58,23 @@ class ProtocolChecker:
             # An opaque may be used for one stream after another. Streams with an id share the opaque of their request.
             self._streams = {key: stream for key, stream in self._streams.items() if key[0] != frame.opaque or key[2]}
         others = [requests for other, requests in self._requests.items() if other != sender]
-        if others and not any((frame.name, frame.opaque) in requests for requests in others):
+        if (
+            others
+            and not self._incomplete - {sender}
+            and not any((frame.name, frame.opaque) in requests for requests in others)
+        ):
             return f"{frame.name} response: expected the opaque of a request, found 0x{frame.opaque:08x}"
         return ""
+
+    def _remember(self, sender: str, request: tuple[str, int]) -> None:
+        """Remember a request for its response; of many, only the newest."""
+        requests = self._requests[sender]
+        # Moved to the end, since dicts keep the order of insertion.
+        requests.pop(request, None)
+        requests[request] = None
+        if len(requests) > _MAX_REQUESTS:
+            del requests[next(iter(requests))]
+            self._incomplete.add(sender)
 
     def _check_message(self, frame: Frame) -> str:
         """Check a message of a stream and update the stream's state."""

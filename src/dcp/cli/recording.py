@@ -6,8 +6,8 @@ import json
 from collections import defaultdict
 
 from dcp._codec import HEADER
-from dcp.cli.capture import Flow, is_capture, streams
-from dcp.cli.inspect import chunks
+from dcp.cli.capture import Flow, is_capture
+from dcp.cli.inspect import captured_frames, segments
 from dcp.errors import UsageError
 from dcp.wire.dcp import DCP
 from dcp.wire.frame import Frame, encode, read_opaque, split
@@ -24,8 +24,9 @@ def server_bytes(data: bytes) -> bytes:
     """
     if is_capture(data):
         sent: dict[Flow, bytes] = defaultdict(bytes)
-        for _, flow, chunk in streams(data):
-            sent[flow] += chunk
+        # Whole frames only: a segment that the capture lacks must not shift those after it.
+        for captured in captured_frames(data, DCP):
+            sent[captured.flow] += captured.raw
         servers = [found for found in sent.values() if _is_from_server(found)]
         if not servers:
             raise UsageError("capture: expected a connection on which a server answers, found none")
@@ -36,7 +37,7 @@ def server_bytes(data: bytes) -> bytes:
             return bytes.fromhex(json.loads(data)["server_hex"])
         except (ValueError, KeyError, TypeError):
             raise UsageError("recording: expected an object with a member server_hex of hex text") from None
-    return b"".join(chunk for _, _, chunk in chunks(data))
+    return b"".join(segment.data for segment in segments(data))
 
 
 def _is_from_server(data: bytes) -> bool:

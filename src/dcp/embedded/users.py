@@ -8,6 +8,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from dcp.embedded.refusals import Refusal
+from dcp.errors import RemoteProtocolError
+from dcp.wire.body import JSON
+from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import MEMCACHED, Status
 
@@ -31,12 +34,14 @@ class User:
     """User of an embedded cluster.
 
     `name` and `password` authenticate it, and `privileges` (default: all) are what it may do. The password does not
-    appear in the repr.
+    appear in the repr. With `collections`, paths such as `scope.collection`, it may read the seqnos and the changes of
+    these alone, and not those of the whole bucket.
     """
 
     name: str
     password: str = field(repr=False)
     privileges: frozenset[Privilege] = EVERYTHING
+    collections: frozenset[str] | None = None
 
 
 Users = Mapping[str, User]
@@ -96,6 +101,32 @@ def authorized(name: str, handler: Handler) -> Handler:
                 f"Authorization failure: can't execute {command} operation without the {privilege.value} privilege"
             )
             raise Refusal(Status.EACCESS, context)
+        if state.user is not None and state.user.collections is not None and name in _BY_COLLECTION:
+            _check_collections(connection, frame, state.user.collections)
         return handler(connection, frame)
 
     return checked
+
+
+# Commands about the whole bucket, or about the collections that they name.
+_BY_COLLECTION = ("get_all_vb_seqnos", "stream_request")
+
+
+def _check_collections(connection: ServerConnection, frame: Frame, readable: frozenset[str]) -> None:
+    """Refuse a request about anything but readable collections, as kv_engine does."""
+    if "collection_id" in frame.fields:
+        requested: tuple[int, ...] | None = (int(frame.fields["collection_id"]),)
+    else:
+        try:
+            requested = frame.body().collections if frame.value else None
+        except RemoteProtocolError:
+            # The handler refuses a filter that is malformed.
+            return
+    if requested is None:
+        raise Refusal(Status.EACCESS)
+    manifest = connection.bucket.manifest
+    paths = {one.id: f"{scope.name}.{one.name}" for scope in manifest.scopes for one in scope.collections}
+    # A collection on which the user has no privilege at all is unknown to it.
+    if not {paths.get(number) for number in requested} <= readable:
+        body = JSON.encode({"manifest_uid": f"{manifest.uid:x}"})
+        raise Refusal(Status.UNKNOWN_COLLECTION, value=body, datatype=int(Datatype.JSON))

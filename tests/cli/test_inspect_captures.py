@@ -1,0 +1,278 @@
+"""`dcp inspect` of captures: link types, segments that are missing, and captures that arrive while they are made."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import dpkt
+import pytest
+
+from dcp.cli.capture import streams
+from tests.cli.captures import (
+    BSD_RAW,
+    CLIENT,
+    COOKED_2,
+    ETHERNET,
+    PUBLIC,
+    RAW,
+    SERVER,
+    Packet,
+    pcap,
+    pcap_records,
+    pcapng,
+    pcapng_header,
+    pcapng_records,
+    public,
+    tcp,
+)
+from tests.cli.commands import run
+from tests.conformance import TRANSCRIPTS, cut, tcp_streams, transcript
+
+
+def inspected(tmp_path: Path, capture: bytes, *options: str) -> list[dict[str, Any]]:
+    """Return the objects that the command prints for a capture."""
+    (tmp_path / "capture").write_bytes(capture)
+    return [json.loads(line) for line in run("inspect", tmp_path / "capture", "--json", *options).stdout.splitlines()]
+
+
+def opaques(frames: list[dict[str, Any]], sender: int, receiver: int) -> list[int]:
+    """Return the opaques of the frames that a port sent to another."""
+    return [one["opaque"] for one in frames if "frame" in one and ports(one) == (sender, receiver)]
+
+
+def ports(frame: dict[str, Any]) -> tuple[int, int]:
+    """Return the port that sent a frame, and the port that received it."""
+    return int(frame["from"].rpartition(":")[2]), int(frame["to"].rpartition(":")[2])
+
+
+def headers(data: bytes) -> list[int]:
+    """Return the opaque of each frame, cut by its length alone."""
+    return [int.from_bytes(raw[12:16], "big") for raw in cut(data)]
+
+
+def noop(opaque: int, value: bytes = b"") -> bytes:
+    """Return the bytes of a noop; with a value, of a mutation that carries it."""
+    if not value:
+        return bytes.fromhex("805c0000000000000000000000000000")[:12] + opaque.to_bytes(4, "big") + bytes(8)
+    body = 31 + 1 + len(value)
+    return (
+        bytes.fromhex("805700011f000000")
+        + body.to_bytes(4, "big")
+        + opaque.to_bytes(4, "big")
+        + (1).to_bytes(8, "big")
+        + bytes(7)
+        + bytes([opaque])
+        + bytes(23)
+        + b"k"
+        + value
+    )
+
+
+@pytest.mark.parametrize("link", [ETHERNET, BSD_RAW, RAW, COOKED_2])
+@pytest.mark.parametrize("packed", [pcap, pcapng])
+def test_the_packets_of_each_link_type_are_the_same_frames(tmp_path: Path, link: int, packed: Any) -> None:
+    found = inspected(tmp_path, packed(public(), link))
+    for (source, target), runs in tcp_streams(PUBLIC).items():
+        assert opaques(found, source, target) == [opaque for data in runs for opaque in headers(data)]
+    # The capture itself lacks 72 bytes that each side of the replication acknowledged; a frame follows on one side.
+    gaps = [(*ports(one), one["missing_bytes"]) for one in found if "missing_bytes" in one]
+    assert sorted(gaps) == [(11999, 49285, 72), (49285, 11999, 72)]
+    assert all("missing_bytes" in one for one in found if "violation" in one)
+
+
+def test_raw_ip_of_version_6_is_read(tmp_path: Path) -> None:
+    segment = dpkt.tcp.TCP(sport=SERVER, dport=CLIENT, seq=1, flags=dpkt.tcp.TH_ACK, data=noop(7))
+    host = bytes(15) + b"\1"
+    packet = dpkt.ip6.IP6(src=host, dst=host, nxt=6, hlim=64, data=segment, plen=20 + 24)
+    found = inspected(tmp_path, pcap([Packet(1.0, bytes(packet))]))
+    assert [(one["from"], one["opaque"]) for one in found] == [("[::1]:12000", 7)]
+
+
+def stream_segments(packets: list[Packet]) -> list[int]:
+    """Return the places of the packets in which the server sends mutations."""
+    return [
+        place
+        for place, packet in enumerate(packets)
+        if packet.segment.sport == SERVER and b"\x80\x57\x00" in packet.segment.data
+    ]
+
+
+def test_a_missing_segment_of_the_public_capture_is_a_gap_and_decoding_resumes(tmp_path: Path) -> None:
+    packets = public()
+    lost = stream_segments(packets)[1]
+    missing = packets[lost].segment
+    found = inspected(tmp_path, pcap(packets[:lost] + packets[lost + 1 :]))
+    gaps = [one for one in found if "missing_bytes" in one and ports(one) == (SERVER, missing.dport)]
+    assert [one["missing_bytes"] for one in gaps] == [len(missing.data)]
+    assert packets[lost].time <= gaps[0]["time"] <= packets[-1].time
+    expected = [opaque for data in tcp_streams(PUBLIC)[SERVER, missing.dport] for opaque in headers(data)]
+    for opaque in headers(bytes(missing.data)):
+        expected.remove(opaque)
+    assert opaques(found, SERVER, missing.dport) == expected
+    assert all("missing_bytes" in one for one in found if "violation" in one)
+    assert run("inspect", tmp_path / "capture", "--check").exit_code == 3
+    shown = run("inspect", tmp_path / "capture")
+    assert shown.exit_code == 0
+    assert f"gap: {len(missing.data)} bytes of TCP are missing" in shown.output
+
+
+# Ten frames: three noops and seven mutations, whose values contain what looks like a header's first bytes.
+FRAMES = [noop(number, b"\x80\x57\x81\x5c" * 9 if number % 3 else b"") for number in range(1, 11)]
+SENT = b"".join(FRAMES)
+
+
+@pytest.mark.parametrize("size", [10, 24, 37, 100])
+@pytest.mark.parametrize("first", [0, 5, 24, 30, 110, 200])
+def test_after_a_gap_at_any_byte_the_next_whole_frame_is_found(tmp_path: Path, first: int, size: int) -> None:
+    before, after = SENT[:first], SENT[first + size :]
+    # The acknowledgement of all bytes proves that the missing ones had been sent.
+    packets = [tcp(before, 1000)] if before else [tcp(b"", 1000)]
+    packets += [tcp(after, 1000 + first + size)]
+    packets += [tcp(b"", 1, ack=1000 + len(SENT), source=CLIENT, target=SERVER)]
+    found = inspected(tmp_path, pcap(packets))
+    whole, position = [], 0
+    for number, frame in enumerate(FRAMES, 1):
+        if position + len(frame) <= first or position >= first + size:
+            whole.append(number)
+        position += len(frame)
+    assert opaques(found, SERVER, CLIENT) == whole
+    assert [one["missing_bytes"] for one in found if "missing_bytes" in one] == [size]
+
+
+def test_the_last_segment_is_missing_if_it_was_acknowledged(tmp_path: Path) -> None:
+    packets = [tcp(FRAMES[0], 1000), tcp(b"", 1, ack=1000 + len(SENT), source=CLIENT, target=SERVER)]
+    found = inspected(tmp_path, pcap(packets))
+    assert [one["missing_bytes"] for one in found if "missing_bytes" in one] == [len(SENT) - len(FRAMES[0])]
+
+
+def test_segments_that_arrive_late_are_no_gap(tmp_path: Path) -> None:
+    pieces = [tcp(SENT[place : place + 50], 1000 + place) for place in range(0, len(SENT), 50)]
+    found = inspected(tmp_path, pcap([pieces[0], *reversed(pieces[1:]), *pieces]), "--check")
+    assert opaques(found, SERVER, CLIENT) == list(range(1, 11))
+    assert not [one for one in found if "violation" in one]
+
+
+def test_a_response_whose_request_is_in_a_gap_breaks_no_rule(tmp_path: Path) -> None:
+    requests, answer = [noop(number) for number in (1, 2)], b"\x81" + noop(1)[1:]
+    packets = [tcp(b"", 1, source=CLIENT, target=SERVER)]
+    packets += [tcp(requests[1], 25, source=CLIENT, target=SERVER), tcp(b"", 500, ack=49)]
+    packets += [tcp(answer, 500)]
+    found = inspected(tmp_path, pcap(packets))
+    assert [one.get("missing_bytes") for one in found if "violation" in one] == [24]
+    assert opaques(found, CLIENT, SERVER) == [2]
+    assert opaques(found, SERVER, CLIENT) == [1]
+
+
+def test_rows_of_changes_after_a_gap_are_written(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    packets = [tcp(SENT[:60], 1000), tcp(SENT[100:], 1100)]
+    inspected(tmp_path, pcap(packets), "--arrow", str(tmp_path / "rows"))
+    seqnos = pa.ipc.open_file(tmp_path / "rows").read_all().column("seqno").to_pylist()
+    # The gap cuts the first two changes.
+    assert seqnos == [4, 5, 7, 8, 10]
+
+
+# Captures that arrive while they are made.
+
+
+def live(*options: str) -> subprocess.Popen[bytes]:
+    """Start the command on standard input."""
+    main = "from dcp.cli import main; main()"
+    command = [sys.executable, "-c", main, "inspect", "-", *options]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def written(pipe: IO[bytes], data: bytes) -> None:
+    """Write to a pipe at once."""
+    pipe.write(data)
+    pipe.flush()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    ("header", "records"), [(pcap([]), pcap_records), (pcapng_header(), pcapng_records)], ids=["pcap", "pcapng"]
+)
+def test_frames_are_printed_while_the_capture_arrives(header: bytes, records: Any, as_json: bool) -> None:
+    with live(*(["--json"] if as_json else [])) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        written(process.stdin, header)
+        sequence = 1000
+        for number, frame in enumerate(FRAMES, 1):
+            # The next packet is only written once the frame of this one was read from standard output.
+            written(process.stdin, next(records([tcp(frame, sequence)])))
+            sequence += len(frame)
+            wanted = f'"opaque": {number},' if as_json else f"0x{number:08x}"
+            assert any(wanted.encode() in line for line in iter(process.stdout.readline, b""))
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_a_live_capture_takes_bounded_memory() -> None:
+    def packets() -> Iterator[bytes]:
+        yield pcap([])
+        sequence, value = 1000, bytes(60_000)
+        for number in range(1000):
+            yield from pcap_records([tcp(noop(number % 200 + 1, value), sequence)])
+            # Of each hundred segments one is missing.
+            sequence += (len(value) + 56) * (2 if number % 100 == 99 else 1)
+
+    class Pipe:
+        """Pipe whose bytes are made when they are read."""
+
+        def __init__(self) -> None:
+            self.source, self.ready = packets(), b""
+
+        def read(self, size: int = -1) -> bytes:
+            while len(self.ready) < size and (more := next(self.source, b"")):
+                self.ready += more
+            taken, self.ready = self.ready[:size], self.ready[size:]
+            return taken
+
+    tracemalloc.start()
+    try:
+        total = sum(len(segment.data) for segment in streams(Pipe()))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert total == 1000 * 60_056
+    assert peak < 24 << 20
+
+
+def test_a_live_capture_has_the_same_frames_rows_and_exit_code_as_the_file(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    packets = public()
+    lost = stream_segments(packets)[1]
+    (tmp_path / "capture").write_bytes(pcap(packets[:lost] + packets[lost + 1 :]))
+    data, rows = (tmp_path / "capture").read_bytes(), tmp_path / "rows"
+    options = "--json", "--check", "--arrow", str(rows)
+    of_file = run("inspect", tmp_path / "capture", *options)
+    written_rows = pa.ipc.open_file(rows).read_all().to_pylist()
+    process = live(*options)
+    output, errors = process.communicate(data, timeout=60)
+    assert process.returncode == of_file.exit_code == 3, errors
+    assert output.decode() == of_file.stdout
+    assert pa.ipc.open_file(rows).read_all().to_pylist() == written_rows
+
+
+def test_the_dialect_of_a_live_capture_is_found() -> None:
+    path = next(path for path in TRANSCRIPTS if path.stem.startswith("tap"))
+    talk = transcript(path)
+    packets = [tcp(talk.main.client[:1000], 1, source=CLIENT, target=SERVER), tcp(talk.main.server[:1000], 1)]
+    output, _ = live().communicate(pcap(packets), timeout=60)
+    assert b"frames of tap:" in output
+
+
+def test_a_live_capture_without_frames_is_one_line_of_explanation() -> None:
+    process = live("--json")
+    output, errors = process.communicate(pcap([]), timeout=60)
+    assert (process.returncode, output) == (1, b"")
+    assert errors.decode().strip().endswith("<stdin>: no frames of dcp in 0 bytes")
