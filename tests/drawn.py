@@ -17,7 +17,7 @@ from dcp.wire import DIALECTS
 from dcp.wire.field import Field
 from dcp.wire.layout import Dialect, Effect, Layout, Message
 from tests.pages import ROOT
-from tests.test_architecture import EVERYTHING, MAY_IMPORT, ORDER, SOURCE
+from tests.rooms import EVERYTHING, MAY_IMPORT, ORDER, SOURCE
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Rules for imports in src/dcp, checked by reading the source.
+"""Rules for src/dcp, checked by reading the source: imports, names of classes, openings of docstrings.
 
 Each rule yields its violations as `file:line: what is wrong` for any source tree. The end of this file shows that each
 rule finds a violation in a tree that has one.
@@ -15,26 +15,7 @@ import pytest
 
 import dcp
 from tests.alone import Importer, importer
-
-SOURCE = Path(__file__).parents[1] / "src"
-
-# Each room may import the rooms before it. Those below are not part of the order.
-ORDER = [
-    *["errors", "value_grammar", "_codec", "json_reader", "wire", "columns", "position"],
-    *["foreign_checkpoints", "checkpoint", "cluster_map", "session", "client", "metrics"],
-]
-EVERYTHING = frozenset([*ORDER, "embedded", "spark", "bench", "cli", "__init__"])
-MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, room in enumerate(ORDER)} | {
-    "embedded": frozenset(
-        ["errors", "value_grammar", "_codec", "json_reader", "wire", "columns", "position", "cluster_map", "embedded"]
-    ),
-    "spark": EVERYTHING,
-    "bench": EVERYTHING,
-    "cli": EVERYTHING,
-    "pytest_plugin": EVERYTHING,
-    "__init__": EVERYTHING,
-    "__main__": EVERYTHING,
-}
+from tests.rooms import EVERYTHING, MAY_IMPORT, SOURCE
 
 OUTSIDE = frozenset(["client", "embedded", "spark", "bench", "cli"])
 SOCKETS = ["socket", "ssl", "select", "selectors", "asyncio", "subprocess"]

@@ -1,0 +1,25 @@
+"""Rooms of src/dcp and the order in which they may import each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+# Each room may import the rooms before it. Those below are not part of the order.
+ORDER = [
+    *["errors", "value_grammar", "_codec", "json_reader", "wire", "columns", "position"],
+    *["foreign_checkpoints", "checkpoint", "cluster_map", "session", "client", "metrics"],
+]
+EVERYTHING = frozenset([*ORDER, "embedded", "spark", "bench", "cli", "__init__"])
+MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, room in enumerate(ORDER)} | {
+    "embedded": frozenset(
+        ["errors", "value_grammar", "_codec", "json_reader", "wire", "columns", "position", "cluster_map", "embedded"]
+    ),
+    "spark": EVERYTHING,
+    "bench": EVERYTHING,
+    "cli": EVERYTHING,
+    "pytest_plugin": EVERYTHING,
+    "__init__": EVERYTHING,
+    "__main__": EVERYTHING,
+}
