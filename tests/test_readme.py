@@ -62,7 +62,7 @@ def test_the_guide_shows_a_capture_as_it_is_printed() -> None:
     shown = (
         (ROOT / "docs/command-line.md")
         .read_text("utf-8")
-        .partition("seconds   from")[2]
+        .partition("\nseconds ")[2]
         .partition("\n$ ")[0]
         .splitlines()[1:]
     )

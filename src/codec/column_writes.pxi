@@ -73,7 +73,7 @@ cdef inline void set_valid(Columns* columns, int column, int64_t n) noexcept nog
 
 
 cdef inline void put_snapshot_bound(Columns* columns, int column, int64_t n, const StreamState* stream,
-                            uint64_t seqno) noexcept nogil:
+                                    uint64_t seqno) noexcept nogil:
     """Write a bound of the snapshot. These columns are valid at first, since rows outside of a snapshot are rare."""
     (<uint64_t*>columns.fixed[column])[n] = seqno
     if stream == NULL or not stream.has_window:
