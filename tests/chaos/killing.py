@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -73,6 +74,9 @@ class Killing:
             self._change()
             for _ in range(self._kills):
                 self._run_until_killed(directory)
+                # The number of changes depends on the speed of the machine. A promotion has to be among them.
+                while not self.done["promote"]:
+                    self._try(Killing._promote)
             self._end(directory)
         return self.done
 
@@ -113,8 +117,11 @@ class Killing:
 
     def _change(self) -> None:
         change, weight = zip(*_CHANGES, strict=True)
+        self._try(self._random.choices(change, weight)[0])
+
+    def _try(self, action: Callable[[Killing], None]) -> None:
+        """Make a change, unless the present state of the cluster does not allow it."""
         with contextlib.suppress(dcp.LocalProtocolError):
-            action = self._random.choices(change, weight)[0]
             action(self)
             self.done[action.__name__.strip("_")] += 1
 
