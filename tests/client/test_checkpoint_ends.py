@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import dcp
@@ -63,3 +65,12 @@ def test_a_checkpoint_of_a_spark_plan_includes_the_rest_of_its_snapshot() -> Non
         plan = dcp.spark.plan(cluster.url)
         cluster.load(50, prefix="later-")
         assert len(rows(client.stream(end=plan.end, columns=COLUMNS))) >= 50
+
+
+def test_without_pyarrow_such_a_stream_is_refused_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        end = client.positions("now")
+        # As if it were not installed: find_spec finds nothing for an entry of None.
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(dcp.UsageError, match="needs pyarrow: pip install pyarrow"):
+            client.stream(end=end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from dcp.columns.batch import Batch
@@ -44,6 +45,11 @@ class RowFormat:
         if limited._is_filtered and self.decoding.get("views"):
             raise UsageError(
                 "views: expected False for a stream with a time, or with a checkpoint as its end: its rows are filtered"
+            )
+        if limited._is_filtered and find_spec("pyarrow") is None:
+            # Before the stream starts, and not at the first batch that has a row to remove.
+            raise UsageError(
+                "a stream with a time, or with a checkpoint as its end, needs pyarrow: pip install pyarrow"
             )
         return limited
 
