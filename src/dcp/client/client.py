@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike
@@ -327,13 +327,26 @@ class Client:
         table = options_of(Use.STREAM)
         return queries.failover_logs(self._agent, self._checked_vbuckets(table["vbuckets"].read(vbuckets)))
 
-    def heads(self, vbuckets: Iterable[int] | None = None) -> queries.Heads:
+    def heads(
+        self,
+        vbuckets: Iterable[int] | None = None,
+        *,
+        scope: str | None = None,
+        collections: str | Iterable[str] | None = None,
+    ) -> queries.Heads:
         """Return high seqnos and failover logs that are consistent with each other, of these vbuckets or of all.
+
+        scope, collections: if the user may not read the seqnos of the whole bucket, only changes of these count.
 
         Raises TransportError if a vbucket has no owner, or if changes are lost while they are read.
         """
         table = options_of(Use.STREAM)
-        return queries.heads(self._agent, self._checked_vbuckets(table["vbuckets"].read(vbuckets)))
+        chosen = table["scope"].read(scope), table["collections"].read(collections)
+
+        def limited_to() -> Collection[int]:
+            return resolve_filter(self._agent, *chosen).collection_ids(self._agent)
+
+        return queries.heads(self._agent, self._checked_vbuckets(table["vbuckets"].read(vbuckets)), limited_to)
 
     def purge_seqnos(self) -> dict[int, int]:
         """Return the purge seqno of each vbucket: deletions up to it may be gone. Missing where the owner has none."""

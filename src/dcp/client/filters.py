@@ -33,6 +33,14 @@ class StreamSelection:
             return collection_id in self.wire.collections
         return path.startswith(f"{self.scope}.")
 
+    def collection_ids(self, agent: Agent) -> tuple[int, ...]:
+        """Return the ids of the collections that the stream is limited to; none if it follows the whole bucket."""
+        if self.wire is None or self.wire.collections:
+            return self.template.collections
+        return tuple(
+            number for number, path in queries.collections_manifest(agent).paths.items() if self.includes(number, path)
+        )
+
 
 def resolve_filter(agent: Agent, scope: str | None, collections: Sequence[str] | None) -> StreamSelection:
     """Return the filter for names. Raises UsageError for names that do not exist."""

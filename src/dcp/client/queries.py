@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from dcp.client.agent import Agent
@@ -148,8 +148,14 @@ class Heads(NamedTuple):
     failover_logs: dict[int, FailoverLog]
 
 
-def heads(agent: Agent, vbuckets: Iterable[int], attempts: int = 5) -> Heads:
+# Returns the ids of the collections that a stream is limited to; none if it follows the whole bucket.
+CollectionIds = Callable[[], Collection[int]]
+
+
+def heads(agent: Agent, vbuckets: Iterable[int], limited_to: CollectionIds = tuple, attempts: int = 5) -> Heads:
     """Return the high seqno and failover log of each vbucket, consistent with each other.
+
+    limited_to: see `owned_high_seqnos`.
 
     A failover between the two reads would pair a seqno with a newer history that has not reached it, and so with other
     changes of the same numbers. High seqnos are therefore read again after the logs: if none is lower, no change was
@@ -158,9 +164,9 @@ def heads(agent: Agent, vbuckets: Iterable[int], attempts: int = 5) -> Heads:
     wanted = [*vbuckets]
     lost: list[int] = []
     for _ in range(attempts):
-        before = owned_high_seqnos(agent, wanted)
+        before = owned_high_seqnos(agent, wanted, limited_to)
         logs = failover_logs(agent, wanted)
-        after = owned_high_seqnos(agent, wanted)
+        after = owned_high_seqnos(agent, wanted, limited_to)
         lost = [number for number in wanted if after[number] < before[number]]
         if not lost:
             return Heads(before, logs)
@@ -170,14 +176,33 @@ def heads(agent: Agent, vbuckets: Iterable[int], attempts: int = 5) -> Heads:
     )
 
 
-def owned_high_seqnos(agent: Agent, vbuckets: Iterable[int]) -> dict[int, int]:
-    """Return the high seqno of each of these vbuckets. Raises TransportError if one has no owner."""
-    found = high_seqnos(agent)
+def owned_high_seqnos(agent: Agent, vbuckets: Iterable[int], limited_to: CollectionIds = tuple) -> dict[int, int]:
+    """Return the high seqno of each of these vbuckets. Raises TransportError if one has no owner.
+
+    limited_to: collections whose seqnos are asked for where the user may not read those of the whole bucket.
+    """
+    try:
+        found = high_seqnos(agent)
+    except ServerError as error:
+        if error.status != Status.EACCESS or not (ids := limited_to()):
+            raise
+        # A vbucket that never had a change of the collections is not reported.
+        owned = {number for _, numbers in _owners(agent.map) for number in numbers}
+        found = dict.fromkeys(owned, 0) | highest_seqnos(agent, ids)
     wanted = [*vbuckets]
     missing = [number for number in wanted if number not in found]
     if missing:
         raise no_owner_error(missing)
     return {number: found[number] for number in wanted}
+
+
+def highest_seqnos(agent: Agent, collection_ids: Iterable[int]) -> dict[int, int]:
+    """Return the seqno of the newest change of any of these collections, by vbucket that had one."""
+    found: dict[int, int] = {}
+    for number in collection_ids:
+        for vbucket, seqno in high_seqnos(agent, number).items():
+            found[vbucket] = max(seqno, found.get(vbucket, 0))
+    return found
 
 
 # Collections.

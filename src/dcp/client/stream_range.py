@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from dcp.checkpoint import Checkpoint
 from dcp.client import queries
@@ -116,7 +117,7 @@ def _begins(
         return {number: known.get(number, StreamPosition(number)) for number in vbuckets}
     if start == "beginning":
         return {number: StreamPosition(number) for number in vbuckets}
-    heads = queries.heads(agent, vbuckets)
+    heads = queries.heads(agent, vbuckets, partial(chosen.collection_ids, agent))
     logs = heads.failover_logs
     if isinstance(start, datetime):
         found["start"] = find_positions(_prober(agent, chosen, logs), lowest_cas(start), heads.high_seqnos)
@@ -147,11 +148,11 @@ def _ends(
                 f"end: expected a time in the past, found {end.isoformat()}: follow without an end until then"
             )
         # Read again, after the start was resolved: changes may have been lost since.
-        heads = queries.heads(agent, vbuckets)
+        heads = queries.heads(agent, vbuckets, partial(chosen.collection_ids, agent))
         probe = _prober(agent, chosen, heads.failover_logs)
         found["end"] = find_positions(probe, lowest_cas(end), heads.high_seqnos)
         return {number: position.seqno for number, position in found["end"].items()}
-    return queries.owned_high_seqnos(agent, vbuckets)
+    return queries.owned_high_seqnos(agent, vbuckets, partial(chosen.collection_ids, agent))
 
 
 def _tap_range(vbuckets: Sequence[int], start: Bound, end: Bound | None) -> StreamRange:

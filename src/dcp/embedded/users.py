@@ -34,8 +34,8 @@ class User:
     """User of an embedded cluster.
 
     `name` and `password` authenticate it, and `privileges` (default: all) are what it may do. The password does not
-    appear in the repr. With `collections`, paths such as `scope.collection`, it may read the seqnos and the changes of
-    these alone, and not those of the whole bucket.
+    appear in the repr. With `collections`, paths such as `scope.collection` or names of whole scopes, it may read the
+    seqnos and the changes of these alone, and not those of the whole bucket.
     """
 
     name: str
@@ -114,19 +114,25 @@ _BY_COLLECTION = ("get_all_vb_seqnos", "stream_request")
 
 def _check_collections(connection: ServerConnection, frame: Frame, readable: frozenset[str]) -> None:
     """Refuse a request about anything but readable collections, as kv_engine does."""
+    manifest = connection.bucket.manifest
+    # Each collection is readable by its path, and by the name of its scope.
+    names = {one.id: {f"{scope.name}.{one.name}", scope.name} for scope in manifest.scopes for one in scope.collections}
+    scopes = {scope.id: {scope.name} for scope in manifest.scopes}
     if "collection_id" in frame.fields:
-        requested: tuple[int, ...] | None = (int(frame.fields["collection_id"]),)
+        requested = [names.get(int(frame.fields["collection_id"]), set())]
     else:
         try:
-            requested = frame.body().collections if frame.value else None
+            chosen = frame.body() if frame.value else None
         except RemoteProtocolError:
             # The handler refuses a filter that is malformed.
             return
-    if requested is None:
-        raise Refusal(Status.EACCESS)
-    manifest = connection.bucket.manifest
-    paths = {one.id: f"{scope.name}.{one.name}" for scope in manifest.scopes for one in scope.collections}
+        if chosen is not None and chosen.collections is not None:
+            requested = [names.get(number, set()) for number in chosen.collections]
+        elif chosen is not None and chosen.scope is not None:
+            requested = [scopes.get(chosen.scope, set())]
+        else:
+            raise Refusal(Status.EACCESS)
     # A collection on which the user has no privilege at all is unknown to it.
-    if not {paths.get(number) for number in requested} <= readable:
+    if not all(each & readable for each in requested):
         body = JSON.encode({"manifest_uid": f"{manifest.uid:x}"})
         raise Refusal(Status.UNKNOWN_COLLECTION, value=body, datatype=int(Datatype.JSON))

@@ -62,7 +62,7 @@ class DriverView:
             with suppress(TransportError):
                 self.client.refresh_map()
             remaining = without_dropped(self._options, self._manifest)
-            highs, uuids = highs_and_uuids(self.client, self._options, self._timing.retry) if remaining else ({}, {})
+            highs, uuids = highs_and_uuids(self.client, remaining, self._timing.retry) if remaining else ({}, {})
             identity = self._identity(remaining or replace(self._options, scope=None, collections=None))
             self.last, self._stale = ClusterState(observed_at, identity, highs, uuids), False
         return self.last

@@ -204,7 +204,7 @@ def highs_and_uuids(
     """
 
     def query() -> tuple[dict[int, int], dict[int, int]]:
-        highs, logs = client.heads(options.vbuckets)
+        highs, logs = client.heads(options.vbuckets, scope=options.scope, collections=options.collections)
         if len(logs) < len(highs):
             raise no_owner_error(vbucket for vbucket in highs if vbucket not in logs)
         return highs, {vbucket: log.newest.vbuuid for vbucket, log in logs.items()}
