@@ -8,13 +8,24 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 # Each room may import the rooms before it. Those below are not part of the order.
 ORDER = [
-    *["errors", "value_grammar", "_codec", "json_reader", "wire", "columns", "position"],
+    *["printable", "errors", "value_grammar", "_codec", "json_reader", "wire", "columns", "position"],
     *["foreign_checkpoints", "checkpoint", "cluster_map", "session", "client", "metrics"],
 ]
 EVERYTHING = frozenset([*ORDER, "embedded", "spark", "bench", "cli", "__init__"])
 MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, room in enumerate(ORDER)} | {
     "embedded": frozenset(
-        ["errors", "value_grammar", "_codec", "json_reader", "wire", "columns", "position", "cluster_map", "embedded"]
+        [
+            "printable",
+            "errors",
+            "value_grammar",
+            "_codec",
+            "json_reader",
+            "wire",
+            "columns",
+            "position",
+            "cluster_map",
+            "embedded",
+        ]
     ),
     "spark": EVERYTHING,
     "bench": EVERYTHING,

@@ -15,12 +15,14 @@
         └── TimeoutError        no answer in time; also a builtins.TimeoutError
 
 No other exception leaves an entry point of the package: any other one is a bug. All of them can be pickled with
-their attributes, so they cross process boundaries whole. No message contains a password.
+their attributes, so they cross process boundaries whole. No message contains a password or a control character.
 """
 
 from __future__ import annotations
 
 import builtins
+
+from dcp.printable import printable
 
 
 class DcpError(Exception):
@@ -34,7 +36,8 @@ class DcpError(Exception):
     node = ""
 
     def __str__(self) -> str:
-        return f"{self.node}: {self._text()}" if self.node else self._text()
+        # Parts of the text may be the server's words.
+        return printable(f"{self.node}: {self._text()}" if self.node else self._text())
 
     def _text(self) -> str:
         return super().__str__()

@@ -9,6 +9,7 @@ from string import hexdigits
 from typing import Any, NoReturn
 
 from dcp.errors import DcpError
+from dcp.printable import printable
 
 MAX_U64 = (1 << 64) - 1
 _LONGEST = 60
@@ -77,10 +78,10 @@ class JsonReader:
         return (JsonReader(value, f"{self.path}[{index}]", self.error) for index, value in enumerate(self.value))
 
     def text(self) -> str:
-        """Return a string."""
+        """Return a string: a name, which is shown to people. Control characters are escaped."""
         if not isinstance(self.value, str):
             self.refuse("text")
-        return str(self.value)
+        return printable(self.value)
 
     def hexadecimal(self) -> int:
         """Return the number in a string of hexadecimal digits, of at most 64 bits."""

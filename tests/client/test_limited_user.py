@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dcp
 from dcp.embedded import Cluster, User
+from tests.cli.commands import run
 
 HOTEL = "inventory.hotel"
 HOTELS = {b"hotel-%d" % number for number in range(12)}
@@ -58,6 +60,12 @@ def test_a_time_is_searched_for_in_the_collection(cluster: Cluster) -> None:
         with client.stream(start=hour_ago, end="now", collections=HOTEL) as stream:
             assert {key for batch in stream for key in keys(batch)} == HOTELS
         assert sum(client.heads(collections=HOTEL).high_seqnos.values()) > 0
+
+
+def test_a_copy_has_the_collection(cluster: Cluster, tmp_path: Path) -> None:
+    url = f"couchbase://reader:s3cret@{cluster.addresses[0]}/default"
+    copied = run("copy", url, tmp_path / "out.ndjson", "--collection", HOTEL)
+    assert "12 changes" in copied.output
 
 
 def test_the_whole_bucket_is_refused(cluster: Cluster) -> None:

@@ -133,26 +133,23 @@ def test_credentials_are_taken_out_of_the_url_and_put_back(monkeypatch: pytest.M
         monkeypatch.delenv(name, raising=False)
     options = Options.of({"url": "couchbases://a%40b:p%2Fw@h1,h2:1/bucket?tls_verify=false"})
     assert options.url == "couchbases://h1,h2:1/bucket?tls_verify=false"
-    assert options.credentials.add_to(options.url) == "couchbases://a%40b:p%2Fw@h1,h2:1/bucket?tls_verify=false"
+    assert options.login_url() == "couchbases://a%40b:p%2Fw@h1,h2:1/bucket?tls_verify=false"
     assert "p/w" not in repr(options)
     assert "p%2Fw" not in repr(options)
-    assert Options.of({"url": URL}).credentials.add_to(URL) == URL
-    assert (
-        Options.of({"url": URL, "username": "u", "password": "p"}).credentials.add_to(URL)
-        == "couchbase://u:p@host/bucket"
-    )
+    assert Options.of({"url": URL}).login_url() == URL
+    assert Options.of({"url": URL, "username": "u", "password": "p"}).login_url() == "couchbase://u:p@host/bucket"
 
 
 def test_a_missing_password_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DCP_PASSWORD", raising=False)
-    credentials = Options.of({"url": URL, "username": "u"}).credentials
+    options = Options.of({"url": URL, "username": "u"})
     with pytest.raises(LocalProtocolError, match=r"expected one for 'u', found none: .* on every executor"):
-        credentials.add_to(URL)
+        options.login_url()
     monkeypatch.setenv("DCP_PASSWORD", "")
-    assert credentials.add_to(URL) == "couchbase://u:@host/bucket"
+    assert options.login_url() == "couchbase://u:@host/bucket"
 
 
 def test_a_missing_password_file_is_reported() -> None:
-    credentials = Options.of({"url": URL, "username": "u", "passwordFile": "/nowhere/at/all"}).credentials
-    with pytest.raises(LocalProtocolError, match="passwordFile: cannot read /nowhere/at/all: No such file"):
-        credentials.add_to(URL)
+    options = Options.of({"url": URL, "username": "u", "passwordFile": "/nowhere/at/all"})
+    with pytest.raises(LocalProtocolError, match="password file: cannot read /nowhere/at/all: No such file"):
+        options.login_url()

@@ -78,7 +78,7 @@ def spark_case(spark: SparkSession, case: Case, repetitions: int) -> Measurement
     """Measure one case."""
     with producing(max(1, case.total // (case.value + case.key + 64)), case.value) as url:
         plan = dcp.spark.plan(url, min_partitions=2)
-        login = plan.options.credentials.add_to(plan.options.url)
+        login = plan.options.login_url()
         floor_tasks = [floor_task(login, partition) for partition in plan.partitions]
         source = spark.read.format("dcp").options(url=url, minPartitions=2).load()
         contenders: dict[str, Callable[[], object]] = {

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 import dcp
 from dcp.checkpoint import Checkpoint, CheckpointFile
 from dcp.cli.arguments import LocalPath
 from dcp.cli.checkpoint_args import NATIVE, as_json, load
+from dcp.cli.login import url_argument
 from dcp.cli.terminal import console, counted
 from dcp.foreign_checkpoints import FORMATS
 from dcp.position import FailoverLog, StreamPosition
@@ -39,7 +41,7 @@ def checkpoint() -> None:
     Example:
       dcp checkpoint show travel.parquet
       dcp checkpoint convert offsets.json --format kafka-connect travel.json
-      dcp checkpoint verify travel.json couchbase://me:secret@localhost/travel
+      dcp checkpoint verify travel.json couchbase://localhost/travel
     """
 
 
@@ -102,7 +104,9 @@ def diff(before: Path, after: Path, kind: str, as_text: bool) -> None:
         console().print(f"{counted(len(rows), 'vbucket')} differ, by {moved:+,} seqnos")
         table = _table("vbucket", "before", "after", "seqnos", "history")
         for vbucket, one, other, items, same in rows:
-            table.add_row(str(vbucket), str(one), str(other), f"{items:+}", "same" if same else "[red]other")
+            table.add_row(
+                str(vbucket), str(one), str(other), f"{items:+}", "same" if same else Text("other", style="red")
+            )
         if rows:
             console().print(table)
     if rows:
@@ -136,7 +140,7 @@ def convert(file: Path, out: Path, kind: str, target: str) -> None:
 
 @checkpoint.command()
 @_FILE
-@click.argument("url")
+@url_argument
 @_KIND
 @_JSON
 def verify(file: Path, url: str, kind: str, as_text: bool) -> None:
@@ -144,7 +148,7 @@ def verify(file: Path, url: str, kind: str, as_text: bool) -> None:
 
     \b
     Example:
-      dcp checkpoint verify travel.json couchbase://me:secret@localhost/travel
+      dcp checkpoint verify travel.json couchbase://localhost/travel
     """
     found = load(file, kind)
     with dcp.connect(url) as client:

@@ -23,6 +23,7 @@ from dcp.cli.checkpoint_args import parse_end, parse_start
 from dcp.cli.copy_output import CopyOutput
 from dcp.cli.file_formats import FORMATS, format_of
 from dcp.cli.json_rows import CollectionNames
+from dcp.cli.login import url_argument
 from dcp.cli.terminal import console, counted
 from dcp.client.row_format import ROLLBACK
 from dcp.errors import UsageError
@@ -36,7 +37,7 @@ _WAIT = 0.5
 
 
 @click.command()
-@click.argument("url")
+@url_argument
 @click.argument("out", type=LocalPath(path_type=Path, file_okay=False))
 @click.option("--format", "format", type=click.Choice(list(FORMATS)), help="File format.  [default: by suffix of OUT]")
 @click.option(
@@ -98,9 +99,9 @@ def copy(
 
     \b
     Example:
-      dcp copy couchbase://me:secret@localhost/travel travel.parquet
-      dcp copy couchbase://me:secret@localhost/travel day.parquet --from 2026-11-01T00:00Z --to 2026-11-02T00:00Z
-      dcp copy couchbase://me:secret@localhost/travel hotels.ndjson --collection inventory.hotel --follow
+      dcp copy couchbase://localhost/travel travel.parquet
+      dcp copy couchbase://localhost/travel day.parquet --from 2026-11-01T00:00Z --to 2026-11-02T00:00Z
+      dcp copy couchbase://localhost/travel hotels.ndjson --collection inventory.hotel --follow
       duckdb -c "from read_parquet('travel.parquet/**/part-*.parquet', hive_partitioning = true)"
     """
     if follow and end is not None:
@@ -143,7 +144,11 @@ def _run(
             xattrs="map",
         ) as stream,
         _stop_signals() as signals,
-        _ProgressBar(client.high_seqnos(), stream.checkpoint, follow=end is None) as progress,
+        _ProgressBar(
+            client.heads(scope=scope, collections=collections or None).high_seqnos,
+            stream.checkpoint,
+            follow=end is None,
+        ) as progress,
     ):
         output.begin(stream.checkpoint, CollectionNames(client))
         _copy(stream, output, progress, signals, max_rows, interval if end is None else None)

@@ -15,6 +15,7 @@ import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli.arguments import LocalPath
 from dcp.cli.checkpoint_args import load
+from dcp.cli.login import url_argument
 from dcp.cli.terminal import console, counted
 from dcp.cluster_map import format_vbuckets
 from dcp.wire.memcached import Status
@@ -24,7 +25,7 @@ _REFUSED = (Status.EACCESS, Status.UNKNOWN_COLLECTION)
 
 
 @click.command()
-@click.argument("url")
+@url_argument
 @click.option("--collection", "chosen", multiple=True, help="Count only this scope.collection; repeatable.")
 @click.option(
     "--checkpoint",
@@ -43,8 +44,8 @@ def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_j
 
     \b
     Example:
-      dcp count couchbase://me:secret@localhost/travel
-      dcp count couchbase://me:secret@localhost/travel --checkpoint travel.parquet --vbuckets
+      dcp count couchbase://localhost/travel
+      dcp count couchbase://localhost/travel --checkpoint travel.parquet --vbuckets
     """
     checkpoint = None if file is None else load(file)
     with dcp.connect(url) as client:

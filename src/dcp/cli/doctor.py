@@ -8,11 +8,12 @@ import click
 from rich.text import Text
 
 from dcp.cli.doctor_checks import CheckResult, DoctorContext, checks
+from dcp.cli.login import url_argument
 from dcp.cli.terminal import console
 
 
 @click.command()
-@click.argument("url")
+@url_argument
 @click.option("--json", "as_json", is_flag=True, help="Print the steps as a JSON array.")
 def doctor(url: str, as_json: bool) -> None:
     """Check every step from URL to a stream of changes. If one fails, say what to do; exit code 1.
@@ -22,7 +23,7 @@ def doctor(url: str, as_json: bool) -> None:
 
     \b
     Example:
-      dcp doctor couchbase://me:secret@localhost/travel
+      dcp doctor couchbase://localhost/travel
     """
     context = DoctorContext(url)
     done: list[CheckResult] = []

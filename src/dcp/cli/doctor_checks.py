@@ -114,9 +114,11 @@ def _dns(context: DoctorContext) -> str:
     for host in {address.host: None for address in target.addresses}:
         try:
             resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            # UnicodeError for names with empty or long parts, such as a..b.
             raise CheckFailed(
-                f"{host}: {error.strerror}", "check the name, and the DNS of this machine: getent hosts, nslookup"
+                f"{host}: {getattr(error, 'strerror', 'not a host name')}",
+                "check the name, and the DNS of this machine: getent hosts, nslookup",
             ) from None
         addresses = ", ".join(sorted({str(entry[4][0]) for entry in resolved}))
         results.append(addresses if addresses == host else f"{host} is {addresses}")

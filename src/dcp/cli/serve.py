@@ -72,7 +72,13 @@ def _list_faults(ctx: click.Context, option: click.Parameter, wanted: bool) -> N
     default=0,
     help="Port of the first node; the others use the next ones.  [default: free ones]",
 )
-@click.option("--username", default="dcp", show_default=True, help="User that clients log in as.")
+@click.option(
+    "--username",
+    envvar="DCP_USERNAME",
+    default="dcp",
+    show_default=True,
+    help="User that clients log in as, also from the environment variable DCP_USERNAME.",
+)
 @click.option(
     "--password",
     envvar="DCP_PASSWORD",
@@ -133,7 +139,7 @@ def serve(load: int, value_size: int, faults: list[_FaultArgument], as_json: boo
       dcp serve --tls --username me --password secret
     """
     options["tls"] = tls = any(options[name] for name in _TLS_OPTIONS)
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, markup=False)
     if not _is_loopback(options["host"]):
         console.print(
             f"warning: {options['host']} is no loopback address: other machines can connect and try passwords, "

@@ -12,6 +12,7 @@ import click
 import dcp
 from dcp.cli.checkpoint_args import parse_end, parse_start
 from dcp.cli.json_rows import CollectionNames, lines, objects
+from dcp.cli.login import url_argument
 from dcp.cli.terminal import readable, uses_colour
 from dcp.client.row_format import PURGED, ROLLBACK
 from dcp.columns.plan import events_of
@@ -31,7 +32,7 @@ _MAX_LINES = 2
 
 
 @click.command()
-@click.argument("url")
+@url_argument
 @click.option(
     "--from",
     "start",
@@ -79,10 +80,10 @@ def tail(
 
     \b
     Example:
-      dcp tail couchbase://me:secret@localhost/travel --from beginning --to now
-      dcp tail couchbase://me:secret@localhost/travel --from 2026-11-01T00:00Z --to 2026-11-01T06:00+01:00
-      dcp tail couchbase://me:secret@localhost/travel --collection inventory.hotel --event deletion
-      dcp tail couchbase://me:secret@localhost/travel --key 'airline_*' --json | jq .value
+      dcp tail couchbase://localhost/travel --from beginning --to now
+      dcp tail couchbase://localhost/travel --from 2026-11-01T00:00Z --to 2026-11-01T06:00+01:00
+      dcp tail couchbase://localhost/travel --collection inventory.hotel --event deletion
+      dcp tail couchbase://localhost/travel --key 'airline_*' --json | jq .value
     """
     if as_hex and no_values:
         raise click.UsageError("--hex and --no-values: expected one of them, found both")

@@ -8,6 +8,8 @@ from typing import TextIO
 
 from rich.console import Console
 
+from dcp.printable import printable
+
 # Columns of a table that goes to a file or pipe: enough for every table, so that no line is wrapped.
 _FILE_WIDTH = 200
 
@@ -16,7 +18,7 @@ def console(*, to_stderr: bool = False) -> Console:
     """Return a console for tables: as wide as the terminal, or wide enough for a file."""
     stream = sys.stderr if to_stderr else sys.stdout
     width = None if _is_terminal(stream) else _FILE_WIDTH
-    return Console(file=stream, width=width, highlight=False, soft_wrap=width is not None)
+    return Console(file=stream, width=width, highlight=False, markup=False, soft_wrap=width is not None)
 
 
 def uses_colour() -> bool:
@@ -27,13 +29,6 @@ def uses_colour() -> bool:
 def _is_terminal(stream: TextIO | None) -> bool:
     """True for a terminal. Python has None for a stream that was closed before it started."""
     return stream is not None and stream.isatty()
-
-
-def printable(text: str) -> str:
-    """Return text on one line, with control characters escaped: keys and values must not control the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def readable(data: bytes) -> str:

@@ -51,9 +51,9 @@ def untrusted(node: str, error: ssl.SSLCertVerificationError) -> TransportError:
     return TransportError(f"{node}: the node's certificate is not trusted: {error.verify_message}; {remedy}")
 
 
-def tls_failed(node: str, error: OSError) -> TransportError:
+def tls_failed(node: str, error: OSError | ValueError) -> TransportError:
     """Return the error for a TLS handshake that failed for a reason other than the certificate."""
-    reason = getattr(error, "reason", None) or error.strerror or str(error)
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
     return TransportError(
         f"{node}: TLS handshake failed: {reason}; check that the port is a TLS port (11207), or use couchbase://"
     )

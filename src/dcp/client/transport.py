@@ -64,6 +64,9 @@ def connect(host: str, port: int, timeout: float, context: ssl.SSLContext | None
     node = str(HostPort(host, port))
     try:
         plain = socket.create_connection((host, port), timeout)
+    except (UnicodeError, ValueError):
+        # Names with empty or long parts, such as a..b, have no form that DNS knows.
+        raise TransportError(f"{node}: not a host name; check the name in the URL") from None
     except socket.gaierror as error:
         raise TransportError(f"{node}: host not found: {error.strerror}; check the name in the URL") from None
     except TimeoutError:
@@ -82,6 +85,7 @@ def connect(host: str, port: int, timeout: float, context: ssl.SSLContext | None
     except TimeoutError:
         plain.close()
         raise network_errors.timed_out(node, timeout, "kv_connect_timeout") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        # ValueError for host names that TLS cannot ask for, such as one with a leading dot.
         plain.close()
         raise network_errors.tls_failed(node, error) from None

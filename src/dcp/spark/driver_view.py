@@ -50,7 +50,7 @@ class DriverView:
     def client(self) -> Client:
         """The driver's client, connected."""
         if self._client is None:
-            self._client = dcp.connect(self._options.credentials.add_to(self._options.url))
+            self._client = dcp.connect(self._options.login_url())
         return self._client
 
     def current(self) -> ClusterState:

@@ -11,10 +11,10 @@ from urllib.parse import quote
 from dcp.checkpoint import Checkpoint
 from dcp.client.connection_string import parse
 from dcp.client.follow.settings import TAP
+from dcp.client.login import PASSWORD, USERNAME, Login, split_url
 from dcp.client.options import Option, Use, check_supported, options_of, spark_options, suggestion
 from dcp.columns.schema import COLUMNS
 from dcp.errors import UsageError
-from dcp.spark.credentials import USERNAME, SparkCredentials, split_url
 from dcp.wire.dcp import DCP
 
 
@@ -26,7 +26,7 @@ class Options:
     """
 
     url: str
-    credentials: SparkCredentials = field(default_factory=SparkCredentials)
+    credentials: Login = field(default_factory=Login)
     scope: str | None = None
     collections: tuple[str, ...] | None = None
     vbuckets: tuple[int, ...] | None = None
@@ -45,6 +45,12 @@ class Options:
     min_offsets: int | None = None
     max_delay: float = 900.0
     dialect: str = DCP.name
+
+    def login_url(self) -> str:
+        """Return the URL with user and password. Raises UsageError if there is a user without a password."""
+        return self.credentials.add_to(
+            self.url, f"set the option password or passwordFile, or {PASSWORD} on the driver and on every executor"
+        )
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -110,7 +116,7 @@ def _with_bucket(url: str, bucket: str) -> str:
     return f"{scheme}{colon}{rest.rstrip('/')}/{quote(bucket, safe='')}{mark}{query}"
 
 
-def _credentials(values: dict[str, Any]) -> SparkCredentials:
+def _credentials(values: dict[str, Any]) -> Login:
     """Return the credentials of the URL or of options, and remove them from the URL."""
     values["url"], username, password = split_url(values["url"])
     given = {name for name in ("username", "password", "password_file") if values.get(name) is not None}
@@ -118,7 +124,7 @@ def _credentials(values: dict[str, Any]) -> SparkCredentials:
         raise UsageError("option url: expected no user in it beside username, password or passwordFile")
     if {"password", "password_file"} <= given:
         raise UsageError("option passwordFile: expected it or password, found both")
-    credentials = SparkCredentials(
+    credentials = Login(
         username or values.get("username") or "",
         password or values.get("password") or "",
         values.get("password_file") or "",

@@ -131,7 +131,7 @@ def plan_for(options: Options, parallelism: int = 1) -> Plan:
 
     parallelism: least number of partitions, unless the option minPartitions is set.
     """
-    with dcp.connect(options.credentials.add_to(options.url)) as client:
+    with dcp.connect(options.login_url()) as client:
         ranges, end = ranges_of(client, options)
         partitions = divide(ranges, owners_of(client, ranges), options.min_partitions or parallelism)
     return Plan(options, partitions, end)

@@ -51,7 +51,7 @@ def read_partition(
     # each node for that.
     with (
         task_in_worker() as is_closed,
-        dcp.connect(options.credentials.add_to(options.url), stats_interval=0) as client,
+        dcp.connect(options.login_url(), stats_interval=0) as client,
     ):
         remaining = without_dropped(options, partial(client.manifest, partition.manifest_uid)) if followed else options
         projection = Projection(options, partial(_collection_paths, client), partition.cuts)

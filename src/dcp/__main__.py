@@ -1,0 +1,5 @@
+"""`python -m dcp`: the command line."""
+
+from dcp.cli import main
+
+main()
