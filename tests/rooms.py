@@ -11,26 +11,15 @@ ORDER = [
     *["printable", "errors", "value_grammar", "_codec", "json_reader", "wire", "columns", "position"],
     *["foreign_checkpoints", "checkpoint", "cluster_map", "session", "client", "metrics"],
 ]
-EVERYTHING = frozenset([*ORDER, "embedded", "spark", "bench", "cli", "__init__"])
+EVERYTHING = frozenset([*ORDER, "embedded", "spark", "bench", "cli", "public", "__init__"])
 MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, room in enumerate(ORDER)} | {
-    "embedded": frozenset(
-        [
-            "printable",
-            "errors",
-            "value_grammar",
-            "_codec",
-            "json_reader",
-            "wire",
-            "columns",
-            "position",
-            "cluster_map",
-            "embedded",
-        ]
-    ),
+    # The embedded cluster shares the protocol with the client, and nothing else.
+    "embedded": frozenset(ORDER[: ORDER.index("position") + 1]) | {"cluster_map", "embedded"},
     "spark": EVERYTHING,
     "bench": EVERYTHING,
     "cli": EVERYTHING,
     "pytest_plugin": EVERYTHING,
+    "public": EVERYTHING,
     "__init__": EVERYTHING,
     "__main__": EVERYTHING,
 }

@@ -134,7 +134,10 @@ def code_in_the_front_door(source: Path) -> Iterator[str]:
     for position, node in enumerate(ast.parse(path.read_text("utf-8")).body):
         docstring = position == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
-        if not (docstring or isinstance(node, ast.Import | ast.ImportFrom) or name in ("__all__", "__version__")):
+        # Public names are imported on first use, and at once by type checkers.
+        lazy = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        known = name in ("TYPE_CHECKING", "__all__", "__version__")
+        if not (docstring or lazy or known or isinstance(node, ast.Import | ast.ImportFrom)):
             yield f"{where(source, path, node.lineno)}: only imports, __all__ and __version__ belong here"
 
 

@@ -61,5 +61,5 @@ def test_the_names_of_collections_are_printable() -> None:
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, ".localhost"])
 @pytest.mark.parametrize("scheme", ["couchbase", "couchbases"])
 def test_a_host_that_is_no_name_is_a_documented_error(scheme: str, host: str) -> None:
-    with pytest.raises(TransportError, match="check the name in the URL|TLS handshake failed"):
+    with pytest.raises(TransportError, match=r"check the name in the URL|TLS handshake failed"):
         dcp.connect(f"{scheme}://{host}:11210/default")

@@ -10,65 +10,31 @@ Begin with `connect`, `Client.stream` and `ChangeStream`. Import further parts b
 `dcp.embedded` (a cluster for tests), `dcp.metrics` (Prometheus).
 """
 
-from dcp.checkpoint import Checkpoint, CheckpointFile
-from dcp.client import ChangeStream, Client, connect
-from dcp.client.stats import Lag, Stats, Stuck, Window
-from dcp.columns.batch import Batch
-from dcp.columns.decoder import Decoder
-from dcp.columns.encoder import Encoder
-from dcp.errors import (
-    AuthenticationError,
-    CheckpointError,
-    ClosedError,
-    DcpError,
-    FrameError,
-    LocalProtocolError,
-    RemoteProtocolError,
-    RollbackError,
-    ServerError,
-    SnapshotError,
-    TimeoutError,
-    TransportError,
-    UsageError,
-)
-from dcp.position import FailoverLog, StreamPosition
-from dcp.wire import DIALECTS
-from dcp.wire.frame import Frame, decode, encode
-from dcp.wire.framing import FrameInfo
+from __future__ import annotations
+
+# As in the module typing, whose import alone takes longer than everything here.
+TYPE_CHECKING = False
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "DIALECTS",
-    "AuthenticationError",
-    "Batch",
-    "ChangeStream",
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointFile",
-    "Client",
-    "ClosedError",
-    "DcpError",
-    "Decoder",
-    "Encoder",
-    "FailoverLog",
-    "Frame",
-    "FrameError",
-    "FrameInfo",
-    "Lag",
-    "LocalProtocolError",
-    "RemoteProtocolError",
-    "RollbackError",
-    "ServerError",
-    "SnapshotError",
-    "Stats",
-    "StreamPosition",
-    "Stuck",
-    "TimeoutError",
-    "TransportError",
-    "UsageError",
-    "Window",
-    "connect",
-    "decode",
-    "encode",
-]
+if TYPE_CHECKING:
+    from dcp.public import *  # noqa: F403
+    from dcp.public import __all__ as __all__
+else:
+
+    def __getattr__(name):
+        """Import the public names on first use: they take most of the time in which `dcp` starts."""
+        from importlib.util import find_spec
+
+        # `from dcp import position` looks for an attribute before it imports the module.
+        if not find_spec(f"dcp.{name}"):
+            import dcp.public as public
+
+            if name in [*public.__all__, "__all__"]:
+                return globals().setdefault(name, getattr(public, name))
+        raise AttributeError(f"module 'dcp' has no attribute {name!r}")
+
+    def __dir__():
+        import dcp.public as public
+
+        return sorted([*globals(), *public.__all__])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from dcp.cli.commands import dcp
 from dcp.embedded import Cluster
 from dcp.errors import TransportError
-from tests.cli.commands import run
+from tests.cli.commands import TIMEOUT, run, start
 
 PASSWORD = "s3cret"
 # Files in the working directory.
@@ -190,3 +191,19 @@ def test_a_copy_that_cannot_begin_leaves_no_directory(here: Path) -> None:
     before = set(here.iterdir())
     assert run("copy", SECRET, str(here / "travel.parquet")).exit_code == 1
     assert set(here.iterdir()) == before
+
+
+def test_an_interrupt_during_the_start_leaves_no_traceback() -> None:
+    # The signal comes while the command's module is imported, which is when Ctrl-C is the default again.
+    main = (
+        "import os, signal, sys, dcp.cli\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'dcp.cli.count': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "dcp.cli.main()"
+    )
+    with start("count", "couchbase://127.0.0.1:1/default", main=main) as process:
+        _, errors = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == -signal.SIGINT
+    assert errors == ""

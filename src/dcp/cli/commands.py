@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dcp import __version__
-from dcp.cli import INTERRUPTED
+from dcp.cli import INTERRUPTED, raise_at_interrupt
 from dcp.errors import DcpError
 
 _COMMANDS = ("bench", "checkpoint", "copy", "count", "demo", "doctor", "inspect", "replay", "serve", "tail")
@@ -29,6 +29,14 @@ class _LazyGroup(click.Group):
             if name not in self.commands:
                 self.add_command(getattr(import_module(f"dcp.cli.{name}"), name))
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Import a command. From then on Ctrl-C is the command's."""
+        found = super().resolve_command(ctx, args)
+        raise_at_interrupt()
+        return found
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. Show an expected error as one line, and an interrupt as such."""
