@@ -55,7 +55,7 @@ def test_the_names_in_a_cluster_map_are_printable() -> None:
 
 def test_the_names_of_collections_are_printable() -> None:
     root = JsonReader.parse(json.dumps({"name": HOSTILE}), "collections manifest", dcp.RemoteProtocolError)
-    assert root["name"].text().isprintable()
+    assert root["name"].name().isprintable()
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, ".localhost"])

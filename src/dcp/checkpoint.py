@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -313,15 +314,34 @@ class CheckpointFile:
             raise CheckpointError(f"{self.path}: {wrong}") from None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Replace the file. Readers see the old checkpoint or the new one, also after a power loss."""
+        """Replace the file. Readers see the old checkpoint or the new one, also after a power loss.
+
+        Raises OSError with the path of the file. Nothing but the old checkpoint is left then.
+        """
         new = self.path.with_name(f".{self.path.name}.new")
-        with new.open("w", encoding="utf-8") as file:
-            file.write(checkpoint.to_json())
-            file.flush()
-            # The data has to be on disk before the name points to it.
-            os.fsync(file.fileno())
-        new.replace(self.path)
-        sync_directory(self.path.parent)
+        try:
+            with naming(self.path):
+                with new.open("w", encoding="utf-8") as file:
+                    file.write(checkpoint.to_json())
+                    file.flush()
+                    # The data has to be on disk before the name points to it.
+                    os.fsync(file.fileno())
+                new.replace(self.path)
+                sync_directory(self.path.parent)
+        except BaseException:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an OSError the path of the file that it is about: the error of a write, such as a full disk, has none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def sync_directory(directory: Path) -> None:

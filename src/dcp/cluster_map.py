@@ -134,7 +134,7 @@ class ClusterMap:
             nodes,
             _chains(vbuckets["vBucketMap"], len(nodes)),
             () if forward is None else _chains(forward, len(nodes)),
-            frozenset(capability.text() for capability in capabilities or ()),
+            frozenset(capability.name() for capability in capabilities or ()),
             None if manifest is None else manifest.hexadecimal(),
             _number(vbuckets, "numReplicas", 255) or 0,
             chosen,
@@ -201,7 +201,7 @@ def no_owner_error(vbuckets: Iterable[int]) -> TransportError:
 
 def _text(node: JsonReader, name: str) -> str:
     found = node.get(name)
-    return "" if found is None else found.text()
+    return "" if found is None else found.name()
 
 
 def _number(node: JsonReader, name: str, most: int = MAX_U64) -> int | None:
@@ -233,7 +233,7 @@ def _nodes(root: JsonReader, vbuckets: JsonReader, host: str) -> Iterator[Node]:
 
 def _listed(server: JsonReader, seed: str) -> NodeAddress:
     """Return the address in text such as `10.0.0.1:11210`, `[::1]:11210` or `$HOST:11210`."""
-    host, colon, port = server.text().rpartition(":")
+    host, colon, port = server.name().rpartition(":")
     if not colon or not host or not _is_port(port):
         server.refuse("a host and a port")
     return NodeAddress(seed if host == _HOST else host.removeprefix("[").removesuffix("]"), int(port), None)
@@ -260,7 +260,7 @@ def _external(node: JsonReader, own: NodeAddress) -> NodeAddress | None:
         return None
     ports = external.get("ports")
     port, tls_port = (own.port, own.tls_port) if ports is None else _ports(ports)
-    return NodeAddress(external["hostname"].text().removeprefix("[").removesuffix("]"), port, tls_port)
+    return NodeAddress(external["hostname"].name().removeprefix("[").removesuffix("]"), port, tls_port)
 
 
 def _ports(services: JsonReader) -> tuple[int | None, int | None]:

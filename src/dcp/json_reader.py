@@ -78,10 +78,14 @@ class JsonReader:
         return (JsonReader(value, f"{self.path}[{index}]", self.error) for index, value in enumerate(self.value))
 
     def text(self) -> str:
-        """Return a string: a name, which is shown to people. Control characters are escaped."""
+        """Return a string."""
         if not isinstance(self.value, str):
             self.refuse("text")
-        return printable(self.value)
+        return str(self.value)
+
+    def name(self) -> str:
+        """Return a string that is shown to people, with control characters escaped."""
+        return printable(self.text())
 
     def hexadecimal(self) -> int:
         """Return the number in a string of hexadecimal digits, of at most 64 bits."""

@@ -73,6 +73,46 @@ def test_a_failed_write_names_the_file(cluster: Cluster, tmp_path: Path) -> None
     assert "File too large" in errors
 
 
+def test_a_failed_first_save_leaves_nothing_that_the_next_run_refuses(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(10)
+    out = tmp_path / "out.ndjson"
+    small = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); "
+    copying = start("copy", cluster.url, str(out), main=small + "from dcp.cli import main; main()")
+    _, errors = copying.communicate(timeout=30)
+    assert copying.returncode == 1
+    assert "_checkpoint-00000000.json: File too large" in errors
+    assert not out.exists()
+    assert run("copy", cluster.url, out).exit_code == 0
+    assert copied(out) == everything(cluster)
+
+
+def test_a_first_save_that_a_crash_cut_short_is_taken_up(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(10)
+    out = tmp_path / "out.ndjson"
+    out.mkdir()
+    (out / "._checkpoint-00000000.json.new").write_text('{"form', "utf-8")
+    assert run("copy", cluster.url, out).exit_code == 0
+    assert copied(out) == everything(cluster)
+    assert [path.name for path in out.iterdir() if path.name.startswith(".")] == []
+
+
+def test_long_names_of_collections_are_shortened_to_distinct_ones(cluster: Cluster, tmp_path: Path) -> None:
+    scope = "s" * 251
+    cluster.create_scope(scope)
+    names = ["x" + "%" * 249 + "a", "x" + "%" * 249 + "b"]
+    for name in names:
+        cluster.create_collection(scope, name)
+        cluster.upsert(f"key-{name[-1]}", b"{}", collection=f"{scope}.{name}")
+    out = tmp_path / "out.ndjson"
+    for _ in range(2):
+        assert run("copy", cluster.url, out).exit_code == 0
+        cluster.upsert("key-a", b"{}", collection=f"{scope}.{names[0]}")
+    found = sorted(out.glob("collection=sss*"))
+    assert len(found) == 2
+    assert all(len(path.name) <= 255 for path in found)
+    assert sorted(row["key"] for row in rows(out)) == ["key-a", "key-a", "key-b"]
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".ndjson", ""])
 def test_every_change_is_copied_once(cluster: Cluster, tmp_path: Path, suffix: str) -> None:
     cluster.load(500)

@@ -15,6 +15,16 @@ from dcp.errors import DcpError
 _COMMANDS = ("bench", "checkpoint", "copy", "count", "demo", "doctor", "inspect", "replay", "serve", "tail")
 
 
+# Errors of disks that a repeated run may not meet again. What was committed before stays as it is.
+_DISK_REMEDIES = {
+    errno.ENOSPC: "free some space, and run the command again",
+    errno.EDQUOT: "raise the quota or remove files, and run the command again",
+    errno.EIO: "check the disk, and run the command again",
+    errno.EROFS: "mount the file system writable, or name another directory",
+    errno.EACCES: "give this user the right to write there, or name another directory",
+}
+
+
 class _LazyGroup(click.Group):
     """Commands that are imported on first use, each from the module of its name, so that `dcp --help` starts fast."""
 
@@ -71,7 +81,8 @@ def _message(error: BaseException) -> str | None:
             return f"this command needs {missing}: pip install 'dcp-arrow[{extra}]'"
         # A closed pipe, as with `dcp tail | head`, is no failure: click ends the process quietly.
         case OSError(errno=number) if number != errno.EPIPE:
-            return f"{error.filename or 'system'}: {error.strerror or error}"
+            remedy = _DISK_REMEDIES.get(number or 0)
+            return f"{error.filename or 'system'}: {error.strerror or error}{f'; {remedy}' if remedy else ''}"
     return None
 
 

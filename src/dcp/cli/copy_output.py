@@ -8,16 +8,17 @@ reader sees is complete.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
-from dcp.checkpoint import Checkpoint, CheckpointFile, filter_of, sync_directory
+from dcp.checkpoint import Checkpoint, CheckpointFile, filter_of, naming, sync_directory
 from dcp.cli.checkpoint_args import copy_checkpoint, copy_checkpoints, load, number_of
 from dcp.cli.file_formats import FORMATS, TableWriter
 from dcp.cli.json_rows import CollectionNames
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 # Bytes that are buffered over all open files before they are written.
 _MAX_BUFFERED = 64 << 20
 # Partition of rows without a collection, as Hive, Spark and Arrow name it. A rollback concerns every collection.
-_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_NULL_PARTITION = "collection=__HIVE_DEFAULT_PARTITION__"
+# Bytes in a name, where the system does not say: NTFS, as most others, has 255 characters.
+_MAX_NAME = 255
 
 
 @dataclass
@@ -138,7 +141,7 @@ class CopyOutput:
         """Make everything that was added durable, and `checkpoint` with it."""
         self._flush()
         for part in self._open_files.values():
-            with _with_path(part.path):
+            with naming(part.path):
                 part.writer.close()
                 part.file.flush()
                 os.fsync(part.file.fileno())
@@ -169,7 +172,9 @@ class CopyOutput:
 
     def _check(self, has_checkpoint: bool) -> None:
         """Raise UsageError unless the directory is empty or a copy in the same format."""
-        if not has_checkpoint and any(self.directory.iterdir()):
+        # All that a crash leaves of a copy which had no checkpoint yet.
+        unfinished = f".{self.checkpoint_path.name}.new"
+        if not has_checkpoint and any(path.name != unfinished for path in self.directory.iterdir()):
             raise UsageError(
                 f"{self.directory}: expected a new directory, or one that a copy wrote, found files and no checkpoint"
             )
@@ -183,7 +188,7 @@ class CopyOutput:
 
     def _clean_up(self) -> None:
         """Remove files that the checkpoint does not cover, and older checkpoints."""
-        for pattern in (".part-*.new", "collection=*/.part-*.new"):
+        for pattern in (".*.new", "collection=*/.*.new"):
             for unfinished in self.directory.glob(pattern):
                 unfinished.unlink()
         for path in self._committed():
@@ -209,9 +214,7 @@ class CopyOutput:
         assert self.names is not None
         directory = self.directory
         if self._by_collection:
-            # Hive escapes special characters in names of partitions as %XX, and so does quote().
-            name = _NULL_PARTITION if number is None else quote(self.names[number], safe="")
-            directory = directory / f"collection={name}"
+            directory /= _NULL_PARTITION if number is None else _directory_name(directory, self.names[number])
             directory.mkdir(exist_ok=True)
         format = FORMATS[self.format]
         path = directory / f"part-{self._number + 1:08d}{format.suffixes[0]}"
@@ -225,20 +228,25 @@ class CopyOutput:
 
         for part in self._open_files.values():
             if part.buffered:
-                with _with_path(part.path):
+                with naming(part.path):
                     part.writer.write_table(pyarrow.concat_tables(part.buffered))
                 part.buffered.clear()
         self._buffered = 0
 
 
-@contextmanager
-def _with_path(path: Path) -> Iterator[None]:
-    """Add the path of a file to an OSError: that of a write, such as a full disk, lacks it."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
+def _directory_name(directory: Path, collection: str) -> str:
+    """Return the name of a collection's subdirectory, shortened to what the file system allows.
+
+    Hive escapes special characters in names of partitions as %XX, and so does quote(). A shortened name ends in a part
+    of the SHA-256 of the whole, so that it is the same in every run and no other collection's.
+    """
+    name = f"collection={quote(collection, safe='')}"
+    most = os.pathconf(directory, "PC_NAME_MAX") if hasattr(os, "pathconf") else _MAX_NAME
+    if len(name) <= most:
+        return name
+    digest = hashlib.sha256(collection.encode()).hexdigest()[:16]
+    # An escape that the cut would leave incomplete is dropped.
+    return f"{re.sub('%.?$', '', name[: most - len(digest) - 1])}~{digest}"
 
 
 def _lock(directory: Path) -> int | None:

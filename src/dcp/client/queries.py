@@ -243,7 +243,7 @@ def collections_manifest(agent: Agent, newest: int = 0) -> CollectionsManifest:
 def _paths(root: JsonReader) -> Iterator[tuple[int, str]]:
     for scope in root["scopes"]:
         for collection in scope["collections"]:
-            yield collection["uid"].hexadecimal(), f"{scope['name'].text()}.{collection['name'].text()}"
+            yield collection["uid"].hexadecimal(), f"{scope['name'].name()}.{collection['name'].name()}"
 
 
 def scope_id(agent: Agent, name: str) -> int:
