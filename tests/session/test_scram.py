@@ -28,12 +28,6 @@ VECTORS = [
         "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
         *("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=", "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="),
     ),
-    # kv_engine, docs/sasl: fewer iterations than any library accepts.
-    (
-        *("sha1", "user", "pencil", "d40a02e348040590"),
-        "r=d40a02e348040590ec8ac784d46faf9d,s=fw3GRQYlFy6QEqT5y7Of4XbGaGg=,i=10",
-        *("co6kWwNhpVYuuFHWQv5VVcWrPJM=", "inZJ2d0Ms4dnENnHwPaqVfNn7DY="),
-    ),
 ]
 
 
@@ -77,10 +71,12 @@ LIES = [
     [(False, b"r=NONCEx,s=!!!!,i=4096")],
     *(
         [(False, b"r=NONCEx,s=AAAA,i=%s" % i)]
-        for i in (b"", b"0", b"-1", b"1e3", b"9" * 50, b"%d" % (MOST_ITERATIONS + 1))
+        for i in (b"", b"0", b"-1", b"1e3", b"10", b"3999", b"9" * 50, b"%d" % (MOST_ITERATIONS + 1))
     ),
-    *([(False, b"r=NONCEx,s=AAAA,i=1"), (True, last)] for last in (b"", b"v=", b"v=AAAA", b"v=!", b"e=no", b"\xff")),
-    [(False, b"r=NONCEx,s=AAAA,i=1"), (False, b"v=AAAA")],
+    [(False, b"m=new,r=NONCEx,s=AAAA,i=4096")],
+    [(False, b"r=NONCEx,s=AAAA,i=4096,m=new")],
+    *([(False, b"r=NONCEx,s=AAAA,i=4000"), (True, last)] for last in (b"", b"v=", b"v=AAAA", b"v=!", b"e=no", b"\xff")),
+    [(False, b"r=NONCEx,s=AAAA,i=4000"), (False, b"v=AAAA")],
 ]
 
 

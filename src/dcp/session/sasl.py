@@ -81,9 +81,10 @@ def _scram(mechanism: str, credentials: Credentials) -> Exchange:
             if done:
                 scram.verify(verdict)
                 return
-    except ScramRejection:
+    except ScramRejection as why:
+        reason = f" ({why})" if str(why) else ""
         raise AuthenticationError(
-            f"{mechanism}: the server did not prove that it knows the password: it may not be the one you mean"
+            f"{mechanism}: the server did not prove that it knows the password{reason}: it may not be the one you mean"
         ) from None
     # Success before the server's proof is no success: anyone could send it.
     raise AuthenticationError(f"{mechanism}: the server broke off before it had proved that it knows the password")

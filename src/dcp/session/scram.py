@@ -1,7 +1,7 @@
-"""SCRAM (RFC 5802, RFC 7677), client side, for any number of iterations that servers use.
+"""SCRAM (RFC 5802, RFC 7677), client side, for the numbers of iterations that servers use.
 
 Couchbase up to 7.2 hashes passwords 4000 times unless configured otherwise. Libraries refuse that as too few, so this
-client has its own: it has no choice, and sends nothing that helps to guess the password but the proof itself.
+client has its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from scramp import ScramException
 from scramp.core import saslprep  # Newer releases alone have it in scramp.utils, and none for Python 3.10.
 
+# The default of old servers. Whoever asks for fewer wants a proof from which the password is quickly guessed.
+LEAST_ITERATIONS = 4000
 # About a second of hashing. A peer that asks for more wants to keep the client busy.
 MOST_ITERATIONS = 1_000_000
 # GS2 header without channel binding.
@@ -84,14 +86,20 @@ def prepared(text: str) -> str:
 def _attributes(message: bytes, *names: str) -> dict[str, str]:
     try:
         found: Mapping[str, str] = {part[:1]: part[2:] for part in message.decode().split(",") if part[1:2] == "="}
-        return {name: found[name] for name in names}
+        wanted = {name: found[name] for name in names}
     except (UnicodeDecodeError, KeyError):
         raise ScramRejection from None
+    if "m" in found:
+        # RFC 5802, section 5.1: an extension that the client has to know. There is none.
+        raise ScramRejection
+    return wanted
 
 
 def _iterations(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST_ITERATIONS):
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise ScramRejection
+    if not LEAST_ITERATIONS <= int(text) <= MOST_ITERATIONS:
+        raise ScramRejection(f"expected {LEAST_ITERATIONS} to {MOST_ITERATIONS} iterations, found {int(text)}")
     return int(text)
 
 
