@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from dcp.errors import AuthenticationError, UsageError
 from dcp.session.scram import Scram, ScramRejection
-from dcp.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
+from dcp.wire.mechanisms import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM
 
 # Yields messages to send. Takes (True if the server reported success, its message).
 Exchange = Generator[bytes, tuple[bool, bytes], None]
@@ -19,6 +19,21 @@ class Credentials:
 
     username: str
     password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BearerToken:
+    """Token of a user, which is never part of a repr.
+
+    usable: seconds from now after which its connection is to be replaced by one with a new token; None if unknown.
+    """
+
+    token: str = field(repr=False)
+    usable: float | None = None
+
+
+# Returns the token to log in with now.
+TokenSource = Callable[[], BearerToken]
 
 
 def choose(offered: Sequence[str], wanted: str | None, *, tls: bool) -> str:
@@ -49,8 +64,25 @@ def choose(offered: Sequence[str], wanted: str | None, *, tls: bool) -> str:
     )
 
 
+def check_accepts_tokens(offered: Sequence[str]) -> None:
+    """Raise AuthenticationError if the server does not offer the mechanism for tokens."""
+    if OAUTHBEARER not in offered:
+        raise AuthenticationError(
+            f"token: the server does not offer {OAUTHBEARER}, which needs server 8.1 or newer; it offers "
+            f"{', '.join(offered) or 'none'}: log in with a password or a client certificate"
+        )
+
+
+def bearer(token: BearerToken) -> Exchange:
+    """Return the message of an authentication with a token. The generator ends when the server accepted it."""
+    # The GS2 header names no user: the token does (kv_engine, cbsasl/oauthbearer).
+    done, _ = yield f"n,,\x01auth=Bearer {token.token}\x01\x01".encode()
+    if not done:
+        raise AuthenticationError(f"{OAUTHBEARER}: expected the server's verdict, found a request for another step")
+
+
 def exchange(mechanism: str, credentials: Credentials) -> Exchange:
-    """Return the messages of one authentication.
+    """Return the messages of one authentication with a password.
 
     The generator ends when the server accepted the credentials and, with SCRAM, proved that it knows the password.
     Raises AuthenticationError if the server fails to, UsageError if the mechanism cannot express the credentials.
