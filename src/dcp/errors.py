@@ -15,7 +15,7 @@
         └── TimeoutError        no answer in time; also a builtins.TimeoutError
 
 No other exception leaves an entry point of the package: any other one is a bug. All of them can be pickled with
-their attributes, so they cross process boundaries whole. No message contains a password or a control character.
+their attributes, so they cross process boundaries whole. No message contains a password, token or control character.
 """
 
 from __future__ import annotations

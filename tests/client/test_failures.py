@@ -132,9 +132,16 @@ def a_recreated_bucket(world: World) -> None:
     world.stream(start=checkpoint)
 
 
+def an_expired_token(world: World) -> None:
+    with Cluster(vbuckets=1, server_version="8.1", tls=True) as other:
+        token = other.issue_token(lifetime=-1)
+        dcp.connect(other.tls_url_without_user, ca_cert_path=other.ca_file, token=token)
+
+
 HTTP = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
 
 FAILURES: dict[str, Callable[[World], None]] = {
+    "token that has expired": an_expired_token,
     "wrong password": lambda world: world.connect(world.port, user="dcp:wrong@"),
     "no user in the URL": lambda world: world.anonymous(),
     "no such bucket": lambda world: world.connect(world.port, bucket="nothing"),

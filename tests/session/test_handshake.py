@@ -12,11 +12,18 @@ from dcp.embedded.connection import ServerConnection
 from dcp.embedded.handlers import HANDLERS
 from dcp.embedded.release import Release
 from dcp.embedded.users import User
-from dcp.errors import AuthenticationError, DcpError, LocalProtocolError, RemoteProtocolError, ServerError
+from dcp.errors import (
+    AuthenticationError,
+    DcpError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServerError,
+    TransportError,
+)
 from dcp.position import Progress, StreamPosition
 from dcp.session.events import MapChanged, SessionReady
 from dcp.session.handshake import ConnectionSettings
-from dcp.session.sasl import Credentials
+from dcp.session.sasl import BearerToken, Credentials
 from dcp.session.session import Session
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.frame import Frame, encode
@@ -285,6 +292,58 @@ def test_an_answer_to_something_else_breaks_the_protocol() -> None:
     with pytest.raises(RemoteProtocolError, match="expected the answer to hello, found one to open"):
         session.take()
     with pytest.raises(RemoteProtocolError):
+        session.take()
+
+
+# ------------------------------------------------------------------ tokens
+
+BEARER = BearerToken("a-token", usable=100.0)
+ACCEPTING: dict[str, Answer] = {"sasl_list_mechs": b"PLAIN OAUTHBEARER"}
+
+
+def test_a_token_is_sent_as_rfc_7628_says() -> None:
+    peer = Peer(ACCEPTING)
+    session, agreement = handshake(peer, credentials=lambda: BEARER)
+    (login,) = peer.named("sasl_auth")
+    assert (login.key, login.value) == (b"OAUTHBEARER", b"n,,\x01auth=Bearer a-token\x01\x01")
+    assert (agreement.mechanism, agreement.usable) == ("OAUTHBEARER", 100.0)
+    assert "a-token" not in repr((agreement, BEARER))
+    assert session.deadline() == 100.0
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "text"),
+    [
+        ({"sasl_list_mechs": b"PLAIN"}, AuthenticationError, "does not offer OAUTHBEARER.*; it offers PLAIN"),
+        (ACCEPTING | {"sasl_auth": Status.AUTH_ERROR}, AuthenticationError, "the server refuses the token"),
+        (ACCEPTING | {"sasl_auth": Status.ETMPFAIL}, AuthenticationError, "cannot check the token now"),
+        (ACCEPTING | {"sasl_auth": Status.AUTH_CONTINUE}, AuthenticationError, "request for another step"),
+        (ACCEPTING | {"select_bucket": Status.AUTH_STALE}, TransportError, "the token has expired"),
+    ],
+)
+def test_a_token_that_is_refused_is_not_shown(answers: dict[str, Answer], error: type[DcpError], text: str) -> None:
+    with pytest.raises(error, match=text) as caught:
+        handshake(Peer(answers), credentials=lambda: BEARER)
+    assert "a-token" not in str(caught.value)
+
+
+def test_a_session_ends_before_its_token_expires() -> None:
+    session, _ = handshake(Peer(ACCEPTING), credentials=lambda: BEARER)
+    noop = encode(Frame("dcp_noop", Magic.REQUEST))
+    hear(session, noop, now=99.0)
+    session.take()
+    session.check(99.0)
+    with pytest.raises(TransportError, match="expires soon"):
+        session.check(100.0)
+    hear(session, noop, now=100.0)
+    with pytest.raises(TransportError, match="expires soon"):
+        session.take()
+
+
+def test_an_acknowledgement_that_is_refused_as_stale_ends_the_session() -> None:
+    session, _ = handshake(Peer(ACCEPTING), credentials=lambda: BEARER)
+    hear(session, encode(Frame("buffer_ack", Magic.RESPONSE, status=int(Status.AUTH_STALE))))
+    with pytest.raises(TransportError, match="the token has expired"):
         session.take()
 
 

@@ -100,6 +100,8 @@ def test_the_strongest_is_chosen_and_over_tls_the_plainest() -> None:
     assert choose(offered, None, tls=False) == "SCRAM-SHA512"
     assert choose(offered[:2], None, tls=False) == "SCRAM-SHA1"
     assert choose(offered, None, tls=True) == "PLAIN"
+    assert choose(offered, None, tls=True, verified=False) == "SCRAM-SHA512"
+    assert choose(["PLAIN"], None, tls=True, verified=False) == "PLAIN"
     assert choose(offered, "SCRAM-SHA256", tls=True) == "SCRAM-SHA256"
     with pytest.raises(AuthenticationError, match="does not offer SCRAM-SHA256; it offers PLAIN"):
         choose(["PLAIN"], "SCRAM-SHA256", tls=True)

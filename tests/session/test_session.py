@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dcp
-from dcp.errors import LocalProtocolError, RemoteProtocolError
+from dcp.errors import LocalProtocolError, RemoteProtocolError, TransportError
 from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.events import (
     CommandAnswered,
@@ -20,6 +20,7 @@ from dcp.session.events import (
     StreamRolledBack,
 )
 from dcp.session.handshake import Agreement
+from dcp.session.sasl import BearerToken
 from dcp.session.session import Session
 from dcp.session.stream import ConsumerStream
 from dcp.wire.body import FAILOVER_LOG
@@ -29,7 +30,7 @@ from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
-from tests.session.harness import MANY, decoder, hear, ready_session
+from tests.session.harness import MANY, Peer, decoder, handshake, hear, ready_session
 
 CLOSING = "send_stream_end_on_client_close_stream"
 AGREEMENT = Agreement(
@@ -142,6 +143,19 @@ def test_the_node_counts_as_gone_after_two_intervals() -> None:
     assert session.deadline() == 240.0
     hear(session, marker(stream, 0, 9), now=50.0)
     assert session.deadline() == 290.0
+
+
+def test_rows_that_arrive_as_the_token_expires_are_delivered_with_their_position() -> None:
+    peer = Peer({"sasl_list_mechs": b"OAUTHBEARER"})
+    session, _ = handshake(peer, credentials=lambda: BearerToken("a-token", usable=100.0))
+    stream = session.open(Progress(StreamPosition(7)))
+    hear(session, answer(stream))
+    session.take()
+    hear(session, marker(stream, 0, 9) + row(stream, 1) + row(stream, 2), now=100.0)
+    delivery = session.take()
+    assert (len(delivery.batch), delivery.positions[7, None].position.seqno) == (2, 2)
+    with pytest.raises(TransportError, match="the token of the connection expires soon"):
+        session.take()
 
 
 def test_a_known_purge_is_told_where_servers_understand_it() -> None:

@@ -15,11 +15,12 @@ from typing import Any
 from dcp.client.commands import CommandConnection, CommandPool
 from dcp.client.connection_string import HostPort, Target
 from dcp.client.options import ConnectionOptions
+from dcp.client.tokens import ClientTokens
 from dcp.client.transport import TlsSettings, connect, lookup_srv
 from dcp.cluster_map import ClusterMap, Node
 from dcp.errors import ClosedError, DcpError, RemoteProtocolError, ServerError, TransportError
 from dcp.session.handshake import ConnectionSettings
-from dcp.session.sasl import Credentials
+from dcp.session.sasl import Credentials, TokenSource
 from dcp.wire.frame import Frame
 
 log = logging.getLogger("dcp.client")
@@ -34,7 +35,7 @@ class Agent:
 
     def __init__(self, target: Target, options: ConnectionOptions) -> None:
         self.target, self.options = target, options
-        self._credentials = Credentials(target.username, target.password) if target.username else None
+        self._credentials = _credentials(target, options)
         self._tls = tls_settings(options).context() if target.tls else None
         self._closed = False
         # Names of connections are unique: a node closes the older one of two with the same name.
@@ -216,6 +217,7 @@ class Agent:
             self._credentials,
             self.options.sasl_mech_force,
             self.target.tls,
+            self.options.tls_verify,
             window=self.options.dcp_buffer_size,
             noop_interval=max(1, round(self.options.noop_interval)),
             snappy=self.options.compression != "off",
@@ -264,6 +266,12 @@ class MapRefresher:
         except TransportError as error:
             log.warning("cluster map not refreshed: %s", error)
             self.due = time.monotonic() + self._retry_delay
+
+
+def _credentials(target: Target, options: ConnectionOptions) -> Credentials | TokenSource | None:
+    if options.token is not None:
+        return ClientTokens(options.token)
+    return Credentials(target.username, target.password) if target.username else None
 
 
 def tls_settings(options: ConnectionOptions) -> TlsSettings:

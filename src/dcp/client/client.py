@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike
@@ -53,6 +53,7 @@ def connect(
     sasl_mech_force: str | None = None,
     stats_interval: float | str | timedelta | None = None,
     tls_verify: bool | None = None,
+    token: str | Callable[[], str] | None = None,
 ) -> Client:
     """Connect to a bucket of a cluster, and return its Client.
 
@@ -87,6 +88,9 @@ def connect(
     stats_interval: Interval at which nodes are asked for high seqnos, for lag, rates and stalled vbuckets. 0: never.
         Default: 10 s.
     tls_verify: Verify the nodes' certificates. Turn it off in tests only. Default: True.
+    token: JSON web token to log in with (server 8.1 or newer), instead of a user in the URL, or a function that returns
+        the present one. It is called at every login; connections are replaced before their token expires. Requires
+        couchbases://.
 
     Raises UsageError for a wrong URL or option, AuthenticationError for wrong credentials, ServerError if the bucket
     cannot be used, and TransportError if no node answers.
@@ -94,7 +98,8 @@ def connect(
     # Nothing but the parameters is local yet.
     keywords = {name: value for name, value in locals().items() if name != "url"}
     target = connection_string.parse(url)
-    return Client(Agent(target, ConnectionOptions.of(target.options, keywords, tls=target.tls)))
+    options = ConnectionOptions.of(target.options, keywords, tls=target.tls, username=target.username)
+    return Client(Agent(target, options))
 
 
 class Client:

@@ -67,6 +67,7 @@ def located(node: str, error: DcpError, *, ready: bool) -> DcpError:
     """
     if isinstance(error, FrameError) and not ready and "(max_frame)" not in error.problem:
         error = RemoteProtocolError(f"the port does not serve the data service ({error.problem}); {_CHECK_PORT}")
-    if not isinstance(error, TransportError):
+    # Errors of sockets name the node already, those of a session do not.
+    if not isinstance(error, TransportError) or node not in str(error):
         error.node = error.node or node
     return error

@@ -10,13 +10,14 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import Flag, auto
 from functools import partial
 from typing import Any
 
 from dcp.checkpoint import Checkpoint
+from dcp.client import tokens
 from dcp.client.time_search import EPOCH
 from dcp.columns.decoder import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from dcp.columns.plan import events_of
@@ -25,7 +26,7 @@ from dcp.errors import CheckpointError, LocalProtocolError, UsageError
 from dcp.value_grammar import duration, flag, number_range, size, whole_number
 from dcp.wire import DIALECTS
 from dcp.wire.dcp import DCP
-from dcp.wire.mechanisms import MECHANISMS
+from dcp.wire.mechanisms import MECHANISMS, OAUTHBEARER
 from dcp.wire.memcached import MAX_FRAME
 
 Parser = Callable[[Any], Any]
@@ -124,6 +125,14 @@ def parse_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("text")
     return value
+
+
+def parse_token(value: Any) -> str | Callable[[], str]:
+    """Return a bearer token, or the function that returns one."""
+    if not callable(value) and not tokens.is_token(value):
+        raise ValueError(tokens.EXPECTED)
+    found: str | Callable[[], str] = value
+    return found
 
 
 def parse_path(value: Any) -> str:
@@ -429,6 +438,18 @@ OPTIONS: tuple[Option, ...] = (
         True,
         "Verify the nodes' certificates. Turn it off in tests only.",
         _CONNECTION,
+    ),
+    Option(
+        "token",
+        "str | Callable[[], str] | None",
+        optional(parse_token),
+        None,
+        "JSON web token to log in with (server 8.1 or newer), instead of a user in the URL, or a function that returns "
+        "the present one. It is called at every login; connections are replaced before their token expires. "
+        "Requires couchbases://.",
+        Use.CONNECT,
+        dialects=_ONLY_DCP,
+        secret=True,
     ),
     # The selection of changes.
     Option(
@@ -941,19 +962,26 @@ class ConnectionOptions:
     sasl_mech_force: str | None
     stats_interval: float
     tls_verify: bool
+    token: str | Callable[[], str] | None = field(repr=False)
 
     @classmethod
-    def of(cls, url: Mapping[str, Any], keywords: Mapping[str, Any], *, tls: bool) -> ConnectionOptions:
+    def of(
+        cls, url: Mapping[str, Any], keywords: Mapping[str, Any], *, tls: bool, username: str = ""
+    ) -> ConnectionOptions:
         """Return the options of a URL, overridden by keywords that are not None.
 
-        url: values that are parsed already. tls: the scheme of the URL is couchbases://.
+        url: values that are parsed already. tls: the scheme of the URL is couchbases://. username: user of the URL.
         """
         table = options_of(Use.CONNECT)
         given = {name: table[name].read(value) for name, value in keywords.items() if value is not None}
         given = {**url, **given}
         options = cls(**{each.name: given.get(each.name, table[each.name].default) for each in fields(cls)})
         check_supported(options.dialect, given, Use.CONNECT)
-        for name in ("ca_cert_path", "cert_path", "key_path"):
+        if options.token is not None and username:
+            raise UsageError("token: expected no user in the URL beside it, found one: write couchbases://host/bucket")
+        if options.token is not None and "sasl_mech_force" in given:
+            raise UsageError(f"sasl_mech_force: expected it without token, whose mechanism is {OAUTHBEARER}")
+        for name in ("ca_cert_path", "cert_path", "key_path", "token"):
             if not tls and name in given:
                 raise UsageError(f"{name}: expected couchbases://, which is TLS, found couchbase://, which is not")
         return options

@@ -86,7 +86,7 @@ class BucketStore:
         self.owners: list[list[int]] = []
         # Vbucket, vbuuid and item of every version; None unless versions are recorded.
         self.recorded: list[tuple[int, int, StoredItem]] | None = [] if record else None
-        self._clock = clock
+        self.clock = clock
         self._last_cas = 0
         # Writes that a replica has not received yet, by node and vbucket.
         self._unreplicated: dict[tuple[int, int], list[AnyItem]] = {}
@@ -98,7 +98,7 @@ class BucketStore:
     @property
     def now(self) -> int:
         """Present time in Unix seconds."""
-        return int(self._clock())
+        return int(self.clock())
 
     def vbucket_of(self, key: bytes) -> int:
         """Return the vbucket of a key."""
@@ -221,7 +221,7 @@ class BucketStore:
 
     def next_cas(self, count: int = 1) -> int:
         """Return a CAS above all earlier ones. With `count`, reserve as many consecutive ones and return the first."""
-        cas = max(int(self._clock() * 1e9) & ~_LOGICAL_BITS_MASK, self._last_cas + 1)
+        cas = max(int(self.clock() * 1e9) & ~_LOGICAL_BITS_MASK, self._last_cas + 1)
         self._last_cas = cas + count - 1
         return cas
 

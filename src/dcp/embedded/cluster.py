@@ -22,7 +22,7 @@ from dcp.embedded.release import Release
 from dcp.embedded.server import ClusterServer, Traffic
 from dcp.embedded.store import StoredItem
 from dcp.embedded.tls import Tls
-from dcp.embedded.users import User
+from dcp.embedded.users import IssuedToken, User, make_token
 from dcp.errors import UsageError
 from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.frame import dialect_of
@@ -155,6 +155,7 @@ class Cluster:
         self.credentials = ClusterCredentials(username, password or secrets.token_urlsafe(12))
         first_user = User(username, self.credentials.password)
         self._users = {user.name: user for user in (first_user, *users)}
+        self._tokens: dict[str, IssuedToken] = {}
         self._tls = Tls(host, certificate, key, client_ca) if tls else None
         self._faults = Faults(seed)
         handlers = HANDLERS_OF[self._dialect]
@@ -204,14 +205,44 @@ class Cluster:
     @property
     def tls_url(self) -> str:
         """Connection string for TLS; clients have to trust `ca_file`. Raises UsageError without `tls=True`."""
+        return self._url("couchbases", self._tls_addresses())
+
+    @property
+    def tls_url_without_user(self) -> str:
+        """Connection string for TLS without user and password, for clients with a token or a certificate."""
+        return f"couchbases://{','.join(self._tls_addresses())}/{quote(self._bucket.name)}"
+
+    def _tls_addresses(self) -> list[str]:
         self._require_tls()
-        ports = [(node.host, node.tls_port) for node in self._bucket.nodes if node.alive]
-        return self._url("couchbases", [f"{_bracketed(host)}:{port}" for host, port in ports])
+        return [f"{_bracketed(node.host)}:{node.tls_port}" for node in self._bucket.nodes if node.alive]
 
     @property
     def ca_file(self) -> str:
         """Path of the certificate (PEM) that clients have to trust. A generated one is removed by `close`."""
         return self._require_tls().ca_file
+
+    def issue_token(self, username: str | None = None, *, lifetime: float = 3600.0) -> str:
+        """Return a token with which a user may log in over TLS, as from the identity provider of a cluster.
+
+        It is a JSON web token without a real signature. A connection whose token has expired gets AUTH_STALE for every
+        command, and is closed at its next answer to a noop.
+
+        username: Name of the user; None for that of `url`.
+        lifetime: Seconds until the token expires.
+
+        Raises UsageError without `tls=True`, before release 8.1, and for an unknown user.
+        """
+        self._require_tls()
+        if not self._bucket.release.has_tokens:
+            raise UsageError('server_version: expected "8.1" or newer, for tokens')
+        user = self._users.get(self.credentials.username if username is None else username)
+        if user is None:
+            raise UsageError(f"username: expected one of the cluster's users, found {username!r:.100}")
+        with self._lock:
+            expires = self._bucket.clock() + lifetime
+            token = make_token(user.name, expires)
+            self._tokens[token] = IssuedToken(user, expires)
+        return token
 
     def _require_tls(self) -> Tls:
         if self._tls is None:
@@ -230,13 +261,15 @@ class Cluster:
             second = first and first + len(self._ports)
             node.tls_port = self._server.listen(node, self._host, node.tls_port or second, self._tls.context)
 
-    def _new_connection(self, node: ServerNode) -> ServerConnection:
+    def _new_connection(self, node: ServerNode, encrypted: bool) -> ServerConnection:
         return ServerConnection(
             self._bucket,
             node,
             self._handlers,
             self._dialect,
             users=self._users,
+            tokens=self._tokens,
+            encrypted=encrypted,
             now=time.monotonic(),
             may_write=self._faults.may_write,
         )

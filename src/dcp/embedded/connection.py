@@ -13,7 +13,7 @@ from dcp.embedded.bucket import BucketStore, ServerNode
 from dcp.embedded.cluster_map import bucket_map, revision
 from dcp.embedded.outbox import Outbox
 from dcp.embedded.refusals import Hangup, Refusal, error_value, malformed_context, status_for
-from dcp.embedded.users import ANYBODY, User, Users
+from dcp.embedded.users import ANYBODY, IssuedToken, User, Users
 from dcp.errors import FrameError
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
@@ -29,6 +29,9 @@ _MAX_QUEUED = 4 << 20
 
 # Largest request, and largest part of one, from a client that has not authenticated.
 _LARGEST_UNAUTHENTICATED = 16 << 10
+
+# Commands that a node answers although the user's token has expired.
+_LOGINS = ("sasl_auth", "sasl_step")
 
 
 class FrameSource(Protocol):
@@ -54,6 +57,8 @@ class ConnectionState:
 
     features: frozenset[Feature] = frozenset()
     user: User | None = None
+    # Unix time at which the token of `user` expires; None if it has none.
+    token_expires: float | None = None
     bucket: str | None = None
     # True once the connection was opened for DCP or TAP.
     opened: bool = False
@@ -72,7 +77,8 @@ Notifier = Callable[["ServerConnection"], None]
 class ServerConnection:
     """Answers a client's requests and sends the streams that it asked for.
 
-    The caller holds the cluster's lock for every call. `users` may authenticate; None admits everybody. `random_bytes`
+    The caller holds the cluster's lock for every call. `users` may authenticate; None admits everybody. `tokens` are
+    accepted instead of passwords if the connection is `encrypted`. `random_bytes`
     supplies salts and nonces. `may_write` says whether a stream may write now, which is how faults delay streams.
     """
 
@@ -81,6 +87,8 @@ class ServerConnection:
     handlers: Mapping[str, Handler]
     dialect: str = "dcp"
     users: Users | None = None
+    tokens: Mapping[str, IssuedToken] = field(default_factory=dict)
+    encrypted: bool = False
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     state: ConnectionState = field(default_factory=ConnectionState)
     out: Outbox = field(default_factory=Outbox)
@@ -139,6 +147,7 @@ class ServerConnection:
         """Forget the user and its bucket, as at the start of an authentication."""
         open_to_all = self.users is None or not self.bucket.release.has_users
         self.state.user = ANYBODY if open_to_all else None
+        self.state.token_expires = None
         self.state.bucket = self.bucket.name if open_to_all else None
 
     def admit(self, name: str) -> None:
@@ -157,7 +166,10 @@ class ServerConnection:
             closes = self.bucket.release.hangs_up_on_malformed(self.state.opened)
             self._refuse(read_opaque(raw), Refusal(Status.EINVAL, context, close=closes))
             return
+        stale = self.state.token_expires is not None and self.state.token_expires < self.bucket.clock()
         if frame.kind.answers:
+            # kv_engine refuses it as a request, and an exception of that closes the connection.
+            self.closing = self.closing or stale
             if (receiver := self.response_handlers.get(frame.name)) is not None:
                 receiver(frame)
             return
@@ -165,6 +177,8 @@ class ServerConnection:
         try:
             if handler is None:
                 raise Refusal(self.bucket.release.unknown_command)
+            if stale and frame.name not in _LOGINS:
+                raise Refusal(Status.AUTH_STALE)
             result = handler(self, frame)
         except Refusal as refusal:
             self._refuse(frame, refusal)

@@ -83,6 +83,11 @@ class Release:
         return self.number >= (5, 0)
 
     @property
+    def has_tokens(self) -> bool:
+        """True if clients may authenticate with a token, over TLS."""
+        return self.number >= (8, 1)
+
+    @property
     def unknown_command(self) -> Status:
         """Status of the response to an unknown opcode."""
         return Status.EACCESS if (5, 0) <= self.number < (6, 5) else Status.UNKNOWN_COMMAND

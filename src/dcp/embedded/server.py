@@ -54,7 +54,7 @@ class ClusterServer:
     """
 
     def __init__(
-        self, lock: threading.RLock, new_connection: Callable[[ServerNode], ServerConnection], faults: Faults
+        self, lock: threading.RLock, new_connection: Callable[[ServerNode, bool], ServerConnection], faults: Faults
     ) -> None:
         self._lock = lock
         self._new_connection = new_connection
@@ -193,7 +193,7 @@ class ClusterServer:
             except OSError:
                 # The client is gone, or the node has stopped listening since the selector returned.
                 return
-            connection = self._new_connection(listener.node)
+            connection = self._new_connection(listener.node, listener.tls is not None)
             try:
                 carrier = sock if listener.tls is None else TlsSocket(sock, listener.tls, connection.admit)
                 link = ServerLink(carrier, connection, self._faults)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -45,6 +48,22 @@ class User:
 
 
 Users = Mapping[str, User]
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """Token of a user, valid until a time in Unix seconds."""
+
+    user: User
+    expires: float
+
+
+def make_token(username: str, expires: float) -> str:
+    """Return a JSON web token (RFC 7519) whose signature is random: the nodes know their tokens."""
+    parts = [json.dumps(part).encode() for part in ({"alg": "HS256", "typ": "JWT"}, {"sub": username, "exp": expires})]
+    return ".".join(urlsafe_b64encode(part).decode().rstrip("=") for part in (*parts, secrets.token_bytes(32)))
+
+
 # User of every connection to a node that authenticates nobody.
 ANYBODY = User("", "")
 

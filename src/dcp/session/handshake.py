@@ -16,6 +16,7 @@ from dcp.wire.body import JSON
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
+from dcp.wire.mechanisms import OAUTHBEARER
 from dcp.wire.memcached import FEATURES, Feature, Status
 
 # Yields requests, takes their answers, returns what was agreed on.
@@ -44,9 +45,10 @@ class ConnectionSettings:
 
     name: of the connection. Two of the same name on one node and bucket disconnect each other.
     bucket: name of the bucket.
-    credentials: None to connect without a user.
-    mechanism: SASL mechanism; None to choose one.
+    credentials: user and password, or the source of tokens; None to connect without a user.
+    mechanism: SASL mechanism for passwords; None to choose one.
     tls: True if the connection is encrypted.
+    verified: False if it is, but to a node whose certificate was not verified.
     stream: True to open it for DCP, False for commands only.
     collections: keys carry their collection id.
     values: documents are sent, not only their keys and metadata. Without values, the datatype describes the stored
@@ -64,9 +66,10 @@ class ConnectionSettings:
 
     name: str
     bucket: str
-    credentials: sasl.Credentials | None = None
+    credentials: sasl.Credentials | sasl.TokenSource | None = None
     mechanism: str | None = None
     tls: bool = False
+    verified: bool = True
     stream: bool = True
     collections: bool = True
     values: bool = True
@@ -92,6 +95,8 @@ class Agreement:
     window: bytes in flight before the node waits for an acknowledgement; 0 for no limit.
     noop_interval: seconds between noops of the node; None if it sends none.
     mechanism: SASL mechanism that was used; empty without a user.
+    usable: seconds from the login after which the connection is to be replaced by one with a new token; None for no
+        limit.
     """
 
     features: frozenset[Feature] = frozenset()
@@ -101,6 +106,7 @@ class Agreement:
     window: int = 0
     noop_interval: float | None = None
     mechanism: str = ""
+    usable: float | None = None
 
     @property
     def collections(self) -> bool:
@@ -159,38 +165,31 @@ def _hello(settings: ConnectionSettings) -> Generator[Frame, Frame, frozenset[Fe
 
 
 def _after_hello(settings: ConnectionSettings, features: frozenset[Feature]) -> Dialogue:
-    mechanism = ""
-    if settings.credentials is not None:
+    mechanism, usable = "", None
+    if isinstance(settings.credentials, sasl.Credentials):
         mechanism = yield from _authenticate(settings, settings.credentials)
+    elif settings.credentials is not None:
+        mechanism, usable = OAUTHBEARER, (yield from _authenticate_by_token(settings.credentials))
     if Feature.SELECT_BUCKET in features or not features:
         yield from _select(settings, required=bool(features))
     config = yield from _config()
     if not settings.stream:
-        return Agreement(features, config=config, mechanism=mechanism)
+        return Agreement(features, config=config, mechanism=mechanism, usable=usable)
     flags = yield from _open(settings)
     controls = yield from _controls(settings, features, flags)
     interval = float(settings.noop_interval) if "set_noop_interval" in controls else _FIXED_INTERVAL
     window = settings.window if "connection_buffer_size" in controls else 0
-    return Agreement(
-        features, controls, flags, config, window, interval if "enable_noop" in controls else None, mechanism
-    )
+    noop_interval = interval if "enable_noop" in controls else None
+    return Agreement(features, controls, flags, config, window, noop_interval, mechanism, usable)
 
 
 def _authenticate(settings: ConnectionSettings, credentials: sasl.Credentials) -> Generator[Frame, Frame, str]:
     """Return the mechanism, once the server accepted the credentials."""
-    answer = yield Frame("sasl_list_mechs", Magic.REQUEST)
-    offered = "" if answer.status else answer.value.decode(errors="replace")
-    mechanism = sasl.choose(offered.split(), settings.mechanism, tls=settings.tls)
-    steps = sasl.exchange(mechanism, credentials)
-    message, name = next(steps), "sasl_auth"
-    while True:
-        answer = yield Frame(name, Magic.REQUEST, key=mechanism.encode(), value=message)
-        if answer.status not in (Status.SUCCESS, Status.AUTH_CONTINUE):
-            break
-        try:
-            message, name = steps.send((answer.status == Status.SUCCESS, answer.value)), "sasl_step"
-        except StopIteration:
-            return mechanism
+    offered = yield from _mechanisms()
+    mechanism = sasl.choose(offered, settings.mechanism, tls=settings.tls, verified=settings.verified)
+    answer = yield from _exchange(mechanism, sasl.exchange(mechanism, credentials))
+    if not answer.status:
+        return mechanism
     if answer.status in (Status.AUTH_ERROR, Status.KEY_ENOENT):
         raise AuthenticationError(
             f"{mechanism}: the server refuses user {credentials.username!r}: wrong name or password; check both, and "
@@ -202,6 +201,41 @@ def _authenticate(settings: ConnectionSettings, credentials: sasl.Credentials) -
         answer.status,
         _context(answer),
     )
+
+
+def _authenticate_by_token(source: sasl.TokenSource) -> Generator[Frame, Frame, float | None]:
+    """Return the seconds for which the connection is usable, once the server accepted the token."""
+    offered = yield from _mechanisms()
+    sasl.check_accepts_tokens(offered)
+    token = source()
+    answer = yield from _exchange(OAUTHBEARER, sasl.bearer(token))
+    if answer.status == Status.AUTH_ERROR:
+        raise AuthenticationError(
+            f"{OAUTHBEARER}: the server refuses the token; check its expiry, issuer and audience",
+            answer.status,
+        )
+    if answer.status:
+        problem = f"{OAUTHBEARER}: the server cannot check the token now"
+        raise AuthenticationError(problem, answer.status, _context(answer))
+    return token.usable
+
+
+def _mechanisms() -> Generator[Frame, Frame, list[str]]:
+    answer = yield Frame("sasl_list_mechs", Magic.REQUEST)
+    return [] if answer.status else answer.value.decode(errors="replace").split()
+
+
+def _exchange(mechanism: str, steps: sasl.Exchange) -> Generator[Frame, Frame, Frame]:
+    """Return the last answer of an authentication; a failure if the server refused it."""
+    message, name = next(steps), "sasl_auth"
+    while True:
+        answer = yield Frame(name, Magic.REQUEST, key=mechanism.encode(), value=message)
+        if answer.status not in (Status.SUCCESS, Status.AUTH_CONTINUE):
+            return answer
+        try:
+            message, name = steps.send((answer.status == Status.SUCCESS, answer.value)), "sasl_step"
+        except StopIteration:
+            return answer
 
 
 def _select(settings: ConnectionSettings, *, required: bool) -> Generator[Frame, Frame, None]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from dcp.errors import AuthenticationError, UsageError
 from dcp.session.scram import Scram, ScramRejection
-from dcp.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
+from dcp.wire.mechanisms import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM
 
 # Yields messages to send. Takes (True if the server reported success, its message).
 Exchange = Generator[bytes, tuple[bool, bytes], None]
@@ -21,13 +21,29 @@ class Credentials:
     password: str = field(repr=False)
 
 
-def choose(offered: Sequence[str], wanted: str | None, *, tls: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class BearerToken:
+    """Token of a user, which is never part of a repr.
+
+    usable: seconds from now after which its connection is to be replaced by one with a new token; None if unknown.
+    """
+
+    token: str = field(repr=False)
+    usable: float | None = None
+
+
+# Returns the token to log in with now.
+TokenSource = Callable[[], BearerToken]
+
+
+def choose(offered: Sequence[str], wanted: str | None, *, tls: bool, verified: bool = True) -> str:
     """Return the mechanism to use.
 
     offered: mechanisms of the server.
     wanted: mechanism that the caller insists on; None to choose.
     tls: True if the connection is encrypted. PLAIN is chosen then, as it is the fastest; without TLS, it would show
         the password to the network, so it is used only if `wanted` names it.
+    verified: False if the node may be another one, which PLAIN would tell the password: it is then the last choice.
 
     Raises UsageError for an unknown mechanism, AuthenticationError if the server offers none that can be used.
     """
@@ -39,7 +55,7 @@ def choose(offered: Sequence[str], wanted: str | None, *, tls: bool) -> str:
         names = ", ".join(offered) or "none"
         raise AuthenticationError(f"sasl_mech_force: the server does not offer {wanted}; it offers {names}")
     possible = [name for name in MECHANISMS if name in offered and (tls or name != PLAIN)]
-    if tls and PLAIN in possible:
+    if tls and verified and PLAIN in possible:
         return PLAIN
     if possible:
         return possible[0]
@@ -49,8 +65,25 @@ def choose(offered: Sequence[str], wanted: str | None, *, tls: bool) -> str:
     )
 
 
+def check_accepts_tokens(offered: Sequence[str]) -> None:
+    """Raise AuthenticationError if the server does not offer the mechanism for tokens."""
+    if OAUTHBEARER not in offered:
+        raise AuthenticationError(
+            f"token: the server does not offer {OAUTHBEARER}, which needs server 8.1 or newer; it offers "
+            f"{', '.join(offered) or 'none'}: log in with a password or a client certificate"
+        )
+
+
+def bearer(token: BearerToken) -> Exchange:
+    """Return the message of an authentication with a token. The generator ends when the server accepted it."""
+    # The GS2 header names no user: the token does (kv_engine, cbsasl/oauthbearer).
+    done, _ = yield f"n,,\x01auth=Bearer {token.token}\x01\x01".encode()
+    if not done:
+        raise AuthenticationError(f"{OAUTHBEARER}: expected the server's verdict, found a request for another step")
+
+
 def exchange(mechanism: str, credentials: Credentials) -> Exchange:
-    """Return the messages of one authentication.
+    """Return the messages of one authentication with a password.
 
     The generator ends when the server accepted the credentials and, with SCRAM, proved that it knows the password.
     Raises AuthenticationError if the server fails to, UsageError if the mechanism cannot express the credentials.

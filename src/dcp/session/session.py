@@ -8,7 +8,7 @@ from typing import Any
 
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
-from dcp.errors import DcpError, RemoteProtocolError, SnapshotError, UsageError
+from dcp.errors import DcpError, RemoteProtocolError, SnapshotError, TransportError, UsageError
 from dcp.position import Progress, StreamPosition
 from dcp.session.events import (
     CommandAnswered,
@@ -99,6 +99,8 @@ class Session:
         self._commands: dict[int, str] = {}
         # What broke the protocol. It is raised once everything before it was taken, and again from then on.
         self._failure: DcpError | None = None
+        # Time at which the session ends, since its token expires soon after; None for no limit.
+        self._ends_at: float | None = None
         self._handshake = Handshake(settings, self._on_collections)
         self._send(self._handshake.request)
 
@@ -146,6 +148,9 @@ class Session:
                 self._fail(error, row)
                 return events, True
             self._handled += 1
+        if self._ends_at is not None and self.last_heard >= self._ends_at:
+            self._fail(_token_expires(), self._decoder.rows)
+            return events, True
         # With rows, controls are delivered in their batch: they say what the rows before them mean.
         if not self._decoder.rows and not full:
             self._forget_controls()
@@ -180,7 +185,9 @@ class Session:
 
     def _fail(self, error: DcpError, row: int) -> None:
         self._failure = error
-        self._decoder.discard_rows(row)
+        # Removing rows makes the decoder forget the last seqnos of all streams: the rows that stay would arrive again.
+        if row < self._decoder.rows:
+            self._decoder.discard_rows(row)
 
     # Rows.
 
@@ -285,6 +292,19 @@ class Session:
         return opaque
 
     def deadline(self) -> float | None:
+        """Return the time at which to call `check` unless bytes arrive; None for never."""
+        deadlines = [each for each in (self.silence_deadline(), self._ends_at) if each is not None]
+        return min(deadlines, default=None)
+
+    def check(self, now: float) -> None:
+        """Raise TransportError if the node counts as gone, or the token of the connection expires soon."""
+        silence = self.silence_deadline()
+        if silence is not None and now >= silence:
+            raise TransportError(f"no byte from the node for {silence - self.last_heard:g} s")
+        if self._ends_at is not None and now >= self._ends_at:
+            raise _token_expires()
+
+    def silence_deadline(self) -> float | None:
         """Return the time at which the node counts as gone unless bytes arrive; None if nothing is due from it."""
         if self.agreement is None:
             return self.last_heard + _HANDSHAKE_TIMEOUT
@@ -301,6 +321,11 @@ class Session:
         if frame.name == "dcp_noop" and frame.kind is Kind.REQUEST:
             self._urgent.append(encode(Frame("dcp_noop", Magic.RESPONSE, frame.opaque)))
             return ()
+        if frame.kind.answers and frame.status == Status.AUTH_STALE:
+            raise TransportError(
+                "the node says that the token has expired: return tokens that are valid for longer, and compare the "
+                "clocks of both machines",
+            )
         if frame.kind.answers:
             return self._continue_handshake(frame) if self.agreement is None else self._answer(frame)
         stream = self._stream_of(frame.opaque, frame.vbucket, frame.stream_id)
@@ -392,6 +417,8 @@ class Session:
     def _continue_handshake(self, frame: Frame) -> Iterable[Event]:
         self.agreement = self._handshake.answer(frame)
         if self.agreement is not None:
+            if self.agreement.usable is not None:
+                self._ends_at = self.last_heard + self.agreement.usable
             return (SessionReady(self.agreement),)
         self._send(self._handshake.request)
         return ()
@@ -418,6 +445,12 @@ class Session:
             self._opaques = self._opaques % _MOST_OPAQUES + 1
             if self._opaques not in self.streams and self._opaques not in self._commands:
                 return self._opaques
+
+
+def _token_expires() -> TransportError:
+    # A node takes no new token on a connection that is open for DCP (kv_engine, disableSaslAuth in
+    # dcp_open_executor.cc), and answers nothing on one whose token has expired.
+    return TransportError("the token of the connection expires soon")
 
 
 def _stream_request(

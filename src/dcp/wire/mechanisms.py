@@ -5,7 +5,10 @@ from __future__ import annotations
 PLAIN = "PLAIN"
 # Strongest first, with the hash of each for hashlib. The names of the standards have another dash: SCRAM-SHA-256.
 SCRAM = {"SCRAM-SHA512": "sha512", "SCRAM-SHA256": "sha256", "SCRAM-SHA1": "sha1"}
+# Mechanisms for passwords, strongest first.
 MECHANISMS = (*SCRAM, PLAIN)
+# Mechanism for tokens (RFC 7628). Nodes offer it over TLS alone.
+OAUTHBEARER = "OAUTHBEARER"
 
 
 def standard_name(mechanism: str) -> str:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dcp
-from dcp.embedded.users import Privilege, User
+from dcp.embedded.users import IssuedToken, Privilege, User, make_token
+from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
-from tests.embedded.raw_client import ALICE, CommandClient, make_bucket
+from tests.embedded.raw_client import ALICE, NOW, Clock, CommandClient, make_bucket
 
 NONCE, SALT = bytes.fromhex("00112233445566ff"), bytes(range(16))
 FIRST = b"n,,n=alice,r=0f1e2d3c4b5a6978"
@@ -202,3 +203,81 @@ def test_a_dcp_connection_keeps_its_user_and_its_bucket() -> None:
 def test_a_login_with_cram_md5_fails_although_it_is_listed() -> None:
     client = make_client(version="3.1")
     assert authenticate(client, "sasl_auth", "CRAM-MD5", b"").status == Status.AUTH_ERROR
+
+
+# ------------------------------------------------------------------ tokens
+
+TOKEN = make_token("alice", NOW + 60)
+
+
+class TokenClient(CommandClient):
+    """Client over TLS of a node that has issued TOKEN to Alice; the clock is the bucket's."""
+
+    def __init__(self, version: str = "8.1") -> None:
+        self.clock = Clock()
+        super().__init__(make_bucket(version, clock=self.clock), users=[ALICE])
+        self.connection.encrypted = True
+        self.connection.tokens = {TOKEN: IssuedToken(ALICE, NOW + 60)}
+
+    def log_in(self, message: str = f"n,,\x01auth=Bearer {TOKEN}\x01\x01") -> Status:
+        return Status(authenticate(self, "sasl_auth", "OAUTHBEARER", message.encode()).status)
+
+
+@pytest.mark.parametrize(("version", "encrypted", "offered"), [("8.1", True, 1), ("8.1", False, 0), ("8.0", True, 0)])
+def test_tokens_are_accepted_over_tls_since_8_1(version: str, encrypted: bool, offered: bool) -> None:
+    client = TokenClient(version)
+    client.connection.encrypted = encrypted
+    assert (b"OAUTHBEARER" in client.request("sasl_list_mechs").value) is bool(offered)
+    assert client.log_in() == (Status.SUCCESS if offered else Status.AUTH_ERROR)
+    assert client.connection.state.user == (ALICE if offered else None)
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (f"n,a=alice,\x01auth=Bearer {TOKEN}\x01\x01", Status.SUCCESS),
+        (f"n,,\x01host=x\x01auth=bearer {TOKEN}\x01\x01", Status.SUCCESS),
+        ("n,,\x01auth=Bearer another\x01\x01", Status.AUTH_ERROR),
+        (f"n,,\x01auth=Basic {TOKEN}\x01\x01", Status.EINVAL),
+        (f"n,,\x01auth=Bearer{TOKEN}\x01\x01", Status.EINVAL),
+        (f"y,,\x01auth=Bearer {TOKEN}\x01\x01", Status.EINVAL),
+        (f"n,\x01auth=Bearer {TOKEN}\x01\x01", Status.EINVAL),
+        ("n,,\x01\x01", Status.EINVAL),
+    ],
+)
+def test_the_message_of_a_token_is_checked(message: str, status: Status) -> None:
+    assert TokenClient().log_in(message) == status
+
+
+def test_a_connection_whose_token_has_expired_renews_it_and_keeps_its_bucket() -> None:
+    client = TokenClient()
+    client.hello()
+    client.log_in()
+    assert client.status("select_bucket", key=b"default") == Status.SUCCESS
+    client.clock.now += 61
+    assert client.status("noop") == Status.AUTH_STALE
+    client.connection.tokens = {TOKEN: IssuedToken(ALICE, client.clock.now + 60)}
+    assert client.log_in() == Status.SUCCESS
+    assert client.status("get_cluster_config") == Status.SUCCESS
+    assert client.connection.state.bucket == "default"
+
+
+def test_an_expired_token_does_not_log_in() -> None:
+    client = TokenClient()
+    client.clock.now += 61
+    assert client.log_in() == Status.AUTH_ERROR
+    assert client.connection.state.user is None
+
+
+def test_a_dcp_connection_takes_no_other_token_and_is_closed_at_its_next_noop() -> None:
+    client = TokenClient()
+    client.hello()
+    client.log_in()
+    client.status("select_bucket", key=b"default")
+    assert client.status("open", key=b"stream", fields={"flags": 1}) == Status.SUCCESS
+    assert client.log_in() == Status.NOT_SUPPORTED
+    client.clock.now += 61
+    assert client.status("buffer_ack", fields={"bytes": 1}) == Status.AUTH_STALE
+    assert not client.closed
+    client.send(dcp.Frame("dcp_noop", Magic.RESPONSE))
+    assert client.closed

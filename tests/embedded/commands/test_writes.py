@@ -87,7 +87,7 @@ def test_append_and_prepend_keep_the_old_value(client: CommandClient) -> None:
 
 
 def clock(client: CommandClient) -> Clock:
-    found = client.bucket._clock
+    found = client.bucket.clock
     assert isinstance(found, Clock)
     return found
 

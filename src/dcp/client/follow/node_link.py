@@ -181,7 +181,7 @@ class NodeLink:
         elif closed:
             raise self._closed()
         else:
-            self._check_silence(session)
+            session.check(time.monotonic())
         return self._advance(session)
 
     def _wait(self, sock: socket.socket, session: Session) -> bool:
@@ -192,18 +192,13 @@ class NodeLink:
         wanted = (selectors.EVENT_READ if session.wants_bytes else 0) | (selectors.EVENT_WRITE if self._unsent else 0)
         readable = self._select(sock, wanted, self._wait_limit(session))
         if not readable:
-            self._check_silence(session)
+            session.check(time.monotonic())
         return readable
 
     def _wait_limit(self, session: Session) -> float | None:
-        """Return the seconds until the node counts as gone or a batch is due; None if neither is set."""
+        """Return the seconds until the session has to be checked or a batch is due; None if neither is set."""
         deadlines = [each for each in (session.deadline(), self._batch_due(session)) if each is not None]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-
-    def _check_silence(self, session: Session) -> None:
-        deadline = session.deadline()
-        if deadline is not None and time.monotonic() >= deadline:
-            raise TransportError(f"{self.name}: no byte from the node for {deadline - session.last_heard:g} s")
 
     def _select(self, sock: socket.socket, wanted: int, timeout: float | None) -> bool:
         """Wait until the socket is ready for `wanted` events, or the thread is woken. Return True if it is readable."""

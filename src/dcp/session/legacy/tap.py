@@ -136,10 +136,10 @@ class TapSession(LegacySession):
         self.processed(count)
         self._send_acks(status)
 
-    def deadline(self) -> float | None:
+    def silence_deadline(self) -> float | None:
         """Return the time at which the node counts as gone unless bytes arrive; None if nothing is due from it."""
         if self.agreement is None:
-            return super().deadline()
+            return super().silence_deadline()
         expected = self._connected and TapConnectFlag.SUPPORT_ACK in self._flags and self.wants_bytes
         return self.last_heard + _SILENCE if expected else None
 
