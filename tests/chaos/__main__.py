@@ -2,6 +2,7 @@
 
 python -m tests.chaos --count 20000 --seed 0
 python -m tests.chaos --kind memory --count 20000
+python -m tests.chaos --kind model --count 5000
 python -m tests.chaos --kind kills --count 50
 python -m tests.chaos --replay --seed 17
 """
@@ -24,7 +25,8 @@ def main() -> int:
         "--kind",
         choices=KINDS,
         default="sockets",
-        help="a client and a cluster on sockets; a session and a bucket in memory; a process that is killed",
+        help="a client and a cluster on sockets; a session and a bucket in memory; "
+        "a client and the independent producers of tests/model; a process that is killed",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the first schedule")
     parser.add_argument("--count", type=int, default=1000, help="how many schedules, each with the next seed")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tests.chaos.killing import Killing
 from tests.chaos.schedule import Schedule
+from tests.model.schedule import ModelSchedule
 from tests.session.world import play as play_in_memory
 
 # Seeds that a process takes at once.
@@ -38,6 +39,7 @@ class Kind(NamedTuple):
 KINDS = {
     "sockets": Kind(lambda seed: Schedule(seed).run(), 6),
     "memory": Kind(lambda seed: Counter(play_in_memory(seed).counts), 1),
+    "model": Kind(lambda seed: ModelSchedule(seed).run(), 6),
     "kills": Kind(lambda seed: Killing(seed, 20).run(), 2),
 }
 

@@ -426,12 +426,13 @@ class Session:
     def _on_collections(self, agreed: bool) -> None:
         """Replace the decoder if keys do not carry collection ids, contrary to what was requested.
 
-        Nothing may be pending in the old one: a server that was asked one question has nothing else to send.
+        Nothing may be pending in the old one. A server that was asked one question has nothing else to send but a map
+        of the whole cluster, which changes too seldom to come again after a reconnect.
         """
         if agreed is self._settings.collections:
             return
         if self._decoder.pending:
-            raise RemoteProtocolError("expected silence after the answer to hello")
+            raise TransportError("expected silence after the answer to hello")
         controls = self._decoder.new_controls
         self._decoder = self._make_decoder(False)
         self._decoder.new_controls = controls
