@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import dcp
+from dcp.session.demands import Demands
 from dcp.session.events import Event
 from dcp.session.handshake import Agreement, ConnectionSettings
 from dcp.session.sasl import Credentials
@@ -80,7 +81,7 @@ class Peer:
 
 def handshake(peer: Peer, **settings: Any) -> tuple[Session, Agreement]:
     """Return a session after its handshake. Raises what the handshake raises."""
-    session = Session(replace(SETTINGS, **settings), decoder, 0.0)
+    session = Session(replace(SETTINGS, **({"demands": Demands()} | settings)), decoder, 0.0)
     while session.agreement is None:
         (request,) = dcp.decode(session.outgoing())
         hear(session, peer.answer(request))
