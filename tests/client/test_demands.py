@@ -121,6 +121,24 @@ def test_a_node_that_grants_less_than_the_others_does_not_stop_them(caplog: pyte
     assert f"{cluster.addresses[1]}: the node does not grant" in caplog.text
 
 
+def test_a_new_client_resumes_no_stream_of_collections_without_them(caplog: pytest.LogCaptureFixture) -> None:
+    with started() as cluster:
+        consumer = Consumer()
+        with dcp.connect(cluster.url) as client, client.stream(end="now") as stream:
+            for batch in stream:
+                consumer.take(batch)
+            checkpoint = stream.checkpoint
+        fault = cluster.fault("downgrade")
+        with dcp.connect(cluster.url) as client, client.stream(checkpoint) as stream:
+            write(cluster, 1)
+            until(lambda: "the checkpoint is of a stream with collections" in caplog.text)
+            with pytest.raises(dcp.TimeoutError):
+                stream.next(0)
+            fault.clear()
+            drain(stream, consumer, cluster)
+    assert sum(map(len, consumer.rows.values())) == 16
+
+
 def test_a_new_client_accepts_what_there_is() -> None:
     with (
         started() as cluster,
