@@ -24,6 +24,11 @@ AnySession = TypeVar("AnySession", bound=Session)
 Answer = Status | bytes | tuple[Status, bytes]
 
 
+def requested(**settings: Any) -> ConnectionSettings:
+    """Return SETTINGS with others, for the first connection of a client unless `demands` is among them."""
+    return replace(SETTINGS, **({"demands": Demands()} | settings))
+
+
 def decoder(collections: bool) -> dcp.Decoder:
     """Return the decoder that most tests use."""
     return dcp.Decoder(collections=collections)
@@ -81,7 +86,7 @@ class Peer:
 
 def handshake(peer: Peer, **settings: Any) -> tuple[Session, Agreement]:
     """Return a session after its handshake. Raises what the handshake raises."""
-    session = Session(replace(SETTINGS, **({"demands": Demands()} | settings)), decoder, 0.0)
+    session = Session(requested(**settings), decoder, 0.0)
     while session.agreement is None:
         (request,) = dcp.decode(session.outgoing())
         hear(session, peer.answer(request))

@@ -31,7 +31,7 @@ from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Kind, Magic
 from dcp.wire.memcached import Status
 from tests.conformance import TRANSCRIPTS, cut, transcript
-from tests.session.harness import PASSWORD, SETTINGS, Answer, Peer, decoder, handshake, hear
+from tests.session.harness import PASSWORD, SETTINGS, Answer, Peer, decoder, handshake, hear, requested
 
 METADATA = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 FLAGS = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | METADATA | OpenFlag.INCLUDE_DELETE_TIMES
@@ -315,7 +315,7 @@ def test_a_password_that_cannot_be_said_is_refused(password: str, tls: bool) -> 
 
 
 def test_a_noop_and_a_map_during_the_handshake_disturb_nothing() -> None:
-    session = Session(SETTINGS, decoder, 0.0)
+    session = Session(requested(), decoder, 0.0)
     (hello,) = dcp.decode(session.outgoing())
     noop = Frame("dcp_noop", Magic.REQUEST, 77)
     sent = Frame("clustermap_change_notification", Magic.SERVER_REQUEST, fields={"epoch": 1, "revision": 2}, key=b"b")
@@ -328,7 +328,7 @@ def test_a_noop_and_a_map_during_the_handshake_disturb_nothing() -> None:
 def test_half_a_message_may_follow_the_last_answer_of_a_server_without_collections() -> None:
     sent = Frame("clustermap_change_notification", Magic.SERVER_REQUEST, fields={"epoch": 1, "revision": 2}, key=b"b")
     peer = Peer({"hello": b"\0\x07\0\x08"})
-    session = Session(SETTINGS, decoder, 0.0)
+    session = Session(requested(), decoder, 0.0)
     while session.agreement is None:
         answer = peer.answer(dcp.decode(session.outgoing())[0])
         hear(session, answer + (encode(sent)[:30] if peer.requests[-1].key == b"enable_expiry_opcode" else b""))
@@ -336,7 +336,7 @@ def test_half_a_message_may_follow_the_last_answer_of_a_server_without_collectio
 
 
 def test_an_answer_to_something_else_breaks_the_protocol() -> None:
-    session = Session(SETTINGS, decoder, 0.0)
+    session = Session(requested(), decoder, 0.0)
     assert hear(session, encode(Frame("open", Magic.RESPONSE))) == []
     with pytest.raises(RemoteProtocolError, match="expected the answer to hello, found one to open"):
         session.take()
@@ -397,5 +397,5 @@ def test_an_acknowledgement_that_is_refused_as_stale_ends_the_session() -> None:
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
-    session = Session(SETTINGS, decoder, 100.0)
+    session = Session(requested(), decoder, 100.0)
     assert session.deadline() == 160.0
