@@ -15,8 +15,9 @@ from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import StreamEnd
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
-from dcp.wire.memcached import MAX_FRAME, Feature, Status
+from dcp.wire.memcached import FEATURES, MAX_FRAME, Feature, Status
 from tests.embedded.consumer import ConnectionClosed, Consumer, frames_named, items
+from tests.embedded.sockets import Client, request
 
 COUNT = 20
 # The shortest interval that newer releases accept.
@@ -325,6 +326,26 @@ def test_fault_stream_ids(cluster: Cluster, counted: bool) -> None:
     assert [info.counted for info in deletion.frame_info] == [counted]
 
 
+def test_fault_downgrade(cluster: Cluster) -> None:
+    hello = request("hello", value=FEATURES.encode([Feature.XERROR, Feature.JSON]))
+    with Client(cluster) as client:
+        with cluster.fault("downgrade", without="XERROR,PLAIN") as fault:
+            features, mechanisms = client.exchange(hello, request("sasl_list_mechs"))
+            assert (features.body(), fault.hits) == ((Feature.JSON,), 2)
+            assert mechanisms.value == b"SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1"
+        assert client.exchange(hello)[0].body() == (Feature.XERROR, Feature.JSON)
+
+
+def test_a_downgrade_refuses_controls_and_flags_as_unknown(cluster: Cluster) -> None:
+    with Consumer(cluster) as consumer, cluster.fault("downgrade", without="enable_noop") as fault:
+        assert consumer.request("control", key=b"enable_noop", value=b"true").status == Status.EINVAL
+        assert consumer.request("control", key=b"set_noop_interval", value=b"1").status == Status.SUCCESS
+        assert fault.hits == 1
+    with cluster.fault("downgrade", without=["INCLUDE_DELETE_TIMES"]) as fault, pytest.raises(AssertionError):
+        Consumer(cluster)
+    assert fault.hits == 1
+
+
 # The table of faults, and errors of its users.
 
 
@@ -346,7 +367,7 @@ def test_the_same_seed_makes_the_same_garbage() -> None:
 
 
 def test_an_unknown_name_or_option_lists_the_known_ones(cluster: Cluster) -> None:
-    with pytest.raises(LocalProtocolError, match=r"expected one of pause, .*, stream_ids; found 'x'"):
+    with pytest.raises(LocalProtocolError, match=r"expected one of pause, .*, downgrade; found 'x'"):
         cluster.fault("x")
     with pytest.raises(LocalProtocolError, match=r"fault gap: expected options among .*items, after, found 'most'"):
         cluster.fault("gap", most=1)

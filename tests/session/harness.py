@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import dcp
+from dcp.session.demands import Demands
 from dcp.session.events import Event
 from dcp.session.handshake import Agreement, ConnectionSettings
 from dcp.session.sasl import Credentials
@@ -21,6 +22,11 @@ SETTINGS = ConnectionSettings("test", "travel", Credentials("alice", PASSWORD), 
 
 AnySession = TypeVar("AnySession", bound=Session)
 Answer = Status | bytes | tuple[Status, bytes]
+
+
+def requested(**settings: Any) -> ConnectionSettings:
+    """Return SETTINGS with others, for the first connection of a client unless `demands` is among them."""
+    return replace(SETTINGS, **({"demands": Demands()} | settings))
 
 
 def decoder(collections: bool) -> dcp.Decoder:
@@ -80,7 +86,7 @@ class Peer:
 
 def handshake(peer: Peer, **settings: Any) -> tuple[Session, Agreement]:
     """Return a session after its handshake. Raises what the handshake raises."""
-    session = Session(replace(SETTINGS, **settings), decoder, 0.0)
+    session = Session(requested(**settings), decoder, 0.0)
     while session.agreement is None:
         (request,) = dcp.decode(session.outgoing())
         hear(session, peer.answer(request))

@@ -16,7 +16,7 @@ from dcp.session.stream import ConsumerStream
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Magic
 from tests.conformance import TRANSCRIPTS, cut, transcript
-from tests.session.harness import MANY, SETTINGS, Peer, decoder, ready_session
+from tests.session.harness import MANY, Peer, decoder, ready_session, requested
 from tests.session.replay import STREAMED, Replay, with_opaque
 
 SMALL = [path for path in STREAMED if path.stat().st_size < 12_000]
@@ -113,7 +113,7 @@ def test_damaged_conversations_end_in_documented_errors(path: object, damages: l
 
 @given(st.binary(max_size=200), st.integers(1, 50), st.integers(0, 20))
 def test_garbage_during_a_handshake_ends_in_documented_errors(garbage: bytes, chunk: int, after: int) -> None:
-    session, peer = Session(SETTINGS, decoder, 0.0), Peer()
+    session, peer = Session(requested(), decoder, 0.0), Peer()
     for _ in range(after):
         if session.agreement is None:
             for asked in dcp.decode(session.outgoing()):
@@ -127,7 +127,7 @@ HELLOS = [raw for path in TRANSCRIPTS for raw in cut(transcript(path).main.serve
 
 @given(st.sampled_from(HELLOS), DAMAGES)
 def test_damaged_answers_of_a_handshake_end_in_documented_errors(raw: bytes, damages: list[Damage]) -> None:
-    session, peer = Session(SETTINGS, decoder, 0.0), Peer()
+    session, peer = Session(requested(), decoder, 0.0), Peer()
     error = None
     for _ in range(30):
         asked = dcp.decode(session.outgoing())
@@ -140,7 +140,7 @@ def test_damaged_answers_of_a_handshake_end_in_documented_errors(raw: bytes, dam
 
 
 def test_a_flood_of_strangers_takes_no_room() -> None:
-    session, peer = Session(SETTINGS, decoder, 0.0), Peer()
+    session, peer = Session(requested(), decoder, 0.0), Peer()
     while session.agreement is None:
         for asked in dcp.decode(session.outgoing()):
             survive(session, peer.answer(asked), 1 << 20)

@@ -21,8 +21,9 @@ from dcp.errors import (
     TransportError,
 )
 from dcp.position import Progress, StreamPosition
+from dcp.session.demands import Demands
 from dcp.session.events import MapChanged, SessionReady
-from dcp.session.handshake import ConnectionSettings
+from dcp.session.handshake import Agreement, ConnectionSettings
 from dcp.session.sasl import BearerToken, Credentials
 from dcp.session.session import Session
 from dcp.wire.dcp import OpenFlag
@@ -30,7 +31,7 @@ from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Kind, Magic
 from dcp.wire.memcached import Status
 from tests.conformance import TRANSCRIPTS, cut, transcript
-from tests.session.harness import PASSWORD, SETTINGS, Answer, Peer, decoder, handshake, hear
+from tests.session.harness import PASSWORD, SETTINGS, Answer, Peer, decoder, handshake, hear, requested
 
 METADATA = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 FLAGS = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | METADATA | OpenFlag.INCLUDE_DELETE_TIMES
@@ -143,6 +144,54 @@ def test_a_server_from_before_hello_and_buckets_is_agreed_with() -> None:
     session.open(Progress(StreamPosition(3)))
     (asked,) = dcp.decode(session.outgoing())
     assert asked.fields["flags"] == 0
+
+
+@pytest.mark.parametrize("status", [Status.EBUSY, Status.ETMPFAIL, Status.ENOMEM, Status.EACCESS, 0x7777])
+def test_a_server_that_knows_hello_and_refuses_it_is_not_taken_for_an_old_one(status: Status) -> None:
+    peer = Peer({"hello": status})
+    with pytest.raises(TransportError, match=rf"hello: refused \(status 0x{status:02x}\)"):
+        handshake(peer)
+    assert [frame.name for frame in peer.requests] == ["hello"]
+
+
+# ------------------------------------------------------------------ connections after the first one
+
+
+def granted(demands: Demands, peer: Peer, **settings: bool) -> Agreement:
+    return handshake(peer, demands=demands, **settings)[1]
+
+
+def test_less_than_the_first_connection_was_granted_is_refused_before_the_login() -> None:
+    demands = Demands()
+    granted(demands, Peer())
+    answers: list[Answer] = [b"", b"\0\x07\0\x08", Status.UNKNOWN_COMMAND]
+    for hello in answers:
+        peer = Peer({"hello": hello})
+        with pytest.raises(TransportError, match=r"COLLECTIONS \(changes in all but the default collection"):
+            granted(demands, peer)
+        assert [frame.name for frame in peer.requests] == ["hello"]
+
+
+def test_a_connection_that_requests_less_is_not_asked_for_more() -> None:
+    demands = Demands()
+    granted(demands, Peer(), xattrs=True)
+    assert not granted(demands, Peer(), stream=False, collections=False).collections
+    assert OpenFlag.INCLUDE_XATTRS not in granted(demands, Peer()).flags
+
+
+def test_what_the_first_connection_did_not_request_is_learned_later() -> None:
+    demands = Demands()
+    granted(demands, Peer(), stream=False)
+    granted(demands, Peer())
+    with pytest.raises(TransportError, match="enable_noop"):
+        granted(demands, Peer({"enable_noop": Status.EINVAL}))
+
+
+def test_a_first_connection_that_fails_is_no_measure() -> None:
+    demands = Demands()
+    with pytest.raises(ServerError):
+        granted(demands, Peer({"open": Status.EACCESS}))
+    granted(demands, Peer({"hello": b"\0\x07\0\x08"}))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
@@ -266,7 +315,7 @@ def test_a_password_that_cannot_be_said_is_refused(password: str, tls: bool) -> 
 
 
 def test_a_noop_and_a_map_during_the_handshake_disturb_nothing() -> None:
-    session = Session(SETTINGS, decoder, 0.0)
+    session = Session(requested(), decoder, 0.0)
     (hello,) = dcp.decode(session.outgoing())
     noop = Frame("dcp_noop", Magic.REQUEST, 77)
     sent = Frame("clustermap_change_notification", Magic.SERVER_REQUEST, fields={"epoch": 1, "revision": 2}, key=b"b")
@@ -279,7 +328,7 @@ def test_a_noop_and_a_map_during_the_handshake_disturb_nothing() -> None:
 def test_half_a_message_may_follow_the_last_answer_of_a_server_without_collections() -> None:
     sent = Frame("clustermap_change_notification", Magic.SERVER_REQUEST, fields={"epoch": 1, "revision": 2}, key=b"b")
     peer = Peer({"hello": b"\0\x07\0\x08"})
-    session = Session(SETTINGS, decoder, 0.0)
+    session = Session(requested(), decoder, 0.0)
     while session.agreement is None:
         answer = peer.answer(dcp.decode(session.outgoing())[0])
         hear(session, answer + (encode(sent)[:30] if peer.requests[-1].key == b"enable_expiry_opcode" else b""))
@@ -287,7 +336,7 @@ def test_half_a_message_may_follow_the_last_answer_of_a_server_without_collectio
 
 
 def test_an_answer_to_something_else_breaks_the_protocol() -> None:
-    session = Session(SETTINGS, decoder, 0.0)
+    session = Session(requested(), decoder, 0.0)
     assert hear(session, encode(Frame("open", Magic.RESPONSE))) == []
     with pytest.raises(RemoteProtocolError, match="expected the answer to hello, found one to open"):
         session.take()
@@ -348,5 +397,5 @@ def test_an_acknowledgement_that_is_refused_as_stale_ends_the_session() -> None:
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
-    session = Session(SETTINGS, decoder, 100.0)
+    session = Session(requested(), decoder, 100.0)
     assert session.deadline() == 160.0

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scramp import ScramMechanism
 
-from dcp.errors import AuthenticationError
+from dcp.errors import AuthenticationError, TransportError
 from dcp.session.sasl import Credentials, choose, exchange
 from dcp.session.scram import MOST_ITERATIONS, Scram, ScramRejection
 from dcp.wire.mechanisms import SCRAM
@@ -105,3 +105,21 @@ def test_the_strongest_is_chosen_and_over_tls_the_plainest() -> None:
     assert choose(offered, "SCRAM-SHA256", tls=True) == "SCRAM-SHA256"
     with pytest.raises(AuthenticationError, match="does not offer SCRAM-SHA256; it offers PLAIN"):
         choose(["PLAIN"], "SCRAM-SHA256", tls=True)
+
+
+@pytest.mark.parametrize(
+    ("offered", "tls", "chosen"),
+    [
+        (["SCRAM-SHA512", "SCRAM-SHA256", "PLAIN"], True, "SCRAM-SHA512"),
+        (["SCRAM-SHA256", "PLAIN"], True, "SCRAM-SHA256"),
+        (["SCRAM-SHA1", "PLAIN"], True, None),
+        (["SCRAM-SHA1", "PLAIN"], False, None),
+        ([], False, None),
+    ],
+)
+def test_no_weaker_mechanism_than_before_is_chosen(offered: list[str], tls: bool, chosen: str | None) -> None:
+    if chosen is not None:
+        assert choose(offered, None, tls=tls, before="SCRAM-SHA256") == chosen
+        return
+    with pytest.raises(TransportError, match="nothing as strong as SCRAM-SHA256"):
+        choose(offered, None, tls=tls, before="SCRAM-SHA256")

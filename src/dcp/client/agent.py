@@ -19,6 +19,7 @@ from dcp.client.tokens import ClientTokens
 from dcp.client.transport import TlsSettings, connect, lookup_srv
 from dcp.cluster_map import ClusterMap, Node
 from dcp.errors import ClosedError, DcpError, RemoteProtocolError, ServerError, TransportError
+from dcp.session.demands import Demands
 from dcp.session.handshake import ConnectionSettings
 from dcp.session.sasl import Credentials, TokenSource
 from dcp.wire.frame import Frame
@@ -38,6 +39,7 @@ class Agent:
         self._credentials = _credentials(target, options)
         self._tls = tls_settings(options).context() if target.tls else None
         self._closed = False
+        self._demands = Demands()
         # Names of connections are unique: a node closes the older one of two with the same name.
         self._name = f"dcp-arrow {os.getpid()} {uuid.uuid4().hex[:12]}"
         self._connections_named = 0
@@ -221,6 +223,7 @@ class Agent:
             window=self.options.dcp_buffer_size,
             noop_interval=max(1, round(self.options.noop_interval)),
             snappy=self.options.compression != "off",
+            demands=self._demands,
             **more,
         )
 

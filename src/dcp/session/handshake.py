@@ -5,12 +5,13 @@ The order is one that every server since 3.0 accepts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from dcp.errors import AuthenticationError, RemoteProtocolError, ServerError
+from dcp.errors import AuthenticationError, RemoteProtocolError, ServerError, TransportError
 from dcp.session import sasl
+from dcp.session.demands import Demands
 from dcp.session.states import SESSION, follow
 from dcp.wire.body import JSON
 from dcp.wire.dcp import OpenFlag
@@ -32,7 +33,7 @@ _NEWEST_FLAGS = (
 # Seconds between noops of servers whose interval cannot be set (kv_engine 3.0, setting dcp_noop_interval).
 _FIXED_INTERVAL = 180.0
 _LONGEST_CONTEXT = 200
-# Statuses of a control that the server does not know.
+# Statuses of a command or control that the server does not know.
 _UNKNOWN = frozenset({Status.EINVAL, Status.NOT_SUPPORTED, Status.UNKNOWN_COMMAND})
 # Statuses with which nodes refuse messages that only another dialect has.
 WRONG_DIALECT = frozenset({Status.EINVAL, Status.UNKNOWN_COMMAND})
@@ -62,6 +63,7 @@ class ConnectionSettings:
     history: every kept version of a document. The handshake fails if the bucket keeps none.
     backfill_order: order in which the node reads vbuckets from disk; None for the node's default.
     stream_ids: several streams of one vbucket, each with an id that every request has to carry.
+    demands: what the first connection of the client was granted, shared by all of them.
     """
 
     name: str
@@ -82,6 +84,7 @@ class ConnectionSettings:
     history: bool = False
     backfill_order: str | None = None
     stream_ids: bool = False
+    demands: Demands = field(default_factory=Demands, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +155,30 @@ class Handshake:
 
 def _hello(settings: ConnectionSettings) -> Generator[Frame, Frame, frozenset[Feature]]:
     """Send HELLO. Return the requested features that the server has; none where it has no HELLO."""
+    wanted = _wanted(settings)
+    answer = yield Frame("hello", Magic.REQUEST, key=settings.name.encode()[:250], value=FEATURES.encode(wanted))
+    if answer.status and answer.status not in _UNKNOWN:
+        # A node that is busy has these features nevertheless: without them, rows would be others than before.
+        raise TransportError(f"hello: refused{_details(answer)}")
+    granted = () if answer.status else FEATURES.decode(answer.value, {})
+    features = frozenset(feature for feature in wanted if feature in granted)
+    # Before the client shows who it is.
+    settings.demands.check(_names(wanted), _names(features))
+    return features
+
+
+def _wanted(settings: ConnectionSettings) -> list[Feature]:
     wanted = [Feature.XERROR, Feature.SELECT_BUCKET, Feature.JSON, Feature.XATTR, Feature.DUPLEX]
     # A connection for commands reads only when it waits for an answer, so it must not be sent notifications.
     wanted += [Feature.CLUSTERMAP_CHANGE_NOTIFICATION] if settings.stream else []
     wanted += [Feature.ALT_REQUEST_SUPPORT]
     wanted += [Feature.SNAPPY] if settings.snappy else []
     wanted += [Feature.COLLECTIONS] if settings.collections else []
-    answer = yield Frame("hello", Magic.REQUEST, key=settings.name.encode()[:250], value=FEATURES.encode(wanted))
-    if answer.status:
-        return frozenset()
-    return frozenset(wanted).intersection(FEATURES.decode(answer.value, {}))
+    return wanted
+
+
+def _names(features: Iterable[Feature] | OpenFlag) -> list[str]:
+    return [str(each.name) for each in (OpenFlag if isinstance(features, OpenFlag) else features) if each in features]
 
 
 def _after_hello(settings: ConnectionSettings, features: frozenset[Feature]) -> Dialogue:
@@ -174,9 +191,13 @@ def _after_hello(settings: ConnectionSettings, features: frozenset[Feature]) -> 
         yield from _select(settings, required=bool(features))
     config = yield from _config()
     if not settings.stream:
+        settings.demands.learn(_names(_wanted(settings)), _names(features), mechanism)
         return Agreement(features, config=config, mechanism=mechanism, usable=usable)
     flags = yield from _open(settings)
     controls = yield from _controls(settings, features, flags)
+    sent = [name for name, _ in _control_values(settings, features, flags)]
+    requested = [*_names(_wanted(settings)), *_names(_flags(settings)), *sent]
+    settings.demands.learn(requested, {*_names(features), *_names(flags), *controls}, mechanism)
     interval = float(settings.noop_interval) if "set_noop_interval" in controls else _FIXED_INTERVAL
     window = settings.window if "connection_buffer_size" in controls else 0
     noop_interval = interval if "enable_noop" in controls else None
@@ -186,7 +207,9 @@ def _after_hello(settings: ConnectionSettings, features: frozenset[Feature]) -> 
 def _authenticate(settings: ConnectionSettings, credentials: sasl.Credentials) -> Generator[Frame, Frame, str]:
     """Return the mechanism, once the server accepted the credentials."""
     offered = yield from _mechanisms()
-    mechanism = sasl.choose(offered, settings.mechanism, tls=settings.tls, verified=settings.verified)
+    mechanism = sasl.choose(
+        offered, settings.mechanism, tls=settings.tls, verified=settings.verified, before=settings.demands.mechanism
+    )
     answer = yield from _exchange(mechanism, sasl.exchange(mechanism, credentials))
     if not answer.status:
         return mechanism
@@ -298,9 +321,11 @@ def _controls(
         answer = yield Frame("control", Magic.REQUEST, key=name.encode(), value=value.encode())
         if not answer.status:
             accepted.append(name)
-        elif answer.status not in _UNKNOWN:
+            continue
+        if answer.status not in _UNKNOWN:
             _check(answer, f"control {name}")
-        elif name == "enable_noop" and (Feature.COLLECTIONS in features or OpenFlag.INCLUDE_XATTRS in flags):
+        settings.demands.check([name], accepted)
+        if name == "enable_noop" and (Feature.COLLECTIONS in features or OpenFlag.INCLUDE_XATTRS in flags):
             raise ServerError(
                 "control enable_noop: refused, but servers do not stream collections or xattrs without it"
             )
@@ -336,6 +361,11 @@ def _control_values(
 def _check(answer: Frame, subject: str) -> None:
     if answer.status:
         raise ServerError(f"{subject}: refused", answer.status, _context(answer))
+
+
+def _details(answer: Frame) -> str:
+    context = _context(answer)
+    return f" (status 0x{answer.status:02x}{f', {context}' if context else ''})"
 
 
 def _context(answer: Frame) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-from dcp.errors import AuthenticationError, UsageError
+from dcp.errors import AuthenticationError, TransportError, UsageError
 from dcp.session.scram import Scram, ScramRejection
 from dcp.wire.mechanisms import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM
 
@@ -36,7 +36,7 @@ class BearerToken:
 TokenSource = Callable[[], BearerToken]
 
 
-def choose(offered: Sequence[str], wanted: str | None, *, tls: bool, verified: bool = True) -> str:
+def choose(offered: Sequence[str], wanted: str | None, *, tls: bool, verified: bool = True, before: str = "") -> str:
     """Return the mechanism to use.
 
     offered: mechanisms of the server.
@@ -44,8 +44,10 @@ def choose(offered: Sequence[str], wanted: str | None, *, tls: bool, verified: b
     tls: True if the connection is encrypted. PLAIN is chosen then, as it is the fastest; without TLS, it would show
         the password to the network, so it is used only if `wanted` names it.
     verified: False if the node may be another one, which PLAIN would tell the password: it is then the last choice.
+    before: mechanism of the client's first connection; empty for none. No weaker one is used.
 
-    Raises UsageError for an unknown mechanism, AuthenticationError if the server offers none that can be used.
+    Raises UsageError for an unknown mechanism, AuthenticationError if the server offers none that can be used, and
+    TransportError if it offers weaker ones than before.
     """
     if wanted is not None:
         if wanted not in MECHANISMS:
@@ -54,11 +56,18 @@ def choose(offered: Sequence[str], wanted: str | None, *, tls: bool, verified: b
             return wanted
         names = ", ".join(offered) or "none"
         raise AuthenticationError(f"sasl_mech_force: the server does not offer {wanted}; it offers {names}")
-    possible = [name for name in MECHANISMS if name in offered and (tls or name != PLAIN)]
+    accepted = MECHANISMS[: MECHANISMS.index(before) + 1] if before in MECHANISMS else MECHANISMS
+    possible = [name for name in accepted if name in offered and (tls or name != PLAIN)]
     if tls and verified and PLAIN in possible:
         return PLAIN
     if possible:
         return possible[0]
+    if before in MECHANISMS:
+        raise TransportError(
+            f"the node offers {', '.join(offered) or 'no SASL mechanism'}, and nothing as strong as {before}, which "
+            "the first connection of this client used: somebody may alter the connection: use couchbases://. If the "
+            "mechanisms of the cluster were changed, connect with a new client"
+        )
     raise AuthenticationError(
         f"no common SASL mechanism: the server offers {', '.join(offered) or 'none'}; "
         f"without TLS it has to be one of {', '.join(SCRAM)}, unless sasl_mech_force={PLAIN} allows PLAIN"

@@ -250,13 +250,20 @@ class Session:
         end: seqno at which the node ends the stream.
         stream_filter: scope, collections and stream id; None for the whole bucket.
 
-        Raises UsageError if the session is not ready, or the vbucket has an open stream already.
+        Raises UsageError if the session is not ready, or the vbucket has an open stream already, and TransportError if
+        the position was reached with collections, and the node grants none.
         """
         sid = None if stream_filter is None else stream_filter.sid
         ignores_purged = StreamFlag.IGNORE_PURGED_TOMBSTONES in flags
         stream = ConsumerStream(self._next_opaque(), Progress(progress.position), end, sid, ignores_purged)
         self._add(stream)
         assert self.agreement is not None
+        if progress.position.manifest_uid and not self.agreement.collections:
+            raise TransportError(
+                f"vbucket {stream.vbucket}: the checkpoint is of a stream with collections, which the node does not "
+                "grant: changes in all but the default collection would be skipped. If it is no release before 7.0, "
+                "somebody may alter the connection: use couchbases://; otherwise stream from the beginning"
+            )
         self._send(_stream_request(stream, self.agreement, flags, stream_filter))
         return stream
 

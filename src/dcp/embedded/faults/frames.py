@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
@@ -9,10 +10,12 @@ from weakref import WeakKeyDictionary, WeakSet
 from dcp.embedded.faults.fault import Fault, Parts, option, positive
 from dcp.errors import FrameError
 from dcp.value_grammar import flag, whole_number
-from dcp.wire.dcp import DCP
+from dcp.wire.dcp import DCP, OpenFlag
 from dcp.wire.frame import Frame, dialect_of, encode, read_frame, split
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Kind
+from dcp.wire.mechanisms import MECHANISMS, OAUTHBEARER
+from dcp.wire.memcached import FEATURES, Feature
 
 if TYPE_CHECKING:
     from dcp.embedded.link import ServerLink
@@ -161,6 +164,69 @@ class StreamIdsFault(FrameFault):
         return [changed]
 
 
+# Flag of OPEN, control and feature of HELLO that no node knows.
+_UNKNOWN_FLAG, _UNKNOWN_CONTROL = 1 << 31, b"unknown"
+_NAMES = frozenset({*Feature.__members__, *OpenFlag.__members__, *MECHANISMS, OAUTHBEARER})
+
+
+def _granted_names(value: object) -> tuple[str, ...]:
+    """Parse names of what a node grants, such as COLLECTIONS,enable_noop."""
+    given = value.split(",") if isinstance(value, str) else value
+    names = tuple(map(str, given)) if isinstance(given, Iterable) else ()
+    # Controls have lower case, and no table: nodes refuse those that they do not know.
+    if not names or not all(name.islower() or name in _NAMES for name in names):
+        raise ValueError("names such as COLLECTIONS,enable_noop")
+    return names
+
+
+@dataclass(eq=False)
+class DowngradeFault(Fault):
+    """Grants less than nodes do, as older ones would, or somebody who alters connections."""
+
+    without: tuple[str, ...] = option(
+        _granted_names, "HELLO features, flags of OPEN, controls and SASL mechanisms", ("COLLECTIONS",)
+    )
+
+    # Requests are changed, not responses: the node has to know what the client was not granted.
+
+    def received(self, link: ServerLink, data: bytes) -> bytes:
+        try:
+            return b"".join(self._changed(raw, link) for _, raw in split(data))
+        except FrameError:
+            # An incomplete frame: those that this fault is about are short.
+            return data
+
+    def sending(self, link: ServerLink, parts: Parts) -> Parts:
+        try:
+            return [self._changed(raw, link) for _, raw in split(b"".join(parts))]
+        except FrameError:
+            return parts
+
+    def _changed(self, raw: bytes, link: ServerLink) -> bytes:
+        frame = read_frame(raw, dialect_of(link.connection.dialect))
+        changed = self._without(frame)
+        if changed == frame:
+            return raw
+        self.hits += 1
+        return encode(changed)
+
+    def _without(self, frame: Frame) -> Frame:
+        if frame.name == "hello" and frame.kind is Kind.REQUEST:
+            removed = [Feature[name] for name in self.without if name in Feature.__members__]
+            kept = [code for code in FEATURES.decode(frame.value, {}) if code not in removed]
+            return replace(frame, value=FEATURES.encode(kept))
+        if frame.name == "open" and frame.kind is Kind.REQUEST:
+            flags = [flag for name, flag in OpenFlag.__members__.items() if name in self.without]
+            refused = any(int(flag) & int(frame.fields["flags"]) for flag in flags)
+            return replace(frame, fields={**frame.fields, "flags": _UNKNOWN_FLAG}) if refused else frame
+        if frame.name == "control" and frame.key.decode(errors="replace") in self.without:
+            return replace(frame, key=_UNKNOWN_CONTROL)
+        if frame.name == "sasl_list_mechs" and frame.kind is Kind.RESPONSE:
+            offered = frame.value.decode(errors="replace").split()
+            return replace(frame, value=" ".join(name for name in offered if name not in self.without).encode())
+        return frame
+
+
 FRAMES: dict[str, type[Fault]] = {
     "no_noops": NoNoopsFault,
     "bare_marker": BareMarkerFault,
@@ -168,4 +234,5 @@ FRAMES: dict[str, type[Fault]] = {
     "missing_tail": MissingTailFault,
     "repeat_marker": RepeatMarkerFault,
     "stream_ids": StreamIdsFault,
+    "downgrade": DowngradeFault,
 }
