@@ -50,6 +50,7 @@ def connect(
     kv_connect_timeout: float | str | timedelta | None = None,
     network: Literal["auto", "default", "external"] | None = None,
     noop_interval: float | str | timedelta | None = None,
+    refusal_timeout: float | str | timedelta | None = None,
     sasl_mech_force: str | None = None,
     stats_interval: float | str | timedelta | None = None,
     tls_verify: bool | None = None,
@@ -82,6 +83,8 @@ def connect(
         Default: auto.
     noop_interval: Interval at which a node sends noops. After two intervals without a byte the client reconnects.
         Default: 120 s.
+    refusal_timeout: Time for which a stream repeats what a node refuses for a reason that may pass, such as that it
+        starts or is busy. After it the stream ends with the refusal. Default: 600 s.
     sasl_mech_force: The only SASL mechanism to use, of PLAIN, SCRAM-SHA1, SCRAM-SHA256, SCRAM-SHA512. By default the
         strongest on offer; PLAIN, which sends the password, over TLS only.
     stats_interval: Interval at which nodes are asked for high seqnos, for lag, rates and stalled vbuckets. 0: never.

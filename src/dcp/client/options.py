@@ -405,6 +405,16 @@ OPTIONS: tuple[Option, ...] = (
         dialects=_ONLY_DCP,
     ),
     Option(
+        "refusal_timeout",
+        _DURATION,
+        parse_positive_duration,
+        600.0,
+        "Time for which a stream repeats what a node refuses for a reason that may pass, such as that it starts or is "
+        "busy. After it the stream ends with the refusal.",
+        _CONNECTION,
+        "s",
+    ),
+    Option(
         "sasl_mech_force",
         "str",
         one_of(*sorted(MECHANISMS)),
@@ -938,6 +948,7 @@ class ConnectionOptions:
     kv_connect_timeout: float
     network: Any
     noop_interval: float
+    refusal_timeout: float
     sasl_mech_force: str | None
     stats_interval: float
     tls_verify: bool

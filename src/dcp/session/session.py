@@ -8,7 +8,7 @@ from typing import Any
 
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
-from dcp.errors import DcpError, RemoteProtocolError, SnapshotError, UsageError
+from dcp.errors import DcpError, RemoteProtocolError, ServerError, SnapshotError, UsageError
 from dcp.position import Progress, StreamPosition
 from dcp.session.events import (
     CommandAnswered,
@@ -22,6 +22,7 @@ from dcp.session.events import (
     StreamRolledBack,
 )
 from dcp.session.handshake import Agreement, ConnectionSettings, Handshake
+from dcp.session.refusals import HELLO, MECHANISMS, Reaction, reaction, refused
 from dcp.session.states import REQUESTED
 from dcp.session.stream import ConsumerStream, LazyPosition, decode_failover_log
 from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
@@ -390,7 +391,15 @@ class Session:
     # The handshake.
 
     def _continue_handshake(self, frame: Frame) -> Iterable[Event]:
-        self.agreement = self._handshake.answer(frame)
+        step = self._handshake.request.name
+        # These two may be missing on older servers. A node that is only busy must not be taken for one.
+        if step in (HELLO, MECHANISMS) and frame.status and reaction(step, frame.status) is not Reaction.ADAPT:
+            raise refused(step, f"{step}: refused", frame.status)
+        try:
+            self.agreement = self._handshake.answer(frame)
+        except ServerError as error:
+            error.step, error.retriable = step, reaction(step, error.status).passes
+            raise
         if self.agreement is not None:
             return (SessionReady(self.agreement),)
         self._send(self._handshake.request)
