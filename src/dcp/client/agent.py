@@ -246,6 +246,7 @@ class Agent:
             window=self.options.dcp_buffer_size,
             noop_interval=max(1, round(self.options.noop_interval)),
             snappy=self.options.compression != "off",
+            handshake_timeout=self.options.bootstrap_timeout,
             **more,
         )
 

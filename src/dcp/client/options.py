@@ -301,7 +301,7 @@ OPTIONS: tuple[Option, ...] = (
         _DURATION,
         parse_positive_duration,
         10.0,
-        "Time limit of a node for an answer to a command, for the handshake of a command connection, and over TAP for "
+        "Time limit of a node for an answer to a command, for the whole handshake of a connection, and over TAP for "
         "the announcement of a vbucket.",
         _CONNECTION,
         "s",
@@ -410,7 +410,8 @@ OPTIONS: tuple[Option, ...] = (
         parse_positive_duration,
         600.0,
         "Time for which a stream repeats what a node refuses for a reason that may pass, such as that it starts or is "
-        "busy. After it the stream ends with the refusal.",
+        "busy; after it the stream ends with the refusal. Also the longest time without progress in the search for a "
+        "time.",
         _CONNECTION,
         "s",
     ),

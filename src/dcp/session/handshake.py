@@ -60,6 +60,7 @@ class ConnectionSettings:
     history: every kept version of a document. The handshake fails if the bucket keeps none.
     backfill_order: order in which the node reads vbuckets from disk; None for the node's default.
     stream_ids: several streams of one vbucket, each with an id that every request has to carry.
+    handshake_timeout: seconds within which the handshake has to succeed.
     """
 
     name: str
@@ -79,6 +80,7 @@ class ConnectionSettings:
     history: bool = False
     backfill_order: str | None = None
     stream_ids: bool = False
+    handshake_timeout: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

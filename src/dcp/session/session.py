@@ -34,8 +34,6 @@ from dcp.wire.memcached import Feature, Status
 
 # A node counts as gone after this many of its noop intervals without a byte.
 _SILENT_INTERVALS = 2
-# Seconds without a byte before the noop interval is known.
-_HANDSHAKE_TIMEOUT = 60.0
 # Processed bytes are acknowledged when they reach this part of the window.
 _ACK_PART = 4
 _MOST_OPAQUES = 0xFFFF_FFF0
@@ -78,7 +76,7 @@ class Session:
         self.agreement: Agreement | None = None
         self.streams: dict[int, ConsumerStream] = {}
         self._keys: set[tuple[int, int | None]] = set()
-        self.last_heard = now
+        self.last_heard = self._began = now
         self.stray_messages = 0
         self.require_snapshot_end = True
         self._settings = settings
@@ -285,10 +283,18 @@ class Session:
         self._send(Frame(name, Magic.REQUEST, opaque, **parts))
         return opaque
 
+    @property
+    def handshake_timeout(self) -> float:
+        """Seconds within which the handshake has to succeed."""
+        return self._settings.handshake_timeout
+
     def deadline(self) -> float | None:
-        """Return the time at which the node counts as gone unless bytes arrive; None if nothing is due from it."""
+        """Return the time at which the node counts as gone unless bytes arrive; None if nothing is due from it.
+
+        That of the handshake is for all of it: bytes that arrive do not extend it.
+        """
         if self.agreement is None:
-            return self.last_heard + _HANDSHAKE_TIMEOUT
+            return self._began + self._settings.handshake_timeout
         if self.agreement.noop_interval is None:
             return None
         return self.last_heard + _SILENT_INTERVALS * self.agreement.noop_interval

@@ -147,6 +147,9 @@ class NodeLink:
         while self._commands:
             self._commands.popleft()(session)
         self._send(sock, session)
+        if session.agreement is None:
+            # Also if bytes arrive all the time.
+            self._check_silence(session)
         decoder = self._direct_receiver(sock, session)
         if decoder is not None:
             full = self._receive_directly(sock, session, decoder)
@@ -155,9 +158,14 @@ class NodeLink:
         self._deliver_due(session, full)
 
     def _direct_receiver(self, sock: socket.socket, session: Session) -> Decoder | None:
-        """Return the decoder if it can receive from the socket itself: not over TLS, nor while bytes are unsent."""
-        ready = CAN_RECEIVE and session.wants_bytes and not self._unsent and not isinstance(sock, ssl.SSLSocket)
-        return session.receiver if ready else None
+        """Return the decoder if it can receive from the socket itself: not over TLS, nor while bytes are unsent.
+
+        Nor in the handshake: its time limit holds for a node that sends a few bytes at a time, too, and the decoder
+        returns only after a frame.
+        """
+        if not CAN_RECEIVE or self._unsent or session.agreement is None or isinstance(sock, ssl.SSLSocket):
+            return None
+        return session.receiver if session.wants_bytes else None
 
     def _send(self, sock: socket.socket, session: Session) -> None:
         if not self._unsent:
@@ -202,8 +210,11 @@ class NodeLink:
 
     def _check_silence(self, session: Session) -> None:
         deadline = session.deadline()
-        if deadline is not None and time.monotonic() >= deadline:
-            raise TransportError(f"{self.name}: no byte from the node for {deadline - session.last_heard:g} s")
+        if deadline is None or time.monotonic() < deadline:
+            return
+        if session.agreement is None:
+            raise network_errors.timed_out(self.name, session.handshake_timeout, "bootstrap_timeout")
+        raise TransportError(f"{self.name}: no byte from the node for {deadline - session.last_heard:g} s")
 
     def _select(self, sock: socket.socket, wanted: int, timeout: float | None) -> bool:
         """Wait until the socket is ready for `wanted` events, or the thread is woken. Return True if it is readable."""
