@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import dcp
+from dcp.client.follow.patience import RefusalPatience
 from dcp.embedded import Cluster
 from dcp.session.refusals import (
     GET_MAP,
@@ -19,6 +20,7 @@ from dcp.session.refusals import (
     STREAM_REQUEST,
     Reaction,
     reaction,
+    refused,
 )
 from dcp.wire.memcached import Status
 from tests.client.consumer import PATIENCE, Consumer, catch_up
@@ -35,6 +37,20 @@ def test_every_status_has_one_row() -> None:
     assert len(rows) == len(set(rows))
     assert set(rows) | OF_DOCUMENTS | {Status.SUCCESS} == set(Status)
     assert not OF_DOCUMENTS & set(rows)
+
+
+def test_refusals_count_as_long_as_they_follow_each_other() -> None:
+    patience, error = RefusalPatience(600.0), refused(SELECT, "the bucket is not ready", Status.ETMPFAIL)
+
+    def ended(*times: float) -> list[bool]:
+        return [patience.exhausted("node:11210", "node:11210", error, now) is not None for now in times]
+
+    assert ended(0.0, 50.0, 100.0) == [False] * 3
+    # The node could not be reached in between.
+    assert ended(700.0, *range(750, 1300, 50)) == [False] * 12
+    assert ended(1300.0) == [True]
+    patience.forget("node:11210")
+    assert ended(1301.0) == [False]
 
 
 def test_rows_name_no_step_that_is_none() -> None:

@@ -210,7 +210,9 @@ class Follower:
             self._patience.forget(link.name)
             return None
         # Anything but a refusal is a broken protocol, which a new connection would meet again.
-        return self._patience.exhausted(link.name, link.name, error) if isinstance(error, ServerError) else error
+        if not isinstance(error, ServerError):
+            return error
+        return self._patience.exhausted(link.name, link.name, error, time.monotonic())
 
     def on_bug(self, bug: Exception) -> None:
         with self._lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 
 from dcp.errors import ServerError
@@ -13,13 +12,21 @@ log = logging.getLogger("dcp.client")
 
 # A refusal is logged again after this many seconds: all vbuckets of a node meet it at the same time.
 _LOG_INTERVAL = 10.0
+# Seconds without a refusal after which a new series begins. Requests are repeated every few seconds, unless their node
+# cannot be reached, and that time does not count.
+_BREAK = 60.0
 
 
 @dataclass(slots=True)
 class _Series:
-    """Refusals in a row. since: monotonic time of the first one. count: of those with the newest step and status."""
+    """Refusals in a row.
+
+    since, latest: monotonic times of the first and the last one. kind: step and status of the last one. count: of those
+    of this kind.
+    """
 
     since: float
+    latest: float
     kind: tuple[str, int | None]
     count: int = 0
 
@@ -47,16 +54,18 @@ class RefusalPatience:
         """End the series of a node or vbucket: it was accepted, or its refusals do not count any more."""
         self._series.pop(subject, None)
 
-    def exhausted(self, subject: str | int, node: str, error: ServerError) -> ServerError | None:
-        """Count a refusal. Return the error that ends the stream, or None to repeat the request."""
-        found, now = reaction(error.step, error.status), time.monotonic()
+    def exhausted(self, subject: str | int, node: str, error: ServerError, now: float) -> ServerError | None:
+        """Count a refusal at a monotonic time. Return the error that ends the stream, or None to repeat the request."""
+        found = reaction(error.step, error.status)
         ends = not found.repeats and not error.retriable
         if ends or (found is Reaction.CONFIRM and error.step == OPEN and not self._opened):
             return error
         kind = error.step, error.status
-        series = self._series.setdefault(subject, _Series(now, kind))
+        series = self._series.setdefault(subject, _Series(now, now, kind))
+        if now - series.latest > _BREAK:
+            series = self._series[subject] = _Series(now, now, kind)
         series.count = series.count + 1 if series.kind == kind else 1
-        series.kind = kind
+        series.kind, series.latest = kind, now
         if found is Reaction.CONFIRM and series.count >= CONFIRMATIONS:
             return error
         if now - series.since >= self._within:

@@ -108,11 +108,15 @@ class Transitions:
             # The node rejects the position itself. No seqno below it is known to be valid, except 0.
             self.rolled_back(event.stream, 0)
             return
-        found, error = reaction(STREAM_REQUEST, event.status), self._refusal(vbucket, event.status)
+        error = self._refusal(vbucket, event.status)
         error.node = node
-        if not self._is_unannounced(event.status) and (final := self._patience.exhausted(vbucket.number, node, error)):
+        final = self._patience.exhausted(vbucket.number, node, error, time.monotonic())
+        # A vbucket that a TAP node leaves out has a limit of its own, in `report_unannounced`.
+        unannounced = self._settings.announced_within is not None and event.status == Status.NOT_MY_VBUCKET
+        if final is not None and not unannounced:
             self._queue.fail(final)
             return
+        found = reaction(STREAM_REQUEST, event.status)
         vbucket.retry(f"refused, {status_name(event.status)}")
         log.debug("vbucket %d: %s by %s; retrying", vbucket.number, vbucket.last_error, node)
         if found is Reaction.REFRESH_MAP:
@@ -122,10 +126,6 @@ class Transitions:
                 self._maps.map_changed(event.body, node)
         elif found is Reaction.RECONNECT:
             raise TransportError(f"{error}; the connection is of no use any more")
-
-    def _is_unannounced(self, status: int) -> bool:
-        """Return True for a vbucket that a TAP node leaves out: `report_unannounced` has a limit of its own for it."""
-        return self._settings.announced_within is not None and status == Status.NOT_MY_VBUCKET
 
     def _refusal(self, vbucket: FollowedVbucket, status: int) -> ServerError:
         name = status_name(status)
