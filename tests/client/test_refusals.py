@@ -227,3 +227,16 @@ def test_a_refusal_by_all_hosts_says_more_than_that_others_cannot_be_reached(clu
     cluster.crash(0)
     with cluster.fault("refuse", command=SASL, status=Status.AUTH_ERROR), pytest.raises(dcp.AuthenticationError):
         dcp.connect(addresses)
+
+
+@pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.EINTERNAL])
+def test_a_stream_does_not_begin_without_the_failover_log_of_a_busy_node(cluster: Cluster, status: Status) -> None:
+    with dcp.connect(cluster.url) as client:
+        with (
+            cluster.fault("refuse", command="kv_get_failover_log", status=status, node=BAD),
+            pytest.raises(dcp.ServerError, match="refused to send the failover log") as refusal,
+        ):
+            client.stream("now")
+        assert refusal.value.retriable
+        with cluster.fault("refuse", command="kv_get_failover_log", status=Status.NOT_MY_VBUCKET, node=BAD):
+            assert len(client.failover_logs()) == 2

@@ -327,7 +327,10 @@ class Client:
         return queries.high_seqnos(self._agent, collection_id)
 
     def failover_logs(self, vbuckets: Iterable[int] | None = None) -> dict[int, FailoverLog]:
-        """Return the failover log of each of these vbuckets, or of all. Vbuckets without an owner are missing."""
+        """Return the failover log of each of these vbuckets, or of all. Vbuckets without an owner are missing.
+
+        Raises ServerError if a node is too busy to send one.
+        """
         table = options_of(Use.STREAM)
         return queries.failover_logs(self._agent, self._checked_vbuckets(table["vbuckets"].read(vbuckets)))
 
