@@ -13,6 +13,7 @@ from pathlib import Path
 from dcp.client.options import Option, Use, options_of, spark_options
 from dcp.columns.schema import COLUMNS, DICTIONARY
 from dcp.embedded.faults import FAULTS
+from dcp.session.refusals import REFUSALS, STEPS, UNKNOWN_STATUS, Reaction
 from dcp.wire import DIALECTS
 from dcp.wire.field import Field
 from dcp.wire.layout import Dialect, Effect, Layout, Message
@@ -132,6 +133,26 @@ def faults() -> str:
     )
 
 
+# Refusals.
+
+
+def refusals() -> str:
+    rows = [
+        (", ".join(status.name for status in row.statuses), *(_reaction(row.reaction(step)) for step in STEPS))
+        for row in REFUSALS
+    ]
+    rows.append(("any other", *(_reaction(UNKNOWN_STATUS) for _ in STEPS)))
+    return table(("status", *(f"`{step}`" for step in STEPS)), rows)
+
+
+def reactions() -> str:
+    return table(("reaction", "what a running stream does"), ((_reaction(each), each.value) for each in Reaction))
+
+
+def _reaction(found: Reaction) -> str:
+    return found.name.lower().replace("_", " ")
+
+
 # Options.
 
 
@@ -165,6 +186,7 @@ DRAWN: dict[Path, tuple[Callable[[], str], ...]] = {
     ROOT / "docs/client.md": (connect_options, stream_options),
     ROOT / "docs/decoding.md": (columns,),
     ROOT / "docs/protocol.md": (dialects,),
+    ROOT / "docs/session.md": (reactions, refusals),
     ROOT / "docs/spark.md": (spark_source_options,),
 }
 

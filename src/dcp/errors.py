@@ -94,7 +94,11 @@ class ServerError(DcpError):
     problem: what was refused, and what to do about it.
     status: status of the answer; None if the refusal has none.
     context: the server's own explanation; empty if it sent none.
+    step: name of the refused command, of those from a connection to its streams; empty for others.
+    retriable: True if the status is about the present state of the node, such as ETMPFAIL.
     """
+
+    step = ""
 
     def __init__(self, problem: str, status: int | None = None, context: str = "") -> None:
         super().__init__(problem, status, context)

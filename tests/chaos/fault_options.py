@@ -14,9 +14,10 @@ BREAKING = frozenset({"garbage", "oversize"})
 # Faults that act on stream requests.
 AT_REQUESTS = frozenset({"cut", "refuse", "rollback", "end", "underfill"})
 
-# Not among them: `gap` and `missing_tail`, which no client can detect, since gaps between seqnos are normal;
-# `stream_ids`, which needs streams with ids; `no_noops`, which takes longer to detect than a schedule lasts; and
-# `beyond_end`, which needs an end and acts on the last stream of every schedule.
+# Not among them: `gap` and `missing_tail`, which no client can detect, since gaps between seqnos are normal; `bad_map`,
+# on which a client that connects may give up; `stream_ids`, which needs streams with ids; `no_noops`, which takes
+# longer to detect than a schedule lasts; and `beyond_end`, which needs an end and acts on the last stream of every
+# schedule.
 FAULT_OPTIONS: Mapping[str, Draw] = {
     "cut": lambda random: {
         random.choice(("sent", "streamed", "streamed", "received_bytes")): random.randrange(1, 5000),
@@ -29,7 +30,7 @@ FAULT_OPTIONS: Mapping[str, Draw] = {
     "garbage": lambda random: {"size": random.randrange(1, 64)},
     "oversize": lambda random: {},
     "refuse": lambda random: {
-        "status": random.choice(("ETMPFAIL", "EBUSY", "ENOMEM", "NOT_MY_VBUCKET")),
+        "status": random.choice(("ETMPFAIL", "EBUSY", "EINTERNAL", "NOT_MY_VBUCKET", "NO_BUCKET")),
         "times": random.choice((1, 2)),
     },
     "rollback": lambda random: {

@@ -135,7 +135,7 @@ def test_the_next_run_copies_new_changes(cluster: Cluster, tmp_path: Path) -> No
     first = {path: path.stat().st_mtime_ns for path in out.rglob("part-*")}
     cluster.delete("key-0000000003")
     cluster.upsert("more", b"1")
-    found = json.loads(run("copy", cluster.url, out, "--json").output)
+    found = json.loads(run("copy", cluster.url, out, "--json").stdout)
     assert (found["rows"], found["events"]) == (2, {"mutation": 1, "deletion": 1})
     assert {path: path.stat().st_mtime_ns for path in first} == first
     assert [row["key"] for row in rows(out)[100:]] != []
@@ -301,7 +301,7 @@ def test_after_a_failover_that_loses_changes_the_files_have_the_state_of_the_clu
         assert run("copy", cluster.url, tmp_path / "out").exit_code == 0
         cluster.failover(0, lose=3)
         cluster.upsert("after", b"1")
-        found = json.loads(run("copy", cluster.url, tmp_path / "out", "--json").output)
+        found = json.loads(run("copy", cluster.url, tmp_path / "out", "--json").stdout)
         assert found["rollbacks"] > 0
         assert state(tmp_path / "out") == {key: (one.seqno, one.value) for key, one in cluster.truth().items()}
         verified = run("checkpoint", "verify", tmp_path / "out", cluster.url)
@@ -318,3 +318,13 @@ def test_a_killed_copy_resumes(tmp_path: Path) -> None:
                 copy.kill()
         assert run("copy", cluster.url, out).exit_code == 0
         assert copied(out) == everything(cluster)
+
+
+def test_warnings_of_the_client_are_printed_on_standard_error(tmp_path: Path) -> None:
+    with Cluster(nodes=2, vbuckets=4) as cluster:
+        cluster.load(20)
+        for option, warnings in (("--quiet", 0), ("--verbose", 1)):
+            with cluster.fault("refuse", status="ETMPFAIL", times=1):
+                result = run("copy", cluster.url, tmp_path / f"out{option}.ndjson", option)
+            assert result.exit_code == 0
+            assert result.stderr.count("warning: ") == warnings

@@ -7,18 +7,19 @@ import socket
 
 import pytest
 
+import dcp
 from dcp.cli.doctor_checks import CheckFailed, judge_clock
 from dcp.embedded import Cluster
 from dcp.embedded.users import Privilege, User
 from tests.cli.commands import fill_two_collections, run
 
 STEPS = ["url", "dns", "tcp", "tls", "user, bucket", "cluster map", "addresses", "nodes", "privileges", "features"]
-STEPS += ["control", "clock"]
+STEPS += ["control", "streams", "clock"]
 
 
-def failing(url: str) -> tuple[str, str, str]:
+def failing(url: str, *options: str) -> tuple[str, str, str]:
     """Return the step that fails, its message and its remedy."""
-    result = run("doctor", url, "--json")
+    result = run("doctor", url, "--json", *options)
     assert result.exit_code == 1
     steps = json.loads(result.output)
     assert [step["ok"] for step in steps] == [True] * (len(steps) - 1) + [False]
@@ -73,6 +74,32 @@ def test_a_port_without_a_listener_is_named() -> None:
         port = closed.getsockname()[1]
         step, says, _ = failing(f"couchbase://u:s3cret@127.0.0.1:{port}/default")
     assert (step, says) == ("tcp", f"127.0.0.1:{port}: no answer")
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "reason"),
+    [
+        ("silent", {}, "accepted their streams, and sends nothing"),
+        ("refuse", {"status": "ETMPFAIL"}, "is asked for their streams repeatedly: refused, ETMPFAIL"),
+    ],
+)
+def test_streams_that_stand_still_are_named(fault: str, options: dict[str, str], reason: str) -> None:
+    with Cluster(nodes=2, vbuckets=4, password="s3cret") as cluster:
+        cluster.load(100)
+        with cluster.fault(fault, node=1, **options):
+            step, says, remedy = failing(cluster.url, "--timeout", "3s")
+        with dcp.connect(cluster.url) as client:
+            vbuckets = ", ".join(map(str, client.map.vbuckets_of(client.map.nodes[1])))
+        assert step == "streams"
+        assert says.startswith(f"no result within 3 s; the streams of vbuckets {vbuckets} stand still: ")
+        assert reason in says
+        assert "--timeout" in remedy
+
+
+def test_a_node_that_does_not_answer_is_named() -> None:
+    with Cluster(nodes=2, vbuckets=4, password="s3cret") as cluster, cluster.fault("pause", node=1):
+        step, says, _ = failing(cluster.url, "--timeout", "1s")
+        assert (step, says) == ("nodes", f"no result within 1 s; waiting for {cluster.addresses[1]}")
 
 
 def test_a_cas_far_in_the_future_is_an_error() -> None:

@@ -37,7 +37,7 @@ def rows(cluster: Cluster, *options: str) -> list[dict[str, object]]:
     """Return the changes that the command prints as JSON."""
     result = run("tail", cluster.url, *EVERYTHING, "--json", *options)
     assert result.exit_code == 0
-    return [json.loads(line) for line in result.output.splitlines()]
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_every_change_is_an_object_with_64_bit_numbers_as_text(cluster: Cluster) -> None:
@@ -53,7 +53,7 @@ def test_every_change_is_an_object_with_64_bit_numbers_as_text(cluster: Cluster)
 
 
 def test_a_document_is_printed_as_stored_on_one_line(cluster: Cluster) -> None:
-    output = run("tail", cluster.url, *EVERYTHING, "--json", "--key", "big").output
+    output = run("tail", cluster.url, *EVERYTHING, "--json", "--key", "big").stdout
     assert '"value": {"n": 12345678901234567890.10,  "ok": [true]}}' in output
     assert output.count("\n") == 1
 
@@ -64,7 +64,7 @@ def test_bytes_that_are_not_utf8_are_hexadecimal(cluster: Cluster) -> None:
 
 
 def test_control_characters_are_escaped(cluster: Cluster) -> None:
-    output = run("tail", cluster.url, *EVERYTHING).output
+    output = run("tail", cluster.url, *EVERYTHING).stdout
     assert "\x1b" not in output
     assert "0x1b5b324aff" in output
     assert "cls\\x1b[2J  \\x1b]0;title\\x07" in output
@@ -94,7 +94,7 @@ def test_values_may_be_hexadecimal_or_none(cluster: Cluster) -> None:
 def test_it_stops_after_a_number_of_changes(cluster: Cluster) -> None:
     result = run("tail", cluster.url, "--from", "beginning", "--max", "3")
     assert result.exit_code == 0
-    assert len(result.output.splitlines()) == 1 + 3
+    assert len(result.stdout.splitlines()) == 1 + 3
 
 
 def test_it_resumes_from_a_checkpoint_and_prints_a_rollback(cluster: Cluster, tmp_path: Path) -> None:
@@ -102,10 +102,10 @@ def test_it_resumes_from_a_checkpoint_and_prints_a_rollback(cluster: Cluster, tm
     saved = tmp_path / "saved.json"
     saved.write_text(lost.to_json())
     options = ("--from", str(saved), "--to", "now")
-    assert "rollback" in run("tail", cluster.url, *options, "--event", "rollback").output
+    assert "rollback" in run("tail", cluster.url, *options, "--event", "rollback").stdout
     found = [
         json.loads(line)
-        for line in run("tail", cluster.url, *options, "--json", "--key", "no such").output.splitlines()
+        for line in run("tail", cluster.url, *options, "--json", "--key", "no such").stdout.splitlines()
     ]
     assert [(row["event"], row["vbucket"], row["seqno"]) for row in found] == [("rollback", 0, "0")]
 
@@ -159,7 +159,7 @@ def test_a_checkpoint_can_be_the_end(cluster: Cluster, tmp_path: Path) -> None:
     ran = run("tail", cluster.url, "--from", "beginning", "--to", before, "--json")
     assert ran.exit_code == 0
     # The snapshot that the end lies in is sent to its own end, which may include the later change.
-    assert seen <= len(ran.output.splitlines()) <= seen + 1
+    assert seen <= len(ran.stdout.splitlines()) <= seen + 1
 
 
 @pytest.mark.parametrize("option", ["--from", "--to"])
@@ -182,15 +182,15 @@ def test_changes_between_two_times_are_printed(tmp_path: Path) -> None:
         for n in range(30):
             cluster.upsert(f"key{n:02}", b"{}")
         times = write_times(cluster)
-        found = [json.loads(line) for line in run("tail", cluster.url, *EVERYTHING, "--json").output.splitlines()]
+        found = [json.loads(line) for line in run("tail", cluster.url, *EVERYTHING, "--json").stdout.splitlines()]
         first, last = (datetime.fromisoformat(times[n]) for n in (10, 20))
         wanted = sorted(row["key"] for row in found if first <= datetime.fromisoformat(row["timestamp"]) < last)
-        shown = run("tail", cluster.url, "--from", times[10], "--to", times[20], "--json").output.splitlines()
+        shown = run("tail", cluster.url, "--from", times[10], "--to", times[20], "--json").stdout.splitlines()
         assert sorted(json.loads(line)["key"] for line in shown) == wanted
-        copied = json.loads(run("copy", cluster.url, tmp_path / "out.ndjson", "--from", times[20], "--json").output)
+        copied = json.loads(run("copy", cluster.url, tmp_path / "out.ndjson", "--from", times[20], "--json").stdout)
         assert copied["rows"] == sum(datetime.fromisoformat(row["timestamp"]) >= last for row in found) > 0
         day = [
-            json.loads(run("copy", cluster.url, tmp_path / "day", *to, "--json").output)["rows"]
+            json.loads(run("copy", cluster.url, tmp_path / "day", *to, "--json").stdout)["rows"]
             for to in (("--to", times[20]), ())
         ]
         assert day == [30 - copied["rows"], copied["rows"]]
@@ -204,7 +204,7 @@ def test_purged_deletions_are_reported(tmp_path: Path) -> None:
             cluster.delete(f"key-{n:010d}")
         cluster.upsert("last", b"1")
         cluster.purge()
-        lines = run("tail", cluster.url, "--from", start, "--to", "now", "--event", "purged").output.splitlines()
+        lines = run("tail", cluster.url, "--from", start, "--to", "now", "--event", "purged").stdout.splitlines()
         assert len(lines) == 2
         assert "seqno 0: deletions above may be missing" in lines[1]
         assert run("copy", cluster.url, tmp_path / "out", "--from", start).exit_code == 0
@@ -228,3 +228,18 @@ def test_a_change_takes_two_lines_of_a_terminal_at_most(cluster: Cluster, monkey
     assert max(map(len, lines)) == 160
     assert all(line.endswith("…") for line in lines if len(line) == 160)
     assert any("key-0000000003" in line for line in lines)
+
+
+def test_warnings_of_the_client_are_printed_on_standard_error(cluster: Cluster) -> None:
+    printed = {}
+    for option in ("--quiet", "", "--verbose"):
+        with cluster.fault("refuse", status="ETMPFAIL", times=2):
+            result = run("tail", cluster.url, *EVERYTHING, "--json", *([option] if option else []))
+        assert result.exit_code == 0
+        assert len(result.stdout.splitlines()) == len(rows(cluster))
+        printed[option] = result.stderr.splitlines()
+    assert printed["--quiet"] == []
+    assert all(line.startswith("warning: ") for line in printed[""])
+    assert "stream request refused: ETMPFAIL" in printed[""][0]
+    assert {"info", "warning"} == {line.partition(":")[0] for line in printed["--verbose"]}
+    assert run("tail", cluster.url, "--verbose", "--quiet").exit_code == 2

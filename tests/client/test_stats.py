@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import dcp
 from dcp import metrics
 from dcp.client.monitor import REASONS
-from dcp.client.stats import Stats
+from dcp.client.stats import Lag, Stats, combine
 from dcp.embedded import Cluster
 from tests.client.consumer import PATIENCE, Consumer, catch_up
 from tests.pages import ROOT
@@ -137,6 +137,33 @@ def test_what_gets_on_again_is_stuck_no_more(cluster: Cluster) -> None:
         fault.clear()
         stats_when(client, lambda told: not told.stuck)
         catch_up(stream, Consumer(), cluster)
+
+
+@pytest.mark.parametrize("fault", ["pause", "partition"])
+def test_the_lag_is_unknown_while_a_node_does_not_answer(cluster: Cluster, fault: str) -> None:
+    registry, consumer = CollectorRegistry(), Consumer()
+    with dcp.connect(cluster.url, **SOON) as client, client.stream() as stream:
+        metrics.register(client, registry)
+        catch_up(stream, consumer, cluster)
+        stats_when(client, lambda told: told.lag == (0, 0.0))
+        with cluster.fault(fault, node=1):
+            cluster.load(50, prefix="later")
+            told = stats_when(client, lambda told: len(told.stuck) == 4)
+            assert {stuck.reason for stuck in told.stuck.values()} == {"no_answer"}
+            assert "does not answer" in told.stuck[next(iter(told.stuck))].detail
+            assert (told.lag, told.collections) == (None, {})
+            assert "dcp_lag_items" not in {name for name, *_ in samples(registry)}
+        catch_up(stream, consumer, cluster)
+        stats_when(client, lambda told: told.lag == (0, 0.0) and not told.stuck)
+
+
+def test_one_unknown_lag_makes_that_of_all_streams_unknown() -> None:
+    known = Stats("b", vbuckets=3, lag=Lag(5, 1.0), collections={"a.b": Lag(5, 1.0)})
+    ended, unknown = Stats("b"), Stats("b", vbuckets=2)
+    assert combine("b", [ended, known, ended]).lag == Lag(5, 1.0)
+    for parts in ([unknown, known], [known, unknown], [known, ended, unknown, known]):
+        combined = combine("b", parts)
+        assert (combined.lag, combined.collections) == (None, {})
 
 
 def test_vbuckets_without_a_node_are_reported(cluster: Cluster) -> None:

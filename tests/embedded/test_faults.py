@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import dcp
 from dcp.embedded import Cluster
 from dcp.embedded.faults import FAULTS, describe_faults
 from dcp.embedded.faults.fault import options_of
@@ -174,6 +175,37 @@ def test_a_fault_of_some_vbuckets_leaves_the_others_alone() -> None:
     ):
         statuses = [consumer.stream(n).status for n in range(4)]
     assert statuses == [Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.NOT_MY_VBUCKET, Status.SUCCESS]
+
+
+@pytest.mark.parametrize("command", ["sasl_auth", "select_bucket", "open"])
+def test_other_commands_are_refused_too(cluster: Cluster, command: str) -> None:
+    with pytest.raises(LocalProtocolError, match="fault refuse: command: expected the name of a command"):
+        cluster.fault("refuse", command="no_such")
+    with dcp.connect(cluster.url) as client:
+        (node,) = client.map.nodes
+        with cluster.fault("refuse", command=command, status="ENOMEM", times=1) as fault:
+            with pytest.raises(dcp.ServerError) as refused:
+                client.open_command_connection(node, stream=True)
+            assert (refused.value.step, refused.value.status, refused.value.node) == (command, Status.ENOMEM, str(node))
+            client.open_command_connection(node, stream=True).close()
+            assert fault.hits == 1
+
+
+@pytest.mark.parametrize(
+    ("defect", "found"),
+    [("no_vbuckets", "1 to 65536 vbuckets"), ("no_locator", "nodeLocator"), ("other_bucket", None)],
+)
+def test_fault_bad_map(cluster: Cluster, defect: str, found: str | None) -> None:
+    with cluster.fault("bad_map", defect=defect) as fault:
+        if found is None:
+            with dcp.connect(cluster.url) as client:
+                assert client.map.name != "default"
+        else:
+            with pytest.raises(dcp.RemoteProtocolError, match=found):
+                dcp.connect(cluster.url)
+        assert fault.hits
+    with pytest.raises(LocalProtocolError, match="fault bad_map: defect: expected no_vbuckets or no_locator"):
+        cluster.fault("bad_map", defect="another")
 
 
 def rolled_back(consumer: Consumer, start: int, vbuuid: int) -> int | None:

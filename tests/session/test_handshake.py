@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -31,7 +32,7 @@ from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Kind, Magic
 from dcp.wire.memcached import Status
 from tests.conformance import TRANSCRIPTS, cut, transcript
-from tests.session.harness import PASSWORD, SETTINGS, Answer, Peer, decoder, handshake, hear, requested
+from tests.session.harness import MANY, PASSWORD, SETTINGS, Answer, Peer, decoder, handshake, hear, requested
 
 METADATA = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 FLAGS = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | METADATA | OpenFlag.INCLUDE_DELETE_TIMES
@@ -397,5 +398,12 @@ def test_an_acknowledgement_that_is_refused_as_stale_ends_the_session() -> None:
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
-    session = Session(requested(), decoder, 100.0)
-    assert session.deadline() == 160.0
+    session = Session(replace(requested(), handshake_timeout=7.0), decoder, 100.0)
+    assert session.deadline() == 107.0
+
+
+def test_bytes_do_not_extend_the_time_of_the_handshake() -> None:
+    session = Session(replace(requested(), handshake_timeout=7.0), decoder, 100.0)
+    session.buffer()[:1] = b"\x81"
+    session.received(1, 106.0, MANY, MANY)
+    assert (session.last_heard, session.deadline()) == (106.0, 107.0)

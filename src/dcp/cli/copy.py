@@ -20,6 +20,7 @@ from dcp.checkpoint import Checkpoint
 from dcp.cli import INTERRUPTED
 from dcp.cli.arguments import INTERVAL, LocalPath
 from dcp.cli.checkpoint_args import parse_end, parse_start
+from dcp.cli.client_log import client_log, log_options
 from dcp.cli.copy_output import CopyOutput
 from dcp.cli.file_formats import FORMATS, format_of
 from dcp.cli.json_rows import CollectionNames
@@ -70,6 +71,7 @@ _WAIT = 0.5
     help="With --follow, commit files at this interval, such as 500ms, 60s or 5m.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+@log_options
 @click.pass_context
 def copy(
     ctx: click.Context,
@@ -84,6 +86,8 @@ def copy(
     max_rows: int,
     interval: float,
     as_json: bool,
+    verbose: bool,
+    quiet: bool,
 ) -> None:
     """Copy changes into files in the directory OUT. Run it again to copy what is new.
 
@@ -107,7 +111,7 @@ def copy(
     if follow and end is not None:
         raise click.UsageError("--follow and --to: expected one of them, found both")
     until = None if follow else parse_end(end or "now")
-    with closing(CopyOutput(out, format or format_of(out))) as output:
+    with client_log(verbose=verbose, quiet=quiet), closing(CopyOutput(out, format or format_of(out))) as output:
         stopped = _run(output, url, start, until, scope, collections, max_rows, interval, as_json=as_json)
     if stopped and not follow:
         click.echo("interrupted: all copied changes are committed; run it again to resume", err=True)

@@ -7,6 +7,7 @@ import json
 import click
 from rich.text import Text
 
+from dcp.cli.arguments import INTERVAL
 from dcp.cli.doctor_checks import CheckResult, DoctorContext, checks
 from dcp.cli.login import url_argument
 from dcp.cli.terminal import console
@@ -14,18 +15,26 @@ from dcp.cli.terminal import console
 
 @click.command()
 @url_argument
+@click.option(
+    "--timeout",
+    type=INTERVAL,
+    default="30s",
+    show_default=True,
+    metavar="DURATION",
+    help="Longest time of each step, such as 5s or 1m.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the steps as a JSON array.")
-def doctor(url: str, as_json: bool) -> None:
+def doctor(url: str, timeout: float, as_json: bool) -> None:
     """Check every step from URL to a stream of changes. If one fails, say what to do; exit code 1.
 
     The steps are: URL, DNS, TCP, TLS, authentication and bucket, cluster map, addresses, connections to all nodes,
-    the privilege to read changes, features, flow control, and clocks.
+    the privilege to read changes, features, flow control, streams, and clocks.
 
     \b
     Example:
       dcp doctor couchbase://localhost/travel
     """
-    context = DoctorContext(url)
+    context = DoctorContext(url, timeout)
     done: list[CheckResult] = []
     try:
         for check in checks(context):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import NamedTuple
@@ -57,9 +60,15 @@ class DoctorContext:
     """Findings of the steps so far, for the next ones."""
 
     url: str
+    # Longest time of each step in seconds.
+    timeout: float
     target: Target | None = None
     client: Client | None = None
     agreements: dict[str, Agreement] = field(default_factory=dict)
+    # Highest CAS of the changes that were read.
+    newest_cas: int | None = None
+    # Node that the present step waits for; empty for none.
+    waits_for: str = ""
 
     @property
     def known(self) -> Target:
@@ -78,7 +87,7 @@ def checks(context: DoctorContext) -> Iterator[CheckResult]:
     """Run the steps in order, up to the first that fails. Yield the result of each."""
     for name, step in _STEPS.items():
         try:
-            yield CheckResult(name, step(context))
+            yield CheckResult(name, _run(step, context))
         except CheckFailed as failure:
             yield CheckResult(name, failure.problem, failure.remedy, ok=False)
             return
@@ -87,6 +96,35 @@ def checks(context: DoctorContext) -> Iterator[CheckResult]:
                 name, str(error), "see the message; dcp inspect shows the frames of a network capture", ok=False
             )
             return
+
+
+def _run(step: Callable[[DoctorContext], str], context: DoctorContext) -> str:
+    """Return the result of a step. Raises CheckFailed after the time limit, with what stands still."""
+    result: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(step(context))
+        except Exception as error:
+            result.set_exception(error)
+
+    context.waits_for = ""
+    # A daemon: the process does not wait for a step that is blocked on a node.
+    thread = threading.Thread(target=run, name="dcp doctor", daemon=True)
+    thread.start()
+    thread.join(context.timeout)
+    if result.done():
+        return result.result()
+    waits = [f"waiting for {context.waits_for}"] if context.waits_for else []
+    standing: defaultdict[str, list[int]] = defaultdict(list)
+    if context.client is not None:
+        for vbucket, stuck in context.client.stats().stuck.items():
+            standing[stuck.detail].append(vbucket)
+    still = [f"the streams of vbuckets {format_vbuckets(them)} stand still: {why}" for why, them in standing.items()]
+    raise CheckFailed(
+        "; ".join([f"no result within {context.timeout:g} s", *waits, *still]),
+        "check the node: its load, memory and disk, and the network to it; --timeout 2m waits longer",
+    )
 
 
 # The steps.
@@ -172,7 +210,8 @@ def _tls(context: DoctorContext) -> str:
 def _authentication(context: DoctorContext) -> str:
     """Authenticate and select the bucket: both are part of the first connection."""
     try:
-        context.client = client = dcp.connect(context.url)
+        # Streams that stand still are to be known before the time of their step is over.
+        context.client = client = dcp.connect(context.url, stats_interval=context.timeout / 10)
     except AuthenticationError as error:
         remedy = "check the user name and password, and that the user exists in this cluster"
         if error.status is None:
@@ -227,6 +266,7 @@ def _nodes(context: DoctorContext) -> str:
     client = context.connected
     problems = []
     for node in client.map.nodes:
+        context.waits_for = str(node)
         try:
             client.open_command_connection(node).close()
         except DcpError as error:
@@ -243,6 +283,7 @@ def _privileges(context: DoctorContext) -> str:
     """Open a DCP connection to every node."""
     client = context.connected
     for node in client.map.nodes:
+        context.waits_for = str(node)
         try:
             with client.open_command_connection(node, stream=True) as caller:
                 context.agreements[str(node)] = caller.agreement
@@ -252,6 +293,7 @@ def _privileges(context: DoctorContext) -> str:
             raise CheckFailed(
                 error, f"give {context.known.username} the role data_dcp_reader on {client.map.name}"
             ) from None
+    context.waits_for = ""
     _check_bucket_read(client, context.known.username)
     return "the user may open DCP on every node"
 
@@ -306,9 +348,29 @@ def _control(context: DoctorContext) -> str:
     return f"every node accepts {' and '.join(accepted)}"
 
 
+def _streams(context: DoctorContext) -> str:
+    """Read the last change of some vbuckets."""
+    client = context.connected
+    chosen = dict([(vbucket, high) for vbucket, high in client.high_seqnos().items() if high][:_SAMPLE])
+    if not chosen:
+        return "no changes to read"
+    # The uuid of the present history, since without it the node would order a rollback to 0.
+    logs = client.failover_logs(chosen)
+    # The position just before the last change, so that each stream delivers one change.
+    before = [
+        StreamPosition(vbucket, logs[vbucket].newest.vbuuid, high - 1, high - 1, high - 1)
+        for vbucket, high in chosen.items()
+        if vbucket in logs and high > 1
+    ]
+    with client.stream(Checkpoint(tuple(before)), "now", vbuckets=chosen, columns=["event", "cas"]) as stream:
+        for batch in stream:
+            context.newest_cas = max([context.newest_cas or 0, *batch.to_arrow().column("cas").to_pylist()])
+    return f"{counted(len(chosen), 'vbucket')} read to the end"
+
+
 def _clock(context: DoctorContext) -> str:
     """Compare the newest CAS with the clock."""
-    newest = _newest_cas(context.connected)
+    newest = context.newest_cas
     return "no changes to compare with" if newest is None else judge_clock(newest, time.time())
 
 
@@ -335,26 +397,6 @@ def _moment(cas: int) -> str:
         return f"CAS {cas}"
 
 
-def _newest_cas(client: Client) -> int | None:
-    """Return the highest CAS of the last changes of some vbuckets; None if there are no changes."""
-    chosen = dict([(vbucket, high) for vbucket, high in client.high_seqnos().items() if high][:_SAMPLE])
-    if not chosen:
-        return None
-    # The uuid of the present history, since without it the node would order a rollback to 0.
-    logs = client.failover_logs(chosen)
-    # The position just before the last change, so that each stream delivers one change.
-    before = [
-        StreamPosition(vbucket, logs[vbucket].newest.vbuuid, high - 1, high - 1, high - 1)
-        for vbucket, high in chosen.items()
-        if vbucket in logs and high > 1
-    ]
-    newest = None
-    with client.stream(Checkpoint(tuple(before)), "now", vbuckets=chosen, columns=["event", "cas"]) as stream:
-        for batch in stream:
-            newest = max([newest or 0, *batch.to_arrow().column("cas").to_pylist()])
-    return newest
-
-
 def _timeout(target: Target) -> float:
     """Return the seconds that a connection may take."""
     return _options(target).kv_connect_timeout
@@ -377,5 +419,6 @@ _STEPS: dict[str, Callable[[DoctorContext], str]] = {
     "privileges": _privileges,
     "features": _features,
     "control": _control,
+    "streams": _streams,
     "clock": _clock,
 }

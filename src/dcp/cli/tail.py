@@ -11,6 +11,7 @@ import click
 
 import dcp
 from dcp.cli.checkpoint_args import parse_end, parse_start
+from dcp.cli.client_log import client_log, log_options
 from dcp.cli.json_rows import CollectionNames, lines, objects
 from dcp.cli.login import url_argument
 from dcp.cli.terminal import readable, uses_colour
@@ -59,6 +60,7 @@ _MAX_LINES = 2
 @click.option("--hex", "as_hex", is_flag=True, help="Print values in hexadecimal.")
 @click.option("--no-values", is_flag=True, help="Print no values. They are not read either.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line, with 64-bit numbers as text.")
+@log_options
 def tail(
     url: str,
     start: str,
@@ -71,6 +73,8 @@ def tail(
     as_hex: bool,
     no_values: bool,
     as_json: bool,
+    verbose: bool,
+    quiet: bool,
 ) -> None:
     """Print changes as they arrive, until Ctrl-C or --to.
 
@@ -90,6 +94,7 @@ def tail(
     columns = [*_COLUMNS, "collection_id", "key", *(() if no_values else ("value",))]
     begin, until = parse_start(start), parse_end(end)
     with (
+        client_log(verbose=verbose, quiet=quiet),
         dcp.connect(url) as client,
         client.stream(begin, until, scope=scope, collections=collections or None, columns=columns) as stream,
     ):

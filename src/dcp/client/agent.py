@@ -21,6 +21,7 @@ from dcp.cluster_map import ClusterMap, Node
 from dcp.errors import ClosedError, DcpError, RemoteProtocolError, ServerError, TransportError
 from dcp.session.demands import Demands
 from dcp.session.handshake import ConnectionSettings
+from dcp.session.refusals import GET_MAP, refused
 from dcp.session.sasl import Credentials, TokenSource
 from dcp.wire.frame import Frame
 
@@ -84,32 +85,51 @@ class Agent:
     def refresh_map(self) -> ClusterMap:
         """Fetch the map from the first node that answers, those of the known map before those of the URL.
 
-        Raises the node's error if there is one node, else TransportError with the reason of each.
+        Raises a node's refusal if there is one, as it says more than that others cannot be reached. Otherwise raises
+        the node's error if there is one node, else TransportError with the reason of each.
         """
         problems: dict[str, DcpError] = {}
         # Nodes of the map come first: hosts of the URL may have left the cluster long ago, but remain as a last resort.
         for address in dict.fromkeys([*self._node_addresses(), *self._seeds]):
             try:
-                self._replace_map(self._fetch_map(address))
-                self._map_source = address
-                self._commands.close_idle(keep=[address, *self._node_addresses()])
-                return self.map
-            except (TransportError, RemoteProtocolError) as error:
+                found = self._fetch_map(address)
+            except (TransportError, RemoteProtocolError, ServerError) as error:
                 problems[str(address)] = error
                 log.info("%s", error)
-        if len(problems) == 1:
-            raise next(iter(problems.values()))
+                continue
+            self._replace_map(found)
+            self._map_source = address
+            self._commands.close_idle(keep=[address, *self._node_addresses()])
+            return self.map
+        refusals = [error for error in problems.values() if isinstance(error, ServerError)]
+        # One that does not pass, such as a wrong password, needs a change by the user.
+        refusals.sort(key=lambda error: error.retriable)
+        if refusals or len(problems) == 1:
+            raise next(iter([*refusals, *problems.values()]))
         raise TransportError(f"no node can be reached: {_grouped(problems)}")
 
     def learn_map(self, config: Any, node: str) -> None:
         """Adopt a map that a node pushed or sent with a refusal, if it is newer.
 
         config: its parsed JSON; anything that is not a map of a bucket is ignored.
+
+        Raises a retriable ServerError for a map that does not serve this bucket: one without vbuckets, as a node sends
+        that does not have the bucket yet, or one of another bucket.
         """
-        if isinstance(config, dict) and "nodeLocator" in config:
-            # The name of a link has the brackets of an IPv6 address.
-            host = node.rpartition(":")[0].removeprefix("[").removesuffix("]")
-            self._replace_map(ClusterMap.from_dict(config, host, None, self.options.network))
+        if not isinstance(config, dict) or "nodeLocator" not in config:
+            return
+        # The name of a link has the brackets of an IPv6 address.
+        host = node.rpartition(":")[0].removeprefix("[").removesuffix("]")
+        try:
+            found = ClusterMap.from_dict(config, host, None, self.options.network)
+        except RemoteProtocolError as error:
+            raise _unusable(node, str(error)) from None
+        self._check_bucket(found, node)
+        self._replace_map(found)
+
+    def _check_bucket(self, found: ClusterMap, node: str) -> None:
+        if self._map is not None and found.name != self._map.name:
+            raise _unusable(node, f"expected the map of bucket {self._map.name!r}, found that of {found.name!r}")
 
     def _replace_map(self, found: ClusterMap) -> None:
         known = self._map
@@ -149,8 +169,15 @@ class Agent:
     def _fetch_map(self, address: HostPort) -> ClusterMap:
         answer = self._commands.ask(address, lambda connection: connection.ask("get_cluster_config"))
         if answer.status:
-            raise ServerError(f"{address}: the node refused to send the cluster map", answer.status)
-        return ClusterMap.parse(answer.value, address.host, address.port, self.options.network)
+            raise refused(GET_MAP, f"{address}: the node refused to send the cluster map", answer.status)
+        try:
+            found = ClusterMap.parse(answer.value, address.host, address.port, self.options.network)
+        except RemoteProtocolError as error:
+            if self._map is None:
+                raise
+            raise _unusable(str(address), str(error)) from None
+        self._check_bucket(found, str(address))
+        return found
 
     # Commands.
 
@@ -167,8 +194,8 @@ class Agent:
 
         try:
             return self._commands.ask(self._map_source, question)
-        except TransportError:
-            # The node that sent the map may be gone: ask the one that sends the next map.
+        except (TransportError, ServerError):
+            # The node that sent the map may be gone, or restart: ask the one that sends the next map.
             self.refresh_map()
             return self._commands.ask(self._map_source, question)
 
@@ -224,6 +251,7 @@ class Agent:
             noop_interval=max(1, round(self.options.noop_interval)),
             snappy=self.options.compression != "off",
             demands=self._demands,
+            handshake_timeout=self.options.bootstrap_timeout,
             **more,
         )
 
@@ -266,7 +294,10 @@ class MapRefresher:
         self.due = None
         try:
             self._agent.refresh_map()
-        except TransportError as error:
+        except (TransportError, RemoteProtocolError, ServerError) as error:
+            # Refusals may pass; the connections of streams meet them as well, and have a limit. A recreated bucket not.
+            if isinstance(error, ServerError) and not error.step:
+                raise
             log.warning("cluster map not refreshed: %s", error)
             self.due = time.monotonic() + self._retry_delay
 
@@ -275,6 +306,12 @@ def _credentials(target: Target, options: ConnectionOptions) -> Credentials | To
     if options.token is not None:
         return ClientTokens(options.token)
     return Credentials(target.username, target.password) if target.username else None
+
+
+def _unusable(node: str, problem: str) -> ServerError:
+    error = refused(GET_MAP, f"the node sent a cluster map that cannot be used: {problem}", None, retriable=True)
+    error.node = node
+    return error
 
 
 def tls_settings(options: ConnectionOptions) -> TlsSettings:

@@ -50,6 +50,7 @@ def connect(
     kv_connect_timeout: float | str | timedelta | None = None,
     network: Literal["auto", "default", "external"] | None = None,
     noop_interval: float | str | timedelta | None = None,
+    refusal_timeout: float | str | timedelta | None = None,
     sasl_mech_force: str | None = None,
     stats_interval: float | str | timedelta | None = None,
     tls_verify: bool | None = None,
@@ -63,7 +64,7 @@ def connect(
     Keyword options override those in the URL. A duration is a number of seconds, a timedelta, or text such as `500ms`,
     `2.5s`, `15m` or `1h`; a size is a number of bytes, or text such as `64k` or `20mb`.
 
-    bootstrap_timeout: Time limit of a node for an answer to a command, for the handshake of a command connection, and
+    bootstrap_timeout: Time limit of a node for an answer to a command, for the whole handshake of a connection, and
         over TAP for the announcement of a vbucket. Default: 10 s.
     ca_cert_path: PEM file of authorities to trust in addition to the system's. Requires couchbases://.
     cert_path: PEM file of the client's certificate. Requires couchbases://.
@@ -83,6 +84,9 @@ def connect(
         Default: auto.
     noop_interval: Interval at which a node sends noops. After two intervals without a byte the client reconnects.
         Default: 120 s.
+    refusal_timeout: Time for which a stream repeats what a node refuses for a reason that may pass, such as that it
+        starts or is busy; after it the stream ends with the refusal. Also the longest time without progress in the
+        search for a time. Default: 600 s.
     sasl_mech_force: The only SASL mechanism to use, of PLAIN, SCRAM-SHA1, SCRAM-SHA256, SCRAM-SHA512. By default the
         strongest on offer; PLAIN, which sends the password, over TLS only.
     stats_interval: Interval at which nodes are asked for high seqnos, for lag, rates and stalled vbuckets. 0: never.
@@ -328,7 +332,10 @@ class Client:
         return queries.high_seqnos(self._agent, collection_id)
 
     def failover_logs(self, vbuckets: Iterable[int] | None = None) -> dict[int, FailoverLog]:
-        """Return the failover log of each of these vbuckets, or of all. Vbuckets without an owner are missing."""
+        """Return the failover log of each of these vbuckets, or of all. Vbuckets without an owner are missing.
+
+        Raises ServerError if a node is too busy to send one.
+        """
         table = options_of(Use.STREAM)
         return queries.failover_logs(self._agent, self._checked_vbuckets(table["vbuckets"].read(vbuckets)))
 

@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from dcp.client.agent import Agent
@@ -30,13 +31,16 @@ _WHOLE = None
 
 # Reasons for which a vbucket may be stuck.
 NO_OWNER, NO_CONNECTION, RETRYING, UNANSWERED, SILENT = "no_owner", "no_connection", "retrying", "unanswered", "silent"
-REASONS = (NO_OWNER, NO_CONNECTION, RETRYING, UNANSWERED, SILENT)
+NO_ANSWER = "no_answer"
+REASONS = (NO_OWNER, NO_CONNECTION, RETRYING, UNANSWERED, SILENT, NO_ANSWER)
 # The flow-control window is full, as the consumer takes no batches. The vbucket is not stuck.
 CONSUMER = "consumer"
 # Reasons under which a node has accepted the stream.
 FLOWING = (SILENT, CONSUMER)
-# Reasons under which no node can be asked for the high seqno.
-_UNREACHABLE = (NO_OWNER, NO_CONNECTION)
+# Reasons under which no node can be asked for the high seqno, or none answers.
+_UNREACHABLE = (NO_OWNER, NO_CONNECTION, NO_ANSWER)
+# Seconds in which a node has to answer, where the interval is shorter.
+_SHORTEST_WAIT = 1.0
 
 HighSeqnos = dict[int, int]
 
@@ -65,7 +69,7 @@ class StallDetector:
         """Return the vbuckets that are stuck at this time."""
         standing, stuck = {}, {}
         for vbucket, received, end, reason, detail in observations:
-            # Without an owner or a connection nobody knows the high seqno: assume that there is more.
+            # Without an owner, a connection or an answer nobody knows the high seqno: assume that there is more.
             behind = received < min(end, high_seqnos.get(vbucket, 0)) or reason in _UNREACHABLE
             if not behind or reason == CONSUMER:
                 continue
@@ -123,8 +127,41 @@ class MonitoredStream(Protocol):
         """Return the numbers of changes and bytes received so far."""
 
 
+class _NodeQuestion:
+    """A question to one node, asked in a thread of its own: a node that does not answer must not delay the others.
+
+    found: high seqnos by vbucket, of each collection and of the whole; None until they arrive, and if they do not.
+    reached: False if the node did not answer, which is more than a refusal.
+    """
+
+    def __init__(self, ask: Callable[[], dict[str | None, HighSeqnos]], name: str) -> None:
+        self.found: dict[str | None, HighSeqnos] | None = None
+        self.reached = True
+        self._ask, self._name = ask, name
+        self._thread = threading.Thread(target=self._run, name=f"dcp monitor of {name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def pending(self) -> bool:
+        """True until the node has answered, or its time limit has passed."""
+        return self._thread.is_alive()
+
+    def wait(self, until: float) -> None:
+        """Wait for the answer until a monotonic time."""
+        self._thread.join(max(0.0, until - time.monotonic()))
+
+    def _run(self) -> None:
+        try:
+            self.found = self._ask()
+        except ServerError as error:
+            log.debug("%s: no high seqnos: %s", self._name, error)
+        except DcpError as error:
+            self.reached = False
+            log.debug("%s: no high seqnos: %s", self._name, error)
+
+
 class Monitor:
-    """Polls the nodes every `interval` seconds, in a thread of its own.
+    """Polls the nodes every `interval` seconds, in threads of its own.
 
     chosen: filter of the stream.
     stuck, rates: results of the last poll; the rates are changes and bytes a second.
@@ -134,6 +171,12 @@ class Monitor:
         self._agent, self._stream, self._interval, self._chosen = agent, stream, interval, chosen
         self._stalls = StallDetector(_POLLS * interval)
         self._backlogs: dict[str | None, Backlog] = {}
+        # Vbuckets whose high seqno nobody told at the last poll.
+        self._unknown: frozenset[int] = frozenset()
+        # Collections to ask for, by id; None until a node has sent them.
+        self._wanted: dict[int, str] | None = None
+        self._manifest: threading.Thread | None = None
+        self._questions: dict[Node, _NodeQuestion] = {}
         self._previous = time.monotonic(), stream.volume()
         self.stuck: Mapping[int, Stuck] = {}
         self.rates = 0.0, 0.0
@@ -155,8 +198,13 @@ class Monitor:
             self._thread.join(within)
 
     def lags(self) -> dict[str | None, Lag]:
-        """Return the lag of each collection by path, and that of the whole stream under None."""
+        """Return the lag of each collection by path, and that of the whole stream under None.
+
+        Empty while the high seqno of any followed vbucket is unknown: the sum of the others would be too low.
+        """
         now, consumed = time.monotonic(), self._stream.consumed()
+        if not self._unknown.isdisjoint(consumed):
+            return {}
         return {path: backlog.lag(now, consumed) for path, backlog in self._backlogs.items()}
 
     # The thread.
@@ -170,12 +218,24 @@ class Monitor:
             log.exception("monitoring of lag and stalled vbuckets has ended")
 
     def _poll(self) -> None:
-        high_seqnos = self._high_seqnos()
-        now = time.monotonic()
+        answered, silent = self._ask_nodes()
+        high_seqnos: dict[str | None, HighSeqnos] = {_WHOLE: {}} | {path: {} for path in (self._wanted or {}).values()}
+        for found in answered.values():
+            for path, seqnos in found.items():
+                known = high_seqnos.setdefault(path, {})
+                # During a failover two nodes may report a vbucket.
+                known.update({vbucket: max(seqno, known.get(vbucket, 0)) for vbucket, seqno in seqnos.items()})
+        now, owner = time.monotonic(), self._agent.map.owner
         backlogs = {path: self._backlogs.get(path) or Backlog() for path in high_seqnos}
-        for path, found in high_seqnos.items():
-            backlogs[path].add(now, found)
-        stuck = self._stalls.check(now, self._stream.observations(), high_seqnos.get(_WHOLE, {}))
+        for path, seqnos in high_seqnos.items():
+            backlogs[path].add(now, seqnos)
+        observed = [
+            each._replace(reason=NO_ANSWER, detail=f"{node} does not answer, and sends nothing")
+            if (node := owner(each.vbucket)) in silent and each.reason in (SILENT, UNANSWERED)
+            else each
+            for each in self._stream.observations()
+        ]
+        stuck = self._stalls.check(now, observed, high_seqnos.get(_WHOLE, {}))
         then, before = self._previous
         self._previous = now, self._stream.volume()
         # A stream that is being closed has lost its connections on purpose.
@@ -183,6 +243,7 @@ class Monitor:
             return
         self._log_changes(stuck)
         self._backlogs = backlogs
+        self._unknown = frozenset(each for each in range(self._agent.map.num_vbuckets) if owner(each) not in answered)
         changes, size = (after - earlier for after, earlier in zip(self._previous[1], before, strict=True))
         self.rates = changes / (now - then), size / (now - then)
 
@@ -199,26 +260,44 @@ class Monitor:
             log.info("vbuckets %s progressing again", format_vbuckets(moving))
         self.stuck = stuck
 
-    def _high_seqnos(self) -> dict[str | None, HighSeqnos]:
-        """Return the high seqnos of the whole stream and of each collection, from the nodes that answer."""
+    def _ask_nodes(self) -> tuple[dict[Node, dict[str | None, HighSeqnos]], set[Node]]:
+        """Return the high seqnos of the nodes that answer in time, and the nodes that do not answer."""
+        until = time.monotonic() + max(_SHORTEST_WAIT, self._interval)
+        self._refresh_collections(until)
+        nodes = self._agent.map.nodes
+        # A node that still has a question gets no other one.
+        fresh = {
+            node: _NodeQuestion(partial(self._ask, node, self._wanted), str(node))
+            for node in nodes
+            if node not in self._questions or not self._questions[node].pending
+        }
+        self._questions = {node: fresh.get(node) or self._questions[node] for node in nodes}
+        for question in fresh.values():
+            question.wait(until)
+        silent = {node for node, each in self._questions.items() if each.pending or not each.reached}
+        return {node: each.found for node, each in fresh.items() if each.found is not None}, silent
+
+    def _refresh_collections(self, until: float) -> None:
+        """Fetch the collections. Those of the poll before are used as long as no node sends them."""
+        if self._manifest is None or not self._manifest.is_alive():
+            self._manifest = threading.Thread(target=self._fetch_collections, name="dcp monitor", daemon=True)
+            self._manifest.start()
+            self._manifest.join(max(0.0, until - time.monotonic()) / 2)
+
+    def _fetch_collections(self) -> None:
         try:
-            wanted = dict(self._collections())
+            paths = sorted(collections_manifest(self._agent).paths.items())
         except DcpError as error:
             log.debug("no collections: %s", error)
-            wanted = {}
+            return
+        self._wanted = dict([item for item in paths if self._chosen.includes(*item)][:_MOST_COLLECTIONS])
+
+    def _ask(self, node: Node, known: Mapping[int, str] | None) -> dict[str | None, HighSeqnos]:
+        """Return the high seqnos of the whole stream and of each collection at a node."""
+        if known is None and self._chosen.wire is not None:
+            raise ServerError("the collections of the filter are not known yet")
+        wanted = known or {}
         found: dict[str | None, HighSeqnos] = {_WHOLE: {}} | {path: {} for path in wanted.values()}
-        for node in self._agent.map.nodes:
-            try:
-                self._ask(node, wanted, found)
-            except DcpError as error:
-                log.debug("%s: no high seqnos: %s", node, error)
-        return found
-
-    def _collections(self) -> Iterator[tuple[int, str]]:
-        paths = sorted(collections_manifest(self._agent).paths.items())
-        yield from [item for item in paths if self._chosen.includes(*item)][:_MOST_COLLECTIONS]
-
-    def _ask(self, node: Node, wanted: Mapping[int, str], found: dict[str | None, HighSeqnos]) -> None:
         active: dict[str, Any] = {"state": int(VbucketState.ACTIVE)}
         # With a filter the whole is the sum of its collections: the bucket's own high seqno counts others' changes.
         whole = [_WHOLE] if self._chosen.wire is None else []
@@ -232,3 +311,4 @@ class Monitor:
             for row in SEQNOS.decode(answer.value, {}):
                 found[path][row.vbucket] = row.seqno
                 found[_WHOLE][row.vbucket] = max(row.seqno, found[_WHOLE].get(row.vbucket, 0))
+        return found

@@ -310,7 +310,7 @@ OPTIONS: tuple[Option, ...] = (
         _DURATION,
         parse_positive_duration,
         10.0,
-        "Time limit of a node for an answer to a command, for the handshake of a command connection, and over TAP for "
+        "Time limit of a node for an answer to a command, for the whole handshake of a connection, and over TAP for "
         "the announcement of a vbucket.",
         _CONNECTION,
         "s",
@@ -412,6 +412,17 @@ OPTIONS: tuple[Option, ...] = (
         _CONNECTION,
         "s",
         dialects=_ONLY_DCP,
+    ),
+    Option(
+        "refusal_timeout",
+        _DURATION,
+        parse_positive_duration,
+        600.0,
+        "Time for which a stream repeats what a node refuses for a reason that may pass, such as that it starts or is "
+        "busy; after it the stream ends with the refusal. Also the longest time without progress in the search for a "
+        "time.",
+        _CONNECTION,
+        "s",
     ),
     Option(
         "sasl_mech_force",
@@ -959,6 +970,7 @@ class ConnectionOptions:
     kv_connect_timeout: float
     network: Any
     noop_interval: float
+    refusal_timeout: float
     sasl_mech_force: str | None
     stats_interval: float
     tls_verify: bool

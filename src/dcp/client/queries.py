@@ -11,6 +11,7 @@ from dcp.cluster_map import ClusterMap, Node, format_vbuckets, no_owner_error
 from dcp.errors import RemoteProtocolError, ServerError, TransportError, UsageError
 from dcp.json_reader import JsonReader
 from dcp.position import FailoverLog
+from dcp.session.refusals import STREAM_REQUEST, reaction
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 
 _PURGE_SEQNO = re.compile(r"vb_([0-9]{1,5}):purge_seqno")
@@ -42,7 +43,10 @@ def high_seqnos(agent: Agent, collection_id: int | None = None) -> dict[int, int
 
 
 def failover_logs(agent: Agent, vbuckets: Iterable[int]) -> dict[int, FailoverLog]:
-    """Return the failover log of each vbucket that has an owner which sends it."""
+    """Return the failover log of each vbucket that has an owner which sends it.
+
+    Raises a retriable ServerError if an owner is too busy to send it: without its log, a position would be rolled back.
+    """
     wanted = set(vbuckets)
     found: dict[int, FailoverLog] = {}
     for node, owned in _owners(agent.map):
@@ -53,6 +57,12 @@ def failover_logs(agent: Agent, vbuckets: Iterable[int]) -> dict[int, FailoverLo
         for number, answer in zip(asked, answers, strict=True):
             if not answer.status:
                 found[number] = FailoverLog.of(answer.body())
+            elif answer.status != Status.NOT_MY_VBUCKET and reaction(STREAM_REQUEST, answer.status).passes:
+                error = ServerError(
+                    f"{node}: the node refused to send the failover log of vbucket {number}", answer.status
+                )
+                error.retriable = True
+                raise error
     return found
 
 

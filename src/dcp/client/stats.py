@@ -55,8 +55,8 @@ class Stats:
     stream_ends: number of vbuckets' streams that ended, by reason.
     vbuckets, streams: number of vbuckets that are followed, and of those whose stream a node has accepted.
     connections: window of each open connection, by node.
-    lag, collections: lag of everything that is followed, and of each collection by its path; None and empty until
-    they are known.
+    lag, collections: lag of everything that is followed, and of each collection by its path; None and empty while it
+        is unknown for any vbucket, since its node does not answer.
     stuck: vbuckets that make no progress although there is more of them.
     """
 
@@ -104,10 +104,17 @@ def _add(one: Stats, other: Stats) -> Stats:
     windows = _merged(one.connections, other.connections, lambda a, b: Window(a.size + b.size, a.used + b.used))
     collections = _merged(one.collections, other.collections, _further)
     lag = _further(one.lag, other.lag) if one.lag and other.lag else one.lag or other.lag
+    if _is_unknown(one) or _is_unknown(other):
+        lag, collections = None, {}
     stuck = {**one.stuck, **other.stuck}
     return Stats(
         one.bucket, **added, stream_ends=dict(ends), connections=windows, lag=lag, collections=collections, stuck=stuck
     )
+
+
+def _is_unknown(stats: Stats) -> bool:
+    """Return True if something is followed, and how far it lags is unknown."""
+    return stats.lag is None and stats.vbuckets > 0
 
 
 def _further(one: Lag, other: Lag) -> Lag:

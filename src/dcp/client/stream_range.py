@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -13,13 +13,16 @@ from dcp.checkpoint import Checkpoint
 from dcp.client import queries
 from dcp.client.agent import Agent
 from dcp.client.filters import StreamSelection
+from dcp.client.follow.batch_queue import QueuedBatch
 from dcp.client.follow.follower import Follower
 from dcp.client.follow.settings import TAP, BatchLimits, StreamSettings, dialect_rules
 from dcp.client.follow.vbucket import FollowedVbucket
+from dcp.client.monitor import Observation
 from dcp.client.row_format import report_row, with_report_rows
 from dcp.client.time_search import Probe, ProbedChange, SeqnoSpan, TimePositions, find_positions, lowest_cas
+from dcp.cluster_map import format_vbuckets
 from dcp.columns.decoder import Decoder
-from dcp.errors import ServerError, UsageError
+from dcp.errors import ServerError, TimeoutError, UsageError
 from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
 from dcp.wire import DIALECTS
 from dcp.wire.dcp import DCP, ENDLESS
@@ -238,7 +241,7 @@ def _stream_spans(
     follower = Follower(agent, vbuckets, settings)
     seen: dict[int, list[ProbedChange]] = {number: [] for number in spans}
     try:
-        while (item := follower.next()) is not None:
+        while (item := _next(agent, follower)) is not None:
             rows = item.batch.to_arrow().to_pydict()
             for vbucket, seqno, cas in zip(*(rows[name] for name in _COLUMNS), strict=True):
                 seen[vbucket].append(ProbedChange(seqno, cas))
@@ -246,3 +249,29 @@ def _stream_spans(
     finally:
         follower.close()
     return {number: None if number in follower.rolled_back else changes for number, changes in seen.items()}
+
+
+def _next(agent: Agent, follower: Follower) -> QueuedBatch | None:
+    """Return the next batch of a probe. Raises TimeoutError after `refusal_timeout` without any progress.
+
+    A node that reads much of its disk for few changes of a collection is silent for a while, too.
+    """
+    limit, since = agent.options.refusal_timeout, time.monotonic()
+    standing = follower.observations()
+    while True:
+        try:
+            return follower.next(min(limit, agent.options.bootstrap_timeout))
+        except TimeoutError:
+            observed, seconds = follower.observations(), time.monotonic() - since
+        if _reached(observed) != _reached(standing):
+            standing, since = observed, time.monotonic()
+            continue
+        problem = f"no progress on vbuckets {format_vbuckets(each.vbucket for each in observed)} for {seconds:.3g} s"
+        detail = "; ".join({each.detail: None for each in observed})
+        if seconds >= limit:
+            raise TimeoutError(f"search for a time: {problem} (refusal_timeout): {detail}")
+        log.warning("search for a time: %s: %s; waiting for up to %g s (refusal_timeout)", problem, detail, limit)
+
+
+def _reached(observed: Iterable[Observation]) -> dict[int, int]:
+    return {each.vbucket: each.received for each in observed}

@@ -159,7 +159,7 @@ class Cluster:
         self._tls = Tls(host, certificate, key, client_ca) if tls else None
         self._faults = Faults(seed)
         handlers = HANDLERS_OF[self._dialect]
-        self._handlers = handlers | {"stream_request": self._faults.on_request(handlers["stream_request"])}
+        self._handlers = {name: self._faults.on_request(handler) for name, handler in handlers.items()}
         self._server = ClusterServer(self._lock, self._new_connection, self._faults)
         self._host = host
         # Ports that were asked for. Nodes that are added later take free ones.

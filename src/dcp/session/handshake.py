@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dcp.errors import AuthenticationError, RemoteProtocolError, ServerError, TransportError
+from dcp.errors import AuthenticationError, RemoteProtocolError, ServerError
 from dcp.session import sasl
 from dcp.session.demands import Demands
 from dcp.session.states import SESSION, follow
@@ -64,6 +64,7 @@ class ConnectionSettings:
     backfill_order: order in which the node reads vbuckets from disk; None for the node's default.
     stream_ids: several streams of one vbucket, each with an id that every request has to carry.
     demands: what the first connection of the client was granted, shared by all of them.
+    handshake_timeout: seconds within which the handshake has to succeed.
     """
 
     name: str
@@ -85,6 +86,7 @@ class ConnectionSettings:
     backfill_order: str | None = None
     stream_ids: bool = False
     demands: Demands = field(default_factory=Demands, compare=False, repr=False)
+    handshake_timeout: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +159,6 @@ def _hello(settings: ConnectionSettings) -> Generator[Frame, Frame, frozenset[Fe
     """Send HELLO. Return the requested features that the server has; none where it has no HELLO."""
     wanted = _wanted(settings)
     answer = yield Frame("hello", Magic.REQUEST, key=settings.name.encode()[:250], value=FEATURES.encode(wanted))
-    if answer.status and answer.status not in _UNKNOWN:
-        # A node that is busy has these features nevertheless: without them, rows would be others than before.
-        raise TransportError(f"hello: refused{_details(answer)}")
     granted = () if answer.status else FEATURES.decode(answer.value, {})
     features = frozenset(feature for feature in wanted if feature in granted)
     # Before the client shows who it is.

@@ -8,7 +8,15 @@ from typing import Any
 
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
-from dcp.errors import DcpError, RemoteProtocolError, SnapshotError, TransportError, UsageError
+from dcp.errors import (
+    DcpError,
+    RemoteProtocolError,
+    ServerError,
+    SnapshotError,
+    TimeoutError,
+    TransportError,
+    UsageError,
+)
 from dcp.position import Progress, StreamPosition
 from dcp.session.events import (
     CommandAnswered,
@@ -22,6 +30,7 @@ from dcp.session.events import (
     StreamRolledBack,
 )
 from dcp.session.handshake import Agreement, ConnectionSettings, Handshake
+from dcp.session.refusals import HELLO, MECHANISMS, Reaction, reaction, refused
 from dcp.session.states import REQUESTED
 from dcp.session.stream import ConsumerStream, LazyPosition, decode_failover_log
 from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
@@ -33,8 +42,6 @@ from dcp.wire.memcached import Feature, Status
 
 # A node counts as gone after this many of its noop intervals without a byte.
 _SILENT_INTERVALS = 2
-# Seconds without a byte before the noop interval is known.
-_HANDSHAKE_TIMEOUT = 60.0
 # Processed bytes are acknowledged when they reach this part of the window.
 _ACK_PART = 4
 _MOST_OPAQUES = 0xFFFF_FFF0
@@ -77,7 +84,7 @@ class Session:
         self.agreement: Agreement | None = None
         self.streams: dict[int, ConsumerStream] = {}
         self._keys: set[tuple[int, int | None]] = set()
-        self.last_heard = now
+        self.last_heard = self._began = now
         self.stray_messages = 0
         self.require_snapshot_end = True
         self._settings = settings
@@ -307,14 +314,22 @@ class Session:
         """Raise TransportError if the node counts as gone, or the token of the connection expires soon."""
         silence = self.silence_deadline()
         if silence is not None and now >= silence:
+            if self.agreement is None:
+                seconds = self._settings.handshake_timeout
+                raise TimeoutError(
+                    f"no answer within {seconds:g} s; check the host and firewalls, or raise bootstrap_timeout"
+                )
             raise TransportError(f"no byte from the node for {silence - self.last_heard:g} s")
         if self._ends_at is not None and now >= self._ends_at:
             raise _token_expires()
 
     def silence_deadline(self) -> float | None:
-        """Return the time at which the node counts as gone unless bytes arrive; None if nothing is due from it."""
+        """Return the time at which the node counts as gone unless bytes arrive; None if nothing is due from it.
+
+        That of the handshake is for all of it: bytes that arrive do not extend it.
+        """
         if self.agreement is None:
-            return self.last_heard + _HANDSHAKE_TIMEOUT
+            return self._began + self._settings.handshake_timeout
         if self.agreement.noop_interval is None:
             return None
         return self.last_heard + _SILENT_INTERVALS * self.agreement.noop_interval
@@ -422,7 +437,15 @@ class Session:
     # The handshake.
 
     def _continue_handshake(self, frame: Frame) -> Iterable[Event]:
-        self.agreement = self._handshake.answer(frame)
+        step = self._handshake.request.name
+        # These two may be missing on older servers. A node that is only busy must not be taken for one.
+        if step in (HELLO, MECHANISMS) and frame.status and reaction(step, frame.status) is not Reaction.ADAPT:
+            raise refused(step, f"{step}: refused", frame.status)
+        try:
+            self.agreement = self._handshake.answer(frame)
+        except ServerError as error:
+            error.step, error.retriable = step, reaction(step, error.status).passes
+            raise
         if self.agreement is not None:
             if self.agreement.usable is not None:
                 self._ends_at = self.last_heard + self.agreement.usable

@@ -5,7 +5,7 @@
 | the lock, the supervisor thread, entry points | `follower` |
 | opening streams, choosing the node | `assigner` |
 | reconnecting, closing connections | `node_pool`; one connection and its thread: `node_link` |
-| backoff | `backoff` |
+| backoff | `backoff`; for how long refusals are repeated: `patience` |
 | ends, refusals, lost connections | `transitions` |
 | rollback, purged deletions | `rollback` |
 | batches on their way to the consumer | `batch_queue`; `persisted_only`: `persistence` |

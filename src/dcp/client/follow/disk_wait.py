@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from dcp.client.queries import DiskBacklog
 from dcp.cluster_map import Node, format_vbuckets
-from dcp.errors import TransportError
+from dcp.errors import ServerError, TransportError
+from dcp.session.refusals import reaction
 
 log = logging.getLogger("dcp.client")
 
@@ -94,7 +95,9 @@ class DiskWait:
     def _poll(self, node: Node, waiting: _Waiting) -> None:
         try:
             backlogs = self._ask(node, waiting.needed.keys())
-        except TransportError as error:
+        except (TransportError, ServerError) as error:
+            if isinstance(error, ServerError) and not reaction(error.step, error.status).repeats:
+                raise
             if str(error) != waiting.last_error:
                 log.warning("%s; asking again what is on disk", error)
             # As long as a node is down, its streams are retried without a limit.

@@ -17,6 +17,7 @@ from dcp.client.follow.batch_queue import BatchQueue, QueuedBatch
 from dcp.client.follow.disk_wait import DiskWait
 from dcp.client.follow.node_link import NodeLink
 from dcp.client.follow.node_pool import NodePool
+from dcp.client.follow.patience import RefusalPatience
 from dcp.client.follow.persistence import Persistence
 from dcp.client.follow.rollback import Rollbacks
 from dcp.client.follow.settings import StreamSettings
@@ -74,8 +75,9 @@ class Follower:
             self._lock, agent, self._vbuckets.values(), self._pool, self._maps, settings, self._disk
         )
         self._rollbacks = Rollbacks(self._vbuckets, self._pool, self._queue, settings, self.counters)
+        self._patience = RefusalPatience(agent.options.refusal_timeout)
         self._transitions = Transitions(
-            self._vbuckets, self._queue, self._maps, self._rollbacks, settings, self.counters
+            self._vbuckets, self._queue, self._maps, self._rollbacks, settings, self.counters, self._patience
         )
         with self._lock:
             self._begin()
@@ -147,6 +149,9 @@ class Follower:
 
     def _dispatch(self, link: NodeLink, event: Event) -> None:
         if isinstance(event, SessionReady):
+            # First, as it refuses a node whose map does not serve the bucket.
+            self._agent.learn_map(event.agreement.config, link.name)
+            self._patience.ready(link.name)
             log.info("%s: ready", link.name)
             if self._settings.ignore_purged and MARKER_VERSION not in event.agreement.controls:
                 # Nodes before 8.0 announce no purge seqno in their markers. The supervisor asks for it before streams
@@ -155,7 +160,6 @@ class Follower:
             else:
                 self._pool.mark_ready(link)
             self._maps.polls |= Feature.CLUSTERMAP_CHANGE_NOTIFICATION not in event.agreement.features
-            self._agent.learn_map(event.agreement.config, link.name)
         elif isinstance(event, MapChanged):
             self._maps.map_changed(event.config, link.name)
         elif isinstance(event, StreamAccepted):
@@ -188,16 +192,27 @@ class Follower:
             for vbucket in self._vbuckets.values():
                 if vbucket.link is link:
                     self._transitions.cut_off(vbucket)
-            # Everything else is a refusal or a broken protocol, which a new connection would meet again.
-            if isinstance(error, TransportError) or error.retriable:
+            final = self._final(link, error)
+            if final is None:
                 log.warning("%s; reconnecting", error)
                 self.counters.reconnects += 1
                 self._maps.request(within=0.0)
                 if isinstance(error, SnapshotError):
                     self._assigner.end_skipped(error.vbucket, error.seqno)
             else:
-                self._queue.fail(error)
+                self._queue.fail(final)
             self._work.notify_all()
+
+    def _final(self, link: NodeLink, error: DcpError) -> DcpError | None:
+        """Return the error that ends the stream; None to connect again."""
+        if isinstance(error, TransportError):
+            # Refusals count as long as they follow each other. A node that cannot be reached is waited for.
+            self._patience.forget(link.name)
+            return None
+        # Anything but a refusal is a broken protocol, which a new connection would meet again.
+        if not isinstance(error, ServerError):
+            return error
+        return self._patience.exhausted(link.name, link.name, error, time.monotonic())
 
     def on_bug(self, bug: Exception) -> None:
         with self._lock:

@@ -147,6 +147,9 @@ class NodeLink:
         while self._commands:
             self._commands.popleft()(session)
         self._send(sock, session)
+        if session.agreement is None:
+            # Also if bytes arrive all the time.
+            session.check(time.monotonic())
         decoder = self._direct_receiver(sock, session)
         if decoder is not None:
             full = self._receive_directly(sock, session, decoder)
@@ -155,9 +158,14 @@ class NodeLink:
         self._deliver_due(session, full)
 
     def _direct_receiver(self, sock: socket.socket, session: Session) -> Decoder | None:
-        """Return the decoder if it can receive from the socket itself: not over TLS, nor while bytes are unsent."""
-        ready = CAN_RECEIVE and session.wants_bytes and not self._unsent and not isinstance(sock, ssl.SSLSocket)
-        return session.receiver if ready else None
+        """Return the decoder if it can receive from the socket itself: not over TLS, nor while bytes are unsent.
+
+        Nor in the handshake: its time limit holds for a node that sends a few bytes at a time, too, and the decoder
+        returns only after a frame.
+        """
+        if not CAN_RECEIVE or self._unsent or session.agreement is None or isinstance(sock, ssl.SSLSocket):
+            return None
+        return session.receiver if session.wants_bytes else None
 
     def _send(self, sock: socket.socket, session: Session) -> None:
         if not self._unsent:

@@ -164,7 +164,10 @@ class Persistence:
                 self._connections[node] = self._nodes.open_command_connection(node)
             questions = [{"vbucket": each.vbucket, "fields": {"vbuuid": each.vbuuid}} for each in histories]
             return [_persisted(frame) for frame in self._connections[node].ask_all("observe_seqno", questions)]
-        except TransportError as error:
+        except (TransportError, ServerError) as error:
+            # The refusal of a handshake may pass; that of the question says that the server does not know it.
+            if isinstance(error, ServerError) and not error.step:
+                raise
             log.info("%s", error)
             with contextlib.suppress(KeyError):
                 self._connections.pop(node).close()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from dcp.client.agent import MapRefresher
 from dcp.client.follow.batch_queue import BatchQueue
+from dcp.client.follow.patience import RefusalPatience
 from dcp.client.follow.rollback import Rollbacks
 from dcp.client.follow.settings import StreamSettings
 from dcp.client.follow.vbucket import FollowedVbucket
@@ -18,15 +19,13 @@ from dcp.cluster_map import format_vbuckets
 from dcp.errors import ServerError, TransportError
 from dcp.session.events import StreamRefused
 from dcp.session.handshake import CHECK_DIALECT, WRONG_DIALECT
+from dcp.session.refusals import STREAM_REQUEST, Reaction, reaction, refused, status_name
 from dcp.session.states import REQUESTED
 from dcp.session.stream import ConsumerStream
 from dcp.wire.dcp import ENDLESS, StreamEnd
 from dcp.wire.memcached import Status
 
 log = logging.getLogger("dcp.client")
-
-# Refusals that pass: the request is retried.
-_TEMPORARY = frozenset({Status.ETMPFAIL, Status.EBUSY, Status.ENOMEM, Status.NOT_MY_VBUCKET, Status.KEY_EEXISTS})
 
 
 class Transitions:
@@ -40,14 +39,16 @@ class Transitions:
         rollbacks: Rollbacks,
         settings: StreamSettings,
         counters: Counters,
+        patience: RefusalPatience,
     ) -> None:
         self._vbuckets, self._queue, self._maps, self._rollbacks = vbuckets, queue, maps, rollbacks
-        self._settings, self._counters = settings, counters
+        self._settings, self._counters, self._patience = settings, counters, patience
 
     def accepted(self, stream: ConsumerStream) -> None:
         """Reset the backoff of an accepted vbucket."""
         vbucket = self._vbuckets[stream.vbucket]
         vbucket.accepted()
+        self._patience.forget(vbucket.number)
         log.debug("vbucket %d: streaming from seqno %d", vbucket.number, vbucket.position.seqno)
 
     def report_unannounced(self) -> float:
@@ -107,25 +108,33 @@ class Transitions:
             # The node rejects the position itself. No seqno below it is known to be valid, except 0.
             self.rolled_back(event.stream, 0)
             return
-        if event.status not in _TEMPORARY:
-            self._queue.fail(self._refusal(vbucket, event.status))
+        error = self._refusal(vbucket, event.status)
+        error.node = node
+        final = self._patience.exhausted(vbucket.number, node, error, time.monotonic())
+        # A vbucket that a TAP node leaves out has a limit of its own, in `report_unannounced`.
+        unannounced = self._settings.announced_within is not None and event.status == Status.NOT_MY_VBUCKET
+        if final is not None and not unannounced:
+            self._queue.fail(final)
             return
-        if event.status == Status.NOT_MY_VBUCKET:
-            if isinstance(event.body, dict):
-                self._maps.map_changed(event.body, node)
+        found = reaction(STREAM_REQUEST, event.status)
+        vbucket.retry(f"refused, {status_name(event.status)}")
+        log.debug("vbucket %d: %s by %s; retrying", vbucket.number, vbucket.last_error, node)
+        if found is Reaction.REFRESH_MAP:
             # The map in the body may be older than the one that is known; fetch another one in any case.
             self._maps.request()
-        vbucket.retry(f"refused, {Status(event.status).name}")
-        log.debug("vbucket %d: %s by %s; retrying", vbucket.number, vbucket.last_error, node)
+            if isinstance(event.body, dict):
+                self._maps.map_changed(event.body, node)
+        elif found is Reaction.RECONNECT:
+            raise TransportError(f"{error}; the connection is of no use any more")
 
     def _refusal(self, vbucket: FollowedVbucket, status: int) -> ServerError:
-        name = Status(status).name if status in list(Status) else "unknown"
+        name = status_name(status)
         if status == Status.EINVAL and self._settings.ignore_purged:
             name += "; ignore_purged requires servers of 7.2 or newer"
         elif status in WRONG_DIALECT and not self._settings.rules.closes:
             # For DCP the node's answer to OPEN has shown already that it speaks the dialect.
             name += f"; {CHECK_DIALECT}"
-        return ServerError(f"vbucket {vbucket.number}: stream request refused: {name}", status)
+        return refused(STREAM_REQUEST, f"vbucket {vbucket.number}: stream request refused: {name}", status)
 
     def rolled_back(self, stream: ConsumerStream, seqno: int) -> None:
         """Roll a vbucket back."""

@@ -101,11 +101,11 @@ class Faults:
         return all(fault.may_write(connection, source) for fault in self.active if fault.concerns(node, vbucket))
 
     def on_request(self, handler: Handler) -> Handler:
-        """Return the handler of stream requests with the faults before it."""
+        """Return a handler of requests with the faults before it."""
 
         def handle(connection: ServerConnection, frame: Frame) -> object:
             for fault in self.active:
-                if not fault.concerns(connection.node.number, frame.vbucket):
+                if frame.name != fault.command or not fault.concerns(connection.node.number, frame.vbucket):
                     continue
                 if (refusal := fault.requested(connection, frame)) is not None:
                     return refusal

@@ -83,6 +83,8 @@ class Fault:
     # Number of times that it has acted, or of bytes, for faults that count those.
     hits: int = field(default=0, init=False)
     random: Random = field(default_factory=Random, init=False, repr=False)
+    # Name of the requests that `requested` is called for.
+    command: str = field(default="stream_request", init=False, repr=False)
 
     # Hooks.
 
@@ -106,7 +108,7 @@ class Fault:
         return parts
 
     def requested(self, connection: ServerConnection, frame: Frame) -> Frame | None:
-        """Return a response to a stream request, instead of the node's own; None leaves the request to the node."""
+        """Return a response to a request named `command`, instead of the node's own; None leaves it to the node."""
         return None
 
     def may_write(self, connection: ServerConnection, stream: ServerStream) -> bool:

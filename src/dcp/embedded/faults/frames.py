@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from dcp.embedded.faults.fault import Fault, Parts, option, positive
 from dcp.errors import FrameError
 from dcp.value_grammar import flag, whole_number
+from dcp.wire.body import JSON
 from dcp.wire.dcp import DCP, OpenFlag
 from dcp.wire.frame import Frame, dialect_of, encode, read_frame, split
 from dcp.wire.framing import stream_id
@@ -227,7 +228,42 @@ class DowngradeFault(Fault):
         return frame
 
 
+_MAPS = frozenset({"get_cluster_config", "clustermap_change_notification"})
+
+
+def _map_defect(value: object) -> str:
+    """Parse what is wrong with a cluster map."""
+    if value not in _DEFECTS:
+        raise ValueError(" or ".join(_DEFECTS))
+    return str(value)
+
+
+@dataclass(eq=False)
+class BadMapFault(Fault):
+    """Sends cluster maps that no client of the bucket can use."""
+
+    defect: str = option(_map_defect, "what is wrong: no_vbuckets, no_locator or other_bucket", "no_vbuckets")
+
+    def sending(self, link: ServerLink, parts: Parts) -> Parts:
+        return [self._sent(raw, link) for _, raw in split(b"".join(parts))]
+
+    def _sent(self, raw: bytes, link: ServerLink) -> bytes:
+        frame = read_frame(raw, dialect_of(link.connection.dialect))
+        if frame.name not in _MAPS or frame.status or not frame.value:
+            return raw
+        self.hits += 1
+        return encode(replace(frame, value=JSON.encode(_DEFECTS[self.defect](frame.body()))))
+
+
+# By name, what each makes of a map.
+_DEFECTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "no_vbuckets": lambda found: found | {"vBucketServerMap": found["vBucketServerMap"] | {"vBucketMap": []}},
+    "no_locator": lambda found: {name: value for name, value in found.items() if name != "nodeLocator"},
+    "other_bucket": lambda found: found | {"name": "another", "uuid": "0" * 32},
+}
+
 FRAMES: dict[str, type[Fault]] = {
+    "bad_map": BadMapFault,
     "no_noops": NoNoopsFault,
     "bare_marker": BareMarkerFault,
     "gap": GapFault,

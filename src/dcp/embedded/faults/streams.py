@@ -11,7 +11,7 @@ from dcp.embedded.connection import ServerConnection, response
 from dcp.embedded.faults.fault import Fault, member_of, option, positive, positive_size, sequence
 from dcp.embedded.stream import ServerStream
 from dcp.value_grammar import flag, whole_number
-from dcp.wire.dcp import StreamEnd
+from dcp.wire.dcp import DCP, StreamEnd
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
@@ -20,11 +20,19 @@ if TYPE_CHECKING:
     from dcp.embedded.link import ServerLink
 
 
+def _command_name(value: object) -> str:
+    """Parse the name of a client's command."""
+    if value not in DCP.by_name:
+        raise ValueError("the name of a command, such as select_bucket")
+    return str(value)
+
+
 @dataclass(eq=False)
 class RefuseFault(Fault):
-    """Refuses stream requests with a status."""
+    """Refuses stream requests, or another command, with a status."""
 
     status: int = option(member_of(Status), "status of the response", Status.ETMPFAIL)
+    command: str = option(_command_name, "name of the command", "stream_request")
     map: bool = option(flag, "on if NOT_MY_VBUCKET has the cluster map", False)
 
     def requested(self, connection: ServerConnection, frame: Frame) -> Frame | None:
