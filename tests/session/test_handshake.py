@@ -150,7 +150,7 @@ def test_a_server_from_before_hello_and_buckets_is_agreed_with() -> None:
 @pytest.mark.parametrize("status", [Status.EBUSY, Status.ETMPFAIL, Status.ENOMEM, Status.EACCESS, 0x7777])
 def test_a_server_that_knows_hello_and_refuses_it_is_not_taken_for_an_old_one(status: Status) -> None:
     peer = Peer({"hello": status})
-    with pytest.raises(TransportError, match=rf"hello: refused \(status 0x{status:02x}\)"):
+    with pytest.raises(ServerError, match=rf"hello: refused \(status 0x{status:02x}\)"):
         handshake(peer)
     assert [frame.name for frame in peer.requests] == ["hello"]
 
