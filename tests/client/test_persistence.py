@@ -9,6 +9,7 @@ import pytest
 import dcp
 from dcp.embedded import Cluster
 from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
+from tests.waiting import until
 
 
 def test_what_is_on_all_disks_comes() -> None:
@@ -84,6 +85,24 @@ def test_the_flow_control_window_bounds_what_waits() -> None:
             with pytest.raises(TimeoutError):
                 stream.next(0.5)
             assert stream.counters.bytes <= 2 * (window + 2000)
+            cluster.set_persistence(1, True)
+            catch_up(stream, consumer, cluster)
+
+
+def test_the_bytes_of_rows_that_a_rollback_drops_are_acknowledged() -> None:
+    with (
+        Cluster(nodes=2, vbuckets=1, replicas=1) as cluster,
+        dcp.connect(cluster.url, dcp_buffer_size=2000) as client,
+    ):
+        cluster.set_persistence(1, False)
+        for n in range(4):
+            cluster.upsert(f"key{n}", b"x" * 500)
+        # Each time one row arrives, waits to be persisted, and is dropped, while its connection stays open.
+        ended = cluster.fault("end", after=1, times=4)
+        rolled_back = cluster.fault("rollback", to="0,0,0", times=3)
+        consumer = Consumer()
+        with client.stream(persisted_only=True, batch_rows=1) as stream:
+            until(lambda: ended.hits == 4 and rolled_back.hits == 3)
             cluster.set_persistence(1, True)
             catch_up(stream, consumer, cluster)
 

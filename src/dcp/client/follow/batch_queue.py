@@ -155,14 +155,18 @@ class BatchQueue:
     def drop_from(self, vbucket: int) -> set[int]:
         """Drop the first batch in which a vbucket waits to be persisted, and all after it.
 
-        Returns the vbuckets that have rows in them.
+        Their bytes are acknowledged: a node that other vbuckets are streamed from would wait for them. Returns the
+        vbuckets that have rows in the batches.
         """
         first = next(
             (index for index, item in enumerate(self._items) if item.needs and vbucket in item.positions), None
         )
         if first is None:
             return set()
-        return {other for _ in range(len(self._items) - first) for other in self._items.pop().positions}
+        dropped = [self._items.pop() for _ in range(len(self._items) - first)]
+        for item in dropped:
+            self.processed(item)
+        return {vbucket for item in dropped for vbucket in item.positions}
 
     def position_after_queued(self, vbucket: int) -> StreamPosition:
         """Return the position of a vbucket after all queued batches."""
