@@ -92,6 +92,11 @@ cdef class Decoder:
         return self._state.flow_bytes
 
     @property
+    def batch_bytes(self):
+        """Bytes of the current batch: those of its frames, and those of decompressed values."""
+        return self._state.batch_bytes
+
+    @property
     def rows(self):
         """Number of rows in the current batch."""
         return self._state.rows

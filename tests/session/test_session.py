@@ -96,6 +96,18 @@ def test_answers_that_a_node_waits_for_come_first() -> None:
     assert [frame.name for frame in out[2:]] == ["get_failover_log"]
 
 
+def test_noops_whose_answers_are_not_taken_break_the_protocol() -> None:
+    session, _ = streaming()
+    noop = encode(Frame("dcp_noop", Magic.REQUEST, 11))
+    for _ in range(2):
+        hear(session, noop * 1024)
+        session.take()
+        assert len(session.outgoing()) == 1024 * len(noop)
+    hear(session, noop * 1025)
+    with pytest.raises(RemoteProtocolError, match="1024 without an answer"):
+        session.take()
+
+
 def test_what_is_processed_is_given_back_of_every_message_that_counts() -> None:
     session, stream = streaming(replace(AGREEMENT, window=1 << 20))
     counted = marker(stream, 0, 5) + row(stream, 1) + message(stream, "seqno_advanced", seqno=5)

@@ -38,6 +38,8 @@ _HANDSHAKE_TIMEOUT = 60.0
 # Processed bytes are acknowledged when they reach this part of the window.
 _ACK_PART = 4
 _MOST_OPAQUES = 0xFFFF_FFF0
+# Answers to noops that may wait to be sent. A node sends a noop only after the answer to the one before.
+_MOST_NOOPS = 1024
 _END_ON_CLOSE = "send_stream_end_on_client_close_stream"
 MARKER_VERSION = "max_marker_version"
 
@@ -48,11 +50,13 @@ class Delivery:
 
     positions: by vbucket and stream id, the position of each stream that moved.
     flow_bytes: bytes to pass to `Session.processed` then.
+    size: bytes that the batch keeps in memory until then: those of its frames, and those of decompressed values.
     """
 
     batch: Batch
     positions: dict[tuple[int, int | None], LazyPosition]
     flow_bytes: int
+    size: int
 
 
 class Session:
@@ -192,6 +196,7 @@ class Session:
         """
         if self._failure is not None and not self._decoder.rows and not self._moved:
             raise self._failure
+        size = self._decoder.batch_bytes
         batch = self._decoder.finish_batch()
         self._handled = 0
         try:
@@ -206,7 +211,7 @@ class Session:
             raise
         self._leaving.clear()
         moved, self._moved = self._moved, set()
-        return Delivery(batch, {stream.key: stream.lazy_position for stream in moved}, batch.flow_bytes)
+        return Delivery(batch, {stream.key: stream.lazy_position for stream in moved}, batch.flow_bytes, size)
 
     def _rows_arrived(self, opaque: int, vbucket: int, sid: int, last_seqno: int) -> None:
         stream = self._leaving.get(opaque) or self._stream_of(opaque, vbucket, sid or None)
@@ -299,6 +304,8 @@ class Session:
         if frame.kind is Kind.SERVER_REQUEST:
             return self._server_request(frame)
         if frame.name == "dcp_noop" and frame.kind is Kind.REQUEST:
+            if len(self._urgent) == _MOST_NOOPS:
+                raise RemoteProtocolError(f"expected noops one at a time, found {_MOST_NOOPS} without an answer")
             self._urgent.append(encode(Frame("dcp_noop", Magic.RESPONSE, frame.opaque)))
             return ()
         if frame.kind.answers:
