@@ -29,7 +29,7 @@ BAD_SIZE = (
     "snappy: inflates to more than max_value",
 )
 BAD_XATTRS = "value: expected a valid section of xattrs at its beginning", "xattrs: not a valid section"
-SEQNO_FELL = "seqno: expected one above {}, the last of the same snapshot"
+SEQNO_FELL = "seqno: expected one above {}, the last before it"
 
 
 @dataclass(frozen=True)

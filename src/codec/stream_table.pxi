@@ -12,11 +12,20 @@ cdef struct StreamState:
     uint64_t last_seqno
     # The last seqno that `_last_seqnos` has reported.
     uint64_t reported
+    # Bounds of the next row's seqno: above `floor`, up to `highest`. They do not hold out of order.
+    uint64_t floor
+    uint64_t highest
     bint used
-    # True once a row of the snapshot arrived: only then is `last_seqno` a lower bound for the next.
-    bint has_rows
+    # True if the next row may not have seqno 0: a floor of 0 does not tell.
+    bint above_zero
+    # True in a snapshot, with a window or without.
+    bint in_snapshot
     bint has_window
     bint out_of_order
+    # True once the consumer has closed the stream: rows that were on their way are dropped.
+    bint closed
+    # True once its request was refused. `_last_seqnos` removes it, after it has reported rows that arrived anyway.
+    bint refused
 
 cdef struct StreamTable:
     StreamState* slots

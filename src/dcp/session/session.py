@@ -72,7 +72,6 @@ class Session:
     agreement: result of the handshake; None until it is over.
     streams: streams that are not over, by opaque.
     last_heard: time at which bytes arrived last.
-    stray_messages: number of messages about no open stream, and of answers to no open request. They are dropped.
     require_snapshot_end: raise SnapshotError if the node skips the end of a snapshot, where keys carry collection
         ids. Older servers do not report the end of a snapshot whose last rows were filtered out.
     """
@@ -82,11 +81,12 @@ class Session:
         self.streams: dict[int, ConsumerStream] = {}
         self._keys: set[tuple[int, int | None]] = set()
         self.last_heard = now
-        self.stray_messages = 0
         self.require_snapshot_end = True
         self._settings = settings
         self._make_decoder = decoder
-        self._decoder = decoder(settings.collections)
+        self._decoder = self._new_decoder(settings.collections)
+        # Messages about no open stream, and answers to no open request.
+        self._strays = 0
         self._out: list[bytes] = []
         # Answers to noops: they are sent before everything else, since the node disconnects clients that are late.
         self._urgent: list[bytes] = []
@@ -105,6 +105,17 @@ class Session:
         self._failure: DcpError | None = None
         self._handshake = Handshake(settings, self._on_collections)
         self._send(self._handshake.request)
+
+    @property
+    def stray_messages(self) -> int:
+        """Number of messages about no open stream, and of answers to no open request. They are dropped."""
+        return self._strays + self._decoder.stray_rows
+
+    def _new_decoder(self, collections: bool) -> Decoder:
+        """Return a decoder that refuses rows of streams that are not open: no position would cover them."""
+        decoder = self._make_decoder(collections)
+        decoder.expect_open_streams()
+        return decoder
 
     # Bytes.
 
@@ -260,6 +271,7 @@ class Session:
 
     def _add(self, stream: ConsumerStream) -> None:
         self._check_open(stream)
+        self._decoder.open_stream(*_decoder_key(stream), stream.last_seqno)
         self.streams[stream.opaque] = stream
         self._keys.add(stream.key)
 
@@ -312,7 +324,7 @@ class Session:
             return self._continue_handshake(frame) if self.agreement is None else self._answer(frame)
         stream = self._stream_of(frame.opaque, frame.vbucket, frame.stream_id)
         if stream is None:
-            self.stray_messages += 1
+            self._strays += 1
             return ()
         stream.rows_arrived(last_seqno)
         return self._stream_message(stream, frame)
@@ -350,7 +362,7 @@ class Session:
             if frame.name != "stat" or frame.status or not frame.key:
                 del self._commands[frame.opaque]
             return (CommandAnswered(frame),)
-        self.stray_messages += 1
+        self._strays += 1
         return ()
 
     def _stream_answered(self, stream: ConsumerStream, frame: Frame) -> Iterable[Event]:
@@ -382,10 +394,13 @@ class Session:
         # It may have rows in the current batch.
         self._leaving[stream.opaque] = stream
         self._remove_stream(stream)
+        # Rows that were on their way when the node answered belong to nobody.
+        self._decoder.close_stream(*_decoder_key(stream))
         self._moved.add(stream)
         return (StreamEnded(stream, int(StreamEnd.CLOSED)),)
 
     def _remove_stream(self, stream: ConsumerStream) -> None:
+        self._decoder.forget_stream(*_decoder_key(stream))
         del self.streams[stream.opaque]
         self._keys.remove(stream.key)
 
@@ -413,7 +428,7 @@ class Session:
         if self._decoder.pending:
             raise RemoteProtocolError("expected silence after the answer to hello")
         controls = self._decoder.new_controls
-        self._decoder = self._make_decoder(False)
+        self._decoder = self._new_decoder(False)
         self._decoder.new_controls = controls
 
     def _send(self, frame: Frame) -> None:
@@ -425,6 +440,11 @@ class Session:
             self._opaques = self._opaques % _MOST_OPAQUES + 1
             if self._opaques not in self.streams and self._opaques not in self._commands:
                 return self._opaques
+
+
+def _decoder_key(stream: ConsumerStream) -> tuple[int, int, int]:
+    """Return opaque, vbucket and stream id of a stream, by which the decoder knows it."""
+    return stream.opaque, stream.vbucket, stream.stream_id or 0
 
 
 def _stream_request(
