@@ -272,7 +272,7 @@ cdef class Decoder:
         stream = stream_find(&self._state.streams, key)
         if stream != NULL:
             stream.closed, stream.refused = not refused, refused
-            stream.in_snapshot = stream.has_window = False
+            stream.has_window, stream.highest = False, 0
         atomic_give(&self._busy)
         return 0
 

@@ -11,6 +11,8 @@
 cdef enum Status:
     # No whole frame is left, or nothing is wrong so far.
     MORE
+    # A row belongs to a closed stream.
+    DROPPED
     # The batch has reached a limit.
     FULL
     NO_MEMORY
@@ -303,9 +305,8 @@ cdef Status apply_effect(DecodeState* state, const uint8_t* at, uint64_t size, c
         # Without a position to compare with, each snapshot may begin anywhere.
         stream.floor, stream.above_zero = 0, False
     stream.out_of_order = shape.effect == DISORDER and load32(extras + HEADER_SIZE) & 1
-    stream.in_snapshot = shape.effect == SNAPSHOT or stream.out_of_order
     stream.has_window = shape.effect == SNAPSHOT and shape.start_at != NOWHERE
-    stream.highest = ~<uint64_t>0
+    stream.highest = ~<uint64_t>0 if shape.effect == SNAPSHOT or stream.out_of_order or not state.only_open else 0
     if stream.has_window:
         stream.start = load64(extras + shape.start_at)
         stream.end = load64(extras + shape.end_at)
@@ -390,12 +391,13 @@ cdef inline Status put_row(DecodeState* state, const uint8_t* at, uint64_t size,
 
     row.stream = stream_of(state, stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(row.stream_id, 0)))
     row.seqno = load64(row.bases[1] + shape.seqno_at) if shape.seqno_at != NOWHERE else 0
-    if state.only_open and row.stream != NULL and row.stream.closed:
-        state.stray_rows += 1
-        return MORE
-    status = check_place(state, &row, shape)
-    if status != MORE:
-        return status
+    if row.stream == NULL:
+        if state.only_open:
+            return NO_STREAM
+    elif row.seqno <= row.stream.floor or row.seqno > row.stream.highest:
+        status = misplaced(state, row.stream, row.seqno, shape)
+        if status != MORE:
+            return MORE if status == DROPPED else status
 
     if state.collections and shape.prefixed and not split_key(&row):
         return BAD_COLLECTION
@@ -408,22 +410,23 @@ cdef inline Status put_row(DecodeState* state, const uint8_t* at, uint64_t size,
     return store_row(state, &row, shape, end, buf)
 
 
-cdef inline Status check_place(DecodeState* state, const Row* row, const Shape* shape) noexcept nogil:
-    """Check the place of a row: its stream, snapshot and seqno."""
-    cdef const StreamState* stream = row.stream
-    if state.only_open and stream == NULL:
-        return NO_STREAM
-    if state.only_open and not stream.in_snapshot:
+cdef Status misplaced(DecodeState* state, StreamState* stream, uint64_t seqno, const Shape* shape) noexcept nogil:
+    """Return what is wrong with a row whose seqno is not between the bounds of its stream; MORE if nothing is."""
+    if stream.closed:
+        state.stray_rows += 1
+        return DROPPED
+    if stream.highest == 0:
         return NO_SNAPSHOT
-    if stream == NULL or stream.out_of_order or shape.seqno_at == NOWHERE:
+    if stream.out_of_order or shape.seqno_at == NOWHERE:
         return MORE
-    # Seqnos rise within a snapshot; within a stream, where its position is known.
-    if row.seqno <= stream.floor and (stream.floor or stream.above_zero):
-        state.error_detail = stream.floor
-        return SEQNO_NOT_RISING
-    if row.seqno > stream.highest:
+    if seqno > stream.highest:
         state.error_detail = stream.highest
         return BEYOND_SNAPSHOT
+    # Seqnos rise within a snapshot; within a stream, where its position is known.
+    if stream.floor or stream.above_zero:
+        state.error_detail = stream.floor
+        return SEQNO_NOT_RISING
+    stream.above_zero = True
     return MORE
 
 
@@ -457,7 +460,7 @@ cdef inline Status store_row(DecodeState* state, const Row* row, const Shape* sh
     if stream != NULL:
         # Out of order, the highest seqno counts.
         stream.last_seqno = max(stream.last_seqno, row.seqno) if stream.out_of_order else row.seqno
-        stream.floor, stream.above_zero = max(stream.floor, stream.last_seqno), True
+        stream.floor = max(stream.floor, stream.last_seqno)
     if column_of[<int>SNAPSHOT_START] != NOWHERE:
         put_snapshot_bound(columns, column_of[<int>SNAPSHOT_START], n, stream, stream.start if stream != NULL else 0)
     if column_of[<int>SNAPSHOT_END] != NOWHERE:

@@ -12,20 +12,20 @@ cdef struct StreamState:
     uint64_t last_seqno
     # The last seqno that `_last_seqnos` has reported.
     uint64_t reported
-    # Bounds of the next row's seqno: above `floor`, up to `highest`. They do not hold out of order.
+    # Bounds of the next row's seqno: above `floor`, up to `highest`, which is 0 outside of snapshots. `misplaced` looks
+    # closer at a row that is not between them: out of order, they do not hold.
     uint64_t floor
     uint64_t highest
-    bint used
+    # One byte each, so that an entry takes a cache line.
+    uint8_t used
     # True if the next row may not have seqno 0: a floor of 0 does not tell.
-    bint above_zero
-    # True in a snapshot, with a window or without.
-    bint in_snapshot
-    bint has_window
-    bint out_of_order
+    uint8_t above_zero
+    uint8_t has_window
+    uint8_t out_of_order
     # True once the consumer has closed the stream: rows that were on their way are dropped.
-    bint closed
+    uint8_t closed
     # True once its request was refused. `_last_seqnos` removes it, after it has reported rows that arrived anyway.
-    bint refused
+    uint8_t refused
 
 cdef struct StreamTable:
     StreamState* slots
