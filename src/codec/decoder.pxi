@@ -8,6 +8,7 @@ _DETAILS = {
     BAD_KEY: "key: expected UTF-8; ask for binary keys",
     BAD_SNAPPY: "value: expected a valid snappy block",
     BAD_SIZE: "value: expected at most max_value bytes after decompression, found more",
+    BAD_DATATYPE: f"datatype: expected the bits of JSON, snappy and xattrs at most, found one of {UNKNOWN_BITS:#04x}",
     BAD_XATTRS: "value: expected a valid section of xattrs at its beginning",
     SEQNO_NOT_RISING: "seqno: expected one above {detail}, the last before it",
     BEYOND_SNAPSHOT: "seqno: expected {detail} at most, the end of its snapshot",
@@ -48,7 +49,7 @@ cdef class Decoder:
         state.check_keys, state.quarantine, state.views = check_keys, quarantine, views
         state.map_xattrs = plan.column_of[<int>XATTRS] != NOWHERE and plan.specs[plan.column_of[<int>XATTRS]].mapped
         if plan.column_of[<int>VALUE] != NOWHERE or plan.column_of[<int>XATTRS] != NOWHERE:
-            state.unpack_bits = (SNAPPY_BIT | XATTR_BIT) if split_xattrs else SNAPPY_BIT
+            state.unpack_bits = (SNAPPY_BIT | XATTR_BIT if split_xattrs else SNAPPY_BIT) | UNKNOWN_BITS
         state.fast_path = not check_keys and plan.column_of[<int>KEY] != NOWHERE \
             and plan.column_of[<int>VALUE] != NOWHERE and plan.column_of[<int>TIMESTAMP] == NOWHERE
         state.expected_rows = FEWEST_ROWS
@@ -245,11 +246,13 @@ cdef class Decoder:
     def open_stream(self, uint32_t opaque, uint16_t vbucket, uint16_t stream_id, uint64_t seqno):
         """Expect rows of a stream: in snapshots, with rising seqnos above `seqno`. `stream_id` is 0 for none.
 
-        Raises UsageError if there are too many.
+        Does nothing before `expect_open_streams`. Raises UsageError if there are too many streams.
         """
         cdef StreamState* stream
         self._enter()
         try:
+            if not self._state.only_open:
+                return
             self._state.last_stream = NULL
             stream = stream_open(&self._state.streams, stream_key(opaque, vbucket, stream_id))
             if stream == NULL:

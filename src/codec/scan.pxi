@@ -25,6 +25,7 @@ cdef enum Status:
     BAD_SNAPPY
     BAD_SIZE
     BAD_XATTRS
+    BAD_DATATYPE
     SEQNO_NOT_RISING
     BEYOND_SNAPSHOT
     NO_STREAM
@@ -37,6 +38,8 @@ cdef enum:
     CAS_AT = 16
     SNAPPY_BIT = 2
     XATTR_BIT = 4
+    # Bits that no server has a meaning for: the value may be in any form.
+    UNKNOWN_BITS = 0xF8
     # Of framing extras; beside NOWHERE.
     MALFORMED = -2
     # Keys and values up to this size are copied by instructions of fixed size. Not above SLACK.
@@ -283,13 +286,13 @@ cdef Status apply_effect(DecodeState* state, const uint8_t* at, uint64_t size, c
     cdef StreamState* stream
     # The table is about to change, which moves entries.
     state.last_stream = NULL
-    if shape.effect == STREAM_END:
-        stream_close(&state.streams, key)
-    if shape.effect == ADVANCE and state.only_open and size >= <uint64_t>(infos + shape.seqno_at + 8):
-        stream = stream_find(&state.streams, key)
-        if stream != NULL:
-            stream.floor = max(stream.floor, load64(extras + shape.seqno_at))
     if shape.effect != SNAPSHOT and shape.effect != DISORDER:
+        if shape.effect == STREAM_END:
+            stream_close(&state.streams, key)
+        elif shape.effect == ADVANCE and state.only_open and size >= <uint64_t>(infos + shape.seqno_at + 8):
+            stream = stream_find(&state.streams, key)
+            if stream != NULL:
+                stream.floor = max(stream.floor, load64(extras + shape.seqno_at))
         return MORE
     # A marker that is too short for its window is malformed: Python says so when it reads the frame.
     if size < <uint64_t>(infos + max(shape.end_at + 8, HEADER_SIZE + shape.extras_length)):
@@ -306,12 +309,15 @@ cdef Status apply_effect(DecodeState* state, const uint8_t* at, uint64_t size, c
         stream.floor, stream.above_zero = 0, False
     stream.out_of_order = shape.effect == DISORDER and load32(extras + HEADER_SIZE) & 1
     stream.has_window = shape.effect == SNAPSHOT and shape.start_at != NOWHERE
-    stream.highest = ~<uint64_t>0 if shape.effect == SNAPSHOT or stream.out_of_order or not state.only_open else 0
     if stream.has_window:
         stream.start = load64(extras + shape.start_at)
         stream.end = load64(extras + shape.end_at)
-        if state.only_open:
-            stream.highest = stream.end
+    if not state.only_open:
+        stream.highest = ~<uint64_t>0
+    elif stream.has_window:
+        stream.highest = stream.end
+    else:
+        stream.highest = ~<uint64_t>0 if shape.effect == SNAPSHOT or stream.out_of_order else 0
     return MORE
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import dcp
 from dcp.wire.body import FAILOVER_LOG
+from dcp.wire.dcp import DCP
 from dcp.wire.layout import HEADER_STRUCT, Magic
 from dcp.wire.memcached import Status
 from tests.session.harness import Answer, Peer
@@ -41,10 +42,15 @@ class HostileNode:
 
     script: runs in a thread of its own for each accepted stream; the connection stays open after it.
     answers: statuses or values of commands and controls, by name; Status.SUCCESS for all others.
+    malformed: values of further answers, which need not be valid.
+    received: frames of the client.
     """
 
-    def __init__(self, script: Script, answers: Mapping[str, Answer] | None = None) -> None:
-        self._script = script
+    def __init__(
+        self, script: Script, answers: Mapping[str, Answer] | None = None, malformed: Mapping[str, bytes] | None = None
+    ) -> None:
+        self._script, self._malformed = script, malformed or {}
+        self.received: list[dcp.Frame] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._port = self._listener.getsockname()[1]
         self._answers: dict[str, Answer] = {"get_cluster_config": self._map(), "get_failover_log": LOG} | dict(
@@ -94,7 +100,12 @@ class HostileNode:
                     self._answer(guest, peer, frame)
 
     def _answer(self, guest: socket.socket, peer: Peer, frame: dcp.Frame) -> None:
+        self.received.append(frame)
         if frame.kind.answers or frame.name == "buffer_ack":
+            return
+        if (value := self._malformed.get(frame.name)) is not None:
+            opcode = DCP.by_name[frame.name].opcode
+            guest.sendall(HEADER_STRUCT.pack(Magic.RESPONSE, opcode, 0, 0, 0, 0, len(value), frame.opaque, 0) + value)
             return
         if frame.name != "stream_request":
             guest.sendall(peer.answer(frame))

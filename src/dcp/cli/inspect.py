@@ -338,22 +338,28 @@ class _RowWriter:
             self._writer = self._closing.enter_context(pyarrow.ipc.new_file(file, schema))
         waiting, self._waiting, self._size = self._waiting, {}, 0
         for flow, frames in waiting.items():
-            if flow not in self._decoders:
-                with_ids = self._collections or flow in self._with_ids
-                self._decoders[flow] = Decoder(dialect, collections=with_ids)
-            if (decoder := self._decoders[flow]) is None:
-                continue
-            try:
-                decoder.feed(b"".join(frames))
-                while len(batch := decoder.take(_BATCH_ROWS)):
-                    self._writer.write_batch(batch.to_arrow())
-                    self._rows += len(batch)
-            except DcpError:
-                # A value that cannot be decoded ends the rows of its direction.
-                self._decoders[flow] = None
+            self._write(flow, frames, dialect)
+            if flow in self._ended:
+                self._decoders.pop(flow, None)
         for flow in self._ended:
             self._decoders.pop(flow, None)
         self._ended.clear()
+
+    def _write(self, flow: Flow, frames: list[bytes], dialect: Dialect) -> None:
+        """Write the changes of one direction."""
+        if flow not in self._decoders:
+            with_ids = self._collections or flow in self._with_ids
+            self._decoders[flow] = Decoder(dialect, collections=with_ids)
+        if (decoder := self._decoders[flow]) is None:
+            return
+        try:
+            decoder.feed(b"".join(frames))
+            while len(batch := decoder.take(_BATCH_ROWS)):
+                self._writer.write_batch(batch.to_arrow())
+                self._rows += len(batch)
+        except DcpError:
+            # A value that cannot be decoded ends the rows of its direction.
+            self._decoders[flow] = None
 
 
 def _has_collection_ids(frame: Frame, dialect: Dialect) -> bool:

@@ -15,6 +15,7 @@ from dcp.session.events import (
     DeletionsPurged,
     Event,
     MapChanged,
+    MessageIgnored,
     SessionReady,
     StreamAccepted,
     StreamEnded,
@@ -23,7 +24,7 @@ from dcp.session.events import (
 )
 from dcp.session.handshake import Agreement, ConnectionSettings, Handshake
 from dcp.session.states import REQUESTED
-from dcp.session.stream import ConsumerStream, LazyPosition, decode_failover_log
+from dcp.session.stream import ConsumerStream, LazyPosition, concerns_stream, decode_failover_log, flushed
 from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
 from dcp.wire.dcp_body import STREAM_FILTER, StreamFilter
 from dcp.wire.frame import Frame, encode
@@ -323,11 +324,25 @@ class Session:
         if frame.kind.answers:
             return self._continue_handshake(frame) if self.agreement is None else self._answer(frame)
         stream = self._stream_of(frame.opaque, frame.vbucket, frame.stream_id)
+        if frame.name == "stream_flush" and stream is not None:
+            raise flushed(stream.vbucket)
+        if not concerns_stream(frame):
+            return self._ignore(frame)
         if stream is None:
             self._strays += 1
             return ()
         stream.rows_arrived(last_seqno)
         return self._stream_message(stream, frame)
+
+    def _ignore(self, frame: Frame) -> Iterable[Event]:
+        """Ignore a message. A change of the vbucket's state is refused: the node waits for the answer."""
+        status = None
+        if frame.name == "set_vbucket_state":
+            status = Status.NOT_SUPPORTED
+            self._send(Frame(frame.name, Magic.RESPONSE, frame.opaque, status=int(status)))
+        known = self.dialect.by_name.get(frame.name)
+        opcode = int(frame.fields.get("opcode", 0)) if known is None else known.opcode
+        return (MessageIgnored(frame.name, opcode, frame.vbucket, status),)
 
     def _stream_of(self, opaque: int, vbucket: int, sid: int | None) -> ConsumerStream | None:
         stream = self.streams.get(opaque)
@@ -406,7 +421,7 @@ class Session:
 
     def _server_request(self, frame: Frame) -> Iterable[Event]:
         if frame.name != "clustermap_change_notification":
-            return ()
+            return self._ignore(frame)
         return (MapChanged(frame.body()),)
 
     # The handshake.

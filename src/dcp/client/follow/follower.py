@@ -32,6 +32,7 @@ from dcp.session.events import (
     DeletionsPurged,
     Event,
     MapChanged,
+    MessageIgnored,
     SessionReady,
     StreamAccepted,
     StreamEnded,
@@ -43,6 +44,9 @@ from dcp.session.stream import LazyPosition
 from dcp.wire.memcached import Feature
 
 log = logging.getLogger("dcp.client")
+
+# Seconds for which ignored messages of one node and opcode are not logged again.
+_QUIET = 60.0
 
 
 class Follower:
@@ -65,6 +69,8 @@ class Follower:
         positions = {number: LazyPosition(Progress(vbucket.position), 0) for number, vbucket in self._vbuckets.items()}
         self._queue = BatchQueue(self._lock, positions, self._persistence, self._all_done)
         self._maps = MapRefresher(agent)
+        # Monotonic time from which ignored messages of a node and opcode are logged again.
+        self._quiet_until: dict[tuple[str, int], float] = {}
         # Connected links on which no streams are requested until the purge seqnos of their node are known.
         self._links_to_check: list[NodeLink] = []
         self._pool = NodePool(self._open_link)
@@ -156,6 +162,8 @@ class Follower:
                 self._pool.mark_ready(link)
             self._maps.polls |= Feature.CLUSTERMAP_CHANGE_NOTIFICATION not in event.agreement.features
             self._agent.learn_map(event.agreement.config, link.name)
+        elif isinstance(event, MessageIgnored):
+            self._report_ignored(link.name, event)
         elif isinstance(event, MapChanged):
             self._maps.map_changed(event.config, link.name)
         elif isinstance(event, StreamAccepted):
@@ -169,6 +177,21 @@ class Follower:
             self._transitions.refused(event, link.name)
         elif isinstance(event, StreamEnded):
             self._transitions.ended(event.stream, event.reason)
+
+    def _report_ignored(self, node: str, event: MessageIgnored) -> None:
+        """Log a message that was ignored, unless its like was logged in the last minute."""
+        now = time.monotonic()
+        if now < self._quiet_until.get((node, event.opcode), 0.0):
+            return
+        self._quiet_until[node, event.opcode] = now + _QUIET
+        log.warning(
+            "%s: vbucket %d: unexpected message %s (opcode 0x%02x) %s",
+            node,
+            event.vbucket,
+            event.name,
+            event.opcode,
+            "ignored" if event.answer is None else f"refused with {event.answer.name}",
+        )
 
     def on_delivery(self, link: NodeLink, delivery: Delivery) -> None:
         with self._lock:

@@ -183,8 +183,7 @@ class TapSession(LegacySession):
             # A node does not report that vbuckets moved, so every noop is an occasion to look at the map.
             return (*self._refuse_unannounced(), MapChanged(None))
         if "tap_flags" not in frame.fields:
-            self._strays += 1
-            return ()
+            return self._ignore(frame)
         status = self._status_of(frame)
         if status or int(frame.fields["tap_flags"]) & TapFlag.ACK:
             row = self._decoder.new_controls[self._handled][0]
