@@ -23,6 +23,7 @@ from dcp.client.follow.settings import StreamSettings
 from dcp.client.follow.transitions import Transitions
 from dcp.client.follow.vbucket import FollowedVbucket, consumed_seqno, observe
 from dcp.client.monitor import FLOWING, Monitor, Observation
+from dcp.client.own_process import OwnProcess
 from dcp.client.queries import disk_backlogs
 from dcp.client.stats import Counters, Stats, Window
 from dcp.cluster_map import Node
@@ -302,6 +303,7 @@ class RunningStream:
 
     def __init__(self, bucket: str, follower: Follower, monitor: Monitor) -> None:
         self.closed = False
+        self._process = OwnProcess()
         self._bucket, self._follower, self._monitor = bucket, follower, monitor
 
     @classmethod
@@ -313,20 +315,30 @@ class RunningStream:
             monitor.start()
         return cls(agent.target.bucket, follower, monitor)
 
+    def check_process(self) -> None:
+        """Raise UsageError in a forked process."""
+        self._process.check("stream")
+
     def stop(self) -> None:
         """Tell all threads to end. Waits for none: the garbage collector may call this from one of them."""
         self.closed = True
+        if self._process.left:
+            # The threads are those of the parent, and so are the connections: they stay as they are.
+            return
         self._monitor.stop()
         self._follower.stop()
 
     def close(self) -> None:
         """Stop, and join the threads."""
         self.stop()
+        if self._process.left:
+            return
         self._monitor.close()
         self._follower.close()
 
     def stats(self) -> Stats:
-        """Return counts so far and, while the stream runs, where it stands."""
+        """Return counts so far and, while the stream runs, where it stands. Raises UsageError in a forked process."""
+        self._process.check("client")
         counters = self._follower.counters
         counts = Stats(
             self._bucket,
