@@ -29,7 +29,11 @@ BAD_SIZE = (
     "snappy: inflates to more than max_value",
 )
 BAD_XATTRS = "value: expected a valid section of xattrs at its beginning", "xattrs: not a valid section"
-SEQNO_FELL = "seqno: expected one above {}, the last of the same snapshot"
+BAD_DATATYPE = (
+    "datatype: expected the bits of JSON, snappy and xattrs at most, found one of 0xf8",
+    "datatype: unknown bits",
+)
+SEQNO_FELL = "seqno: expected one above {}, the last before it"
 
 
 @dataclass(frozen=True)
@@ -197,6 +201,8 @@ class Reader:
             return Value(value, None, noted)
 
     def _open(self, value: bytes, datatype: int) -> Value:
+        if value and datatype & 0xF8:
+            raise Wrong(BAD_DATATYPE)
         if value and datatype & Datatype.SNAPPY:
             if not self.options.inflate:
                 return Value(value)

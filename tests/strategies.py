@@ -278,7 +278,7 @@ class Producer:
     def _value(self, plain: bool) -> tuple[int, bytes]:
         body = self.dice.choice([b"", b"{}", b"short body", b'{"n": 17}' * 5, self.dice.randbytes(200), bytes(3000)])
         if plain:
-            return self.dice.choice([0, 1, 0x80]), body
+            return (self.dice.choice([0x08, 0x80]) if self._fault() else self.dice.choice([0, 1])), body
         datatype = self.dice.choice([0, 1, SNAPPY, XATTR, SNAPPY | XATTR, 7])
         if not body or self._fault():
             return datatype, body

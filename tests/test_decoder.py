@@ -330,7 +330,7 @@ WRONG: list[tuple[dcp.Frame, Options, str]] = [
                       b"\0\0\0\4\xff\xff\xff\xff", b"\0\0\0\x08\0\0\0\6a\0bcd\0")
     ),
     (mutation(6, value=bytes(cramjam.snappy.compress_raw(b"{}")), datatype=6), Options(), NO_XATTRS),
-    (mutation(5), Options(), "seqno: expected one above 5, the last of the same snapshot"),
+    (mutation(5), Options(), "seqno: expected one above 5, the last before it"),
 ]  # fmt: skip
 
 
@@ -585,6 +585,20 @@ def test_streams_may_open_and_end_in_any_order(steps: list[tuple[bool, int]]) ->
     frames += [mutation(1, opaque=stream << 20, vbucket=stream % 2, value=b"") for stream in range(201)]
     data = encoded(*frames)
     assert_same(decode(data), answer(data))
+
+
+def test_refused_streams_make_room_for_others() -> None:
+    decoder = dcp.Decoder()
+    decoder.expect_open_streams()
+    most = 1 << 18
+    for _ in range(2):
+        for opaque in range(most):
+            decoder.open_stream(opaque, 0, 0, 0)
+        with pytest.raises(dcp.UsageError, match=f"no more than {most} streams"):
+            decoder.open_stream(most, 0, 0, 0)
+        for opaque in range(most):
+            decoder.forget_stream(opaque, 0, 0)
+        decoder.finish_batch()
 
 
 def test_a_peer_that_opens_streams_without_end_is_refused() -> None:

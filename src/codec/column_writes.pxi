@@ -186,6 +186,8 @@ cdef bint put_error(DecodeState* state, int column, int64_t n, Status problem) n
         text = "snappy: not a valid block"
     elif problem == BAD_SIZE:
         text = "snappy: inflates to more than max_value"
+    elif problem == BAD_DATATYPE:
+        text = "datatype: unknown bits"
     size = strlen(text)
     fill_offsets(&state.columns, column, n)
     (<int32_t*>state.columns.fixed[column])[n] = <int32_t>bytes.used

@@ -8,8 +8,12 @@ _DETAILS = {
     BAD_KEY: "key: expected UTF-8; ask for binary keys",
     BAD_SNAPPY: "value: expected a valid snappy block",
     BAD_SIZE: "value: expected at most max_value bytes after decompression, found more",
+    BAD_DATATYPE: f"datatype: expected the bits of JSON, snappy and xattrs at most, found one of {UNKNOWN_BITS:#04x}",
     BAD_XATTRS: "value: expected a valid section of xattrs at its beginning",
-    SEQNO_NOT_RISING: "seqno: expected one above {detail}, the last of the same snapshot",
+    SEQNO_NOT_RISING: "seqno: expected one above {detail}, the last before it",
+    BEYOND_SNAPSHOT: "seqno: expected {detail} at most, the end of its snapshot",
+    NO_STREAM: "expected rows of an open stream only, found none with this opaque, vbucket and stream id",
+    NO_SNAPSHOT: "expected a snapshot of its stream before it, found none",
     TOO_MANY_STREAMS: f"opaque: expected no more than {MOST_STREAMS} streams on one connection",
 }
 
@@ -45,7 +49,7 @@ cdef class Decoder:
         state.check_keys, state.quarantine, state.views = check_keys, quarantine, views
         state.map_xattrs = plan.column_of[<int>XATTRS] != NOWHERE and plan.specs[plan.column_of[<int>XATTRS]].mapped
         if plan.column_of[<int>VALUE] != NOWHERE or plan.column_of[<int>XATTRS] != NOWHERE:
-            state.unpack_bits = (SNAPPY_BIT | XATTR_BIT) if split_xattrs else SNAPPY_BIT
+            state.unpack_bits = (SNAPPY_BIT | XATTR_BIT if split_xattrs else SNAPPY_BIT) | UNKNOWN_BITS
         state.fast_path = not check_keys and plan.column_of[<int>KEY] != NOWHERE \
             and plan.column_of[<int>VALUE] != NOWHERE and plan.column_of[<int>TIMESTAMP] == NOWHERE
         state.expected_rows = FEWEST_ROWS
@@ -90,6 +94,16 @@ cdef class Decoder:
     def flow_bytes(self):
         """Bytes of the current batch for flow control: whole frames of requests, without noops."""
         return self._state.flow_bytes
+
+    @property
+    def stray_rows(self):
+        """Number of rows of closed streams, which were dropped."""
+        return self._state.stray_rows
+
+    @property
+    def batch_bytes(self):
+        """Bytes of the current batch: those of its frames, and those of decompressed values."""
+        return self._state.batch_bytes
 
     @property
     def rows(self):
@@ -221,6 +235,50 @@ cdef class Decoder:
             raise MemoryError
         return 0
 
+    # ---------------------------------------------------------------------------------- streams
+
+    def expect_open_streams(self):
+        """Refuse rows of streams that were not opened with `open_stream`, and markers of such streams do nothing."""
+        self._enter()
+        self._state.only_open = True
+        atomic_give(&self._busy)
+
+    def open_stream(self, uint32_t opaque, uint16_t vbucket, uint16_t stream_id, uint64_t seqno):
+        """Expect rows of a stream: in snapshots, with rising seqnos above `seqno`. `stream_id` is 0 for none.
+
+        Does nothing before `expect_open_streams`. Raises UsageError if there are too many streams.
+        """
+        cdef StreamState* stream
+        self._enter()
+        try:
+            if not self._state.only_open:
+                return
+            self._state.last_stream = NULL
+            stream = stream_open(&self._state.streams, stream_key(opaque, vbucket, stream_id))
+            if stream == NULL:
+                raise UsageError(f"open_stream: expected no more than {MOST_STREAMS} streams on one connection")
+            stream.floor, stream.above_zero = seqno, True
+        finally:
+            atomic_give(&self._busy)
+
+    def close_stream(self, uint32_t opaque, uint16_t vbucket, uint16_t stream_id):
+        """Drop the rows of a stream from now on: the consumer has closed it."""
+        self._leave(stream_key(opaque, vbucket, stream_id), False)
+
+    def forget_stream(self, uint32_t opaque, uint16_t vbucket, uint16_t stream_id):
+        """Refuse the rows of a stream from now on: its request was refused, or it has ended."""
+        self._leave(stream_key(opaque, vbucket, stream_id), True)
+
+    cdef int _leave(self, uint64_t key, bint refused) except -1:
+        cdef StreamState* stream
+        self._enter()
+        stream = stream_find(&self._state.streams, key)
+        if stream != NULL:
+            stream.closed, stream.refused = not refused, refused
+            stream.has_window, stream.highest = False, 0
+        atomic_give(&self._busy)
+        return 0
+
     # ------------------------------------------------------------------------------------- work
 
     def _advance(self, int64_t max_rows, int64_t max_bytes):
@@ -328,12 +386,18 @@ cdef class Decoder:
         cdef uint64_t i
         self._enter()
         try:
-            found = []
+            found, refused = [], []
             for i in range(streams.mask + 1 if streams.slots != NULL and not self._state.rows_removed else 0):
                 stream = &streams.slots[i]
                 if stream.used and stream.last_seqno != stream.reported:
                     found.append((stream.key >> 32, stream.key >> 16 & 0xFFFF, stream.key & 0xFFFF, stream.last_seqno))
                     stream.reported = stream.last_seqno
+                if stream.used and stream.refused:
+                    refused.append(stream.key)
+            # After the loop, since entries move.
+            for key in refused:
+                self._state.last_stream = NULL
+                stream_close(streams, key)
             return found
         finally:
             atomic_give(&self._busy)

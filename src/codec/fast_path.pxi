@@ -41,8 +41,8 @@ cdef int64_t decode_run(DecodeState* state, ReadBuffer* buf, const uint8_t* end,
     """Store a run of frames of one shape that need no work on key or value. Return the number of rows.
 
     A frame ends the run if it has another magic, opcode or extras length, if its value has to be unpacked, if its
-    stream is not in a snapshot with a window, if its seqno does not rise, if its lengths are wrong, or if memory or a
-    limit of the batch is reached. `put_row` finds out what is to be done with it.
+    stream is not in a snapshot with a window, if its seqno does not rise or leaves the window, if its lengths are
+    wrong, or if memory or a limit of the batch is reached. `put_row` finds out what is to be done with it.
     """
     # Magic, opcode, extras length, and the bits of the datatype for which a value has to be unpacked: one comparison
     # of the first 8 bytes of the header checks them all.
@@ -105,7 +105,7 @@ cdef int64_t decode_run(DecodeState* state, ReadBuffer* buf, const uint8_t* end,
         if stream == NULL or not stream.has_window:
             break
         seqno = load64(at + seqno_at)
-        if stream.has_rows and seqno <= stream.last_seqno:
+        if seqno <= stream.floor or seqno > stream.highest:
             break
         key = at + head
         if prefixed:
@@ -137,7 +137,7 @@ cdef int64_t decode_run(DecodeState* state, ReadBuffer* buf, const uint8_t* end,
         # From here on nothing can fail: the stream may be moved on.
         if prefixed and column_of[<int>COLLECTION] != NOWHERE:
             put_number(state, column_of[<int>COLLECTION], n, collection)
-        stream.last_seqno, stream.has_rows = seqno, True
+        stream.last_seqno = stream.floor = seqno
         if starts != NULL:
             starts[n] = stream.start
         if ends != NULL:

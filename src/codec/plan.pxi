@@ -21,6 +21,7 @@ cpdef enum Effect:
     DISORDER
     STREAM_END
     UNCOUNTED
+    ADVANCE
 
 # How a field gets into a column: copied, written as 0 because the frame lacks it, or widened. The order matters:
 # `FieldMove`s of a shape are sorted by it, and `Shape.ends` is indexed by it.

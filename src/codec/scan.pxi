@@ -11,6 +11,8 @@
 cdef enum Status:
     # No whole frame is left, or nothing is wrong so far.
     MORE
+    # A row belongs to a closed stream.
+    DROPPED
     # The batch has reached a limit.
     FULL
     NO_MEMORY
@@ -23,7 +25,11 @@ cdef enum Status:
     BAD_SNAPPY
     BAD_SIZE
     BAD_XATTRS
+    BAD_DATATYPE
     SEQNO_NOT_RISING
+    BEYOND_SNAPSHOT
+    NO_STREAM
+    NO_SNAPSHOT
     TOO_MANY_STREAMS
 
 cdef enum:
@@ -32,6 +38,8 @@ cdef enum:
     CAS_AT = 16
     SNAPPY_BIT = 2
     XATTR_BIT = 4
+    # Bits that no server has a meaning for: the value may be in any form.
+    UNKNOWN_BITS = 0xF8
     # Of framing extras; beside NOWHERE.
     MALFORMED = -2
     # Keys and values up to this size are copied by instructions of fixed size. Not above SLACK.
@@ -133,7 +141,11 @@ cdef struct DecodeState:
     uint64_t last_key
     StreamState* last_stream
     int64_t stream_offset
-    # Seqno for the text of SEQNO_NOT_RISING.
+    # True to refuse rows of streams that the consumer did not open.
+    bint only_open
+    # Rows of closed streams, which were dropped.
+    int64_t stray_rows
+    # Seqno for the text of SEQNO_NOT_RISING and BEYOND_SNAPSHOT.
     uint64_t error_detail
     # True once rows were removed from a batch: the streams' last seqnos may be too high from then on.
     bint rows_removed
@@ -267,29 +279,45 @@ cdef uint64_t last_seqno_of(const DecodeState* state, const uint8_t* at) noexcep
 
 
 cdef Status apply_effect(DecodeState* state, const uint8_t* at, uint64_t size, const Shape* shape) noexcept nogil:
-    """Begin a snapshot of a stream, or remove a stream that ends."""
+    """Begin a snapshot of a stream, move it on, or remove a stream that ends."""
     cdef int infos = at[KEY_LENGTH_AT] if is_framed(at[0]) else 0
     cdef uint64_t key = stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(stream_id_in(at, infos), 0))
     cdef const uint8_t* extras = at + infos
     cdef StreamState* stream
     # The table is about to change, which moves entries.
     state.last_stream = NULL
-    if shape.effect == STREAM_END:
-        stream_close(&state.streams, key)
     if shape.effect != SNAPSHOT and shape.effect != DISORDER:
+        if shape.effect == STREAM_END:
+            stream_close(&state.streams, key)
+        elif shape.effect == ADVANCE and state.only_open and size >= <uint64_t>(infos + shape.seqno_at + 8):
+            stream = stream_find(&state.streams, key)
+            if stream != NULL:
+                stream.floor = max(stream.floor, load64(extras + shape.seqno_at))
         return MORE
     # A marker that is too short for its window is malformed: Python says so when it reads the frame.
     if size < <uint64_t>(infos + max(shape.end_at + 8, HEADER_SIZE + shape.extras_length)):
         return MORE
-    stream = stream_open(&state.streams, key)
-    if stream == NULL:
-        return TOO_MANY_STREAMS
-    stream.has_rows = False
+    if state.only_open:
+        stream = stream_find(&state.streams, key)
+        if stream == NULL or stream.closed or stream.refused:
+            return MORE
+    else:
+        stream = stream_open(&state.streams, key)
+        if stream == NULL:
+            return TOO_MANY_STREAMS
+        # Without a position to compare with, each snapshot may begin anywhere.
+        stream.floor, stream.above_zero = 0, False
     stream.out_of_order = shape.effect == DISORDER and load32(extras + HEADER_SIZE) & 1
     stream.has_window = shape.effect == SNAPSHOT and shape.start_at != NOWHERE
     if stream.has_window:
         stream.start = load64(extras + shape.start_at)
         stream.end = load64(extras + shape.end_at)
+    if not state.only_open:
+        stream.highest = ~<uint64_t>0
+    elif stream.has_window:
+        stream.highest = stream.end
+    else:
+        stream.highest = ~<uint64_t>0 if shape.effect == SNAPSHOT or stream.out_of_order else 0
     return MORE
 
 
@@ -367,13 +395,15 @@ cdef inline Status put_row(DecodeState* state, const uint8_t* at, uint64_t size,
     if shape.content_length != NOWHERE and row.value_size != shape.content_length:
         return BAD_SHAPE
 
-    # Seqnos rise within a snapshot, unless it is out of order.
     row.stream = stream_of(state, stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(row.stream_id, 0)))
     row.seqno = load64(row.bases[1] + shape.seqno_at) if shape.seqno_at != NOWHERE else 0
-    if row.stream != NULL and shape.seqno_at != NOWHERE and row.stream.has_rows and not row.stream.out_of_order:
-        if row.seqno <= row.stream.last_seqno:
-            state.error_detail = row.stream.last_seqno
-            return SEQNO_NOT_RISING
+    if row.stream == NULL:
+        if state.only_open:
+            return NO_STREAM
+    elif row.seqno <= row.stream.floor or row.seqno > row.stream.highest:
+        status = misplaced(state, row.stream, row.seqno, shape)
+        if status != MORE:
+            return MORE if status == DROPPED else status
 
     if state.collections and shape.prefixed and not split_key(&row):
         return BAD_COLLECTION
@@ -384,6 +414,26 @@ cdef inline Status put_row(DecodeState* state, const uint8_t* at, uint64_t size,
         if status != MORE:
             return status
     return store_row(state, &row, shape, end, buf)
+
+
+cdef Status misplaced(DecodeState* state, StreamState* stream, uint64_t seqno, const Shape* shape) noexcept nogil:
+    """Return what is wrong with a row whose seqno is not between the bounds of its stream; MORE if nothing is."""
+    if stream.closed:
+        state.stray_rows += 1
+        return DROPPED
+    if stream.highest == 0:
+        return NO_SNAPSHOT
+    if stream.out_of_order or shape.seqno_at == NOWHERE:
+        return MORE
+    if seqno > stream.highest:
+        state.error_detail = stream.highest
+        return BEYOND_SNAPSHOT
+    # Seqnos rise within a snapshot; within a stream, where its position is known.
+    if stream.floor or stream.above_zero:
+        state.error_detail = stream.floor
+        return SEQNO_NOT_RISING
+    stream.above_zero = True
+    return MORE
 
 
 cdef inline StreamState* stream_of(DecodeState* state, uint64_t key) noexcept nogil:
@@ -416,7 +466,7 @@ cdef inline Status store_row(DecodeState* state, const Row* row, const Shape* sh
     if stream != NULL:
         # Out of order, the highest seqno counts.
         stream.last_seqno = max(stream.last_seqno, row.seqno) if stream.out_of_order else row.seqno
-        stream.has_rows = True
+        stream.floor = max(stream.floor, stream.last_seqno)
     if column_of[<int>SNAPSHOT_START] != NOWHERE:
         put_snapshot_bound(columns, column_of[<int>SNAPSHOT_START], n, stream, stream.start if stream != NULL else 0)
     if column_of[<int>SNAPSHOT_END] != NOWHERE:

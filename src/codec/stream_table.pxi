@@ -12,11 +12,20 @@ cdef struct StreamState:
     uint64_t last_seqno
     # The last seqno that `_last_seqnos` has reported.
     uint64_t reported
-    bint used
-    # True once a row of the snapshot arrived: only then is `last_seqno` a lower bound for the next.
-    bint has_rows
-    bint has_window
-    bint out_of_order
+    # Bounds of the next row's seqno: above `floor`, up to `highest`, which is 0 outside of snapshots. `misplaced` looks
+    # closer at a row that is not between them: out of order, they do not hold.
+    uint64_t floor
+    uint64_t highest
+    # One byte each, so that an entry takes a cache line.
+    uint8_t used
+    # True if the next row may not have seqno 0: a floor of 0 does not tell.
+    uint8_t above_zero
+    uint8_t has_window
+    uint8_t out_of_order
+    # True once the consumer has closed the stream: rows that were on their way are dropped.
+    uint8_t closed
+    # True once its request was refused. `_last_seqnos` removes it, after it has reported rows that arrived anyway.
+    uint8_t refused
 
 cdef struct StreamTable:
     StreamState* slots

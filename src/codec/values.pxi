@@ -1,13 +1,13 @@
 # Values that have to be unpacked: decompressed, then split from their xattrs.
 
 cdef Status unpack_value(DecodeState* state, Row* row, uint8_t datatype) noexcept nogil:
-    """Decompress a value and split its xattrs off.
+    """Decompress a value and split its xattrs off. One of unknown datatype cannot be read.
 
     In quarantine, a value that cannot be unpacked stays as it arrived, and `row.problem` says why.
     """
     cdef Row raw = row[0]
-    cdef Status status = MORE
-    if datatype & SNAPPY_BIT:
+    cdef Status status = BAD_DATATYPE if datatype & UNKNOWN_BITS else MORE
+    if status == MORE and datatype & SNAPPY_BIT:
         if not state.inflate:
             return MORE
         status = inflate_value(state, row)

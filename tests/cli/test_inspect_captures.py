@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from typing import IO, Any
 import dpkt
 import pytest
 
-from dcp.cli.capture import streams
+from dcp.cli.capture import Flow, Segment, streams
+from dcp.cli.inspect import FrameReader, _counted_frames, _RowWriter, _Totals
+from dcp.wire.dcp import DCP
 from tests.cli.captures import (
     BSD_RAW,
     CLIENT,
@@ -276,3 +279,39 @@ def test_a_live_capture_without_frames_is_one_line_of_explanation() -> None:
     output, errors = process.communicate(pcap([]), timeout=60)
     assert (process.returncode, output) == (1, b"")
     assert errors.decode().strip().endswith("<stdin>: no frames of dcp in 0 bytes")
+
+
+def test_a_file_of_many_frames_is_printed_line_by_line(tmp_path: Path) -> None:
+    count = 10_001
+    (tmp_path / "frames").write_bytes(noop(7) * count)
+    shown = run("inspect", tmp_path / "frames").stdout.splitlines()
+    assert shown[0].split() == ["frame", "vbucket", "opaque", "content"]
+    assert shown[1:-1] == [shown[1]] * count
+    assert shown[1].split() == ["dcp_noop", "0", "0x00000007"]
+    assert shown[-1] == f"{count} frames of dcp: {count} dcp_noop"
+
+
+def test_nothing_is_kept_of_connections_that_are_over(tmp_path: Path) -> None:
+    reader = FrameReader(DCP)
+    with _RowWriter(tmp_path / "rows", collections=False) as rows:
+        for number in range(100):
+            flow = Flow(f"10.0.0.1:{number}", "10.0.0.2:11210")
+            for segment in Segment(0.0, flow, noop(7)), Segment(1.0, flow, b"", last=True):
+                assert all(found.frame for found in _counted_frames([segment], reader, _Totals(), rows))
+        assert rows.finish(DCP) == 0
+        assert not rows._decoders
+    assert not reader._finders
+    assert not reader._checkers
+
+
+def test_a_direction_ends_with_its_last_byte_and_only_once() -> None:
+    data = tcp(noop(7), 1000)
+    end = dpkt.ip.IP(tcp(b"", 1024).data)
+    end.data.flags |= dpkt.tcp.TH_FIN
+    last = Packet(2.0, bytes(end))
+    packets = pcap([tcp(b"", 1000), last, data, last, data, last])
+    found = list(streams(io.BytesIO(packets)))
+    assert [(segment.data, segment.last) for segment in found if segment.data or segment.last] == [
+        (noop(7), False),
+        (b"", True),
+    ]

@@ -305,6 +305,8 @@ def _opened(value: bytes, datatype: int, options: DecoderOptions, mapped: bool) 
     """Return body, xattrs and, in quarantine, the error of a value."""
     try:
         body = value
+        if value and datatype & ~int(Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR):
+            raise dcp.DcpError("datatype: unknown bits")
         if datatype & Datatype.SNAPPY:
             if not options.inflate:
                 return value, None, ""

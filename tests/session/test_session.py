@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import dcp
-from dcp.errors import LocalProtocolError, RemoteProtocolError, TransportError
+from dcp.errors import FrameError, LocalProtocolError, RemoteProtocolError, TransportError
 from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.events import (
     CommandAnswered,
@@ -30,6 +31,7 @@ from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
+from tests.conformance import cut
 from tests.session.harness import MANY, Peer, decoder, handshake, hear, ready_session
 
 CLOSING = "send_stream_end_on_client_close_stream"
@@ -95,6 +97,18 @@ def test_answers_that_a_node_waits_for_come_first() -> None:
     out = dcp.decode(session.outgoing())
     assert [(frame.name, frame.opaque) for frame in out[:2]] == [("dcp_noop", 11), ("dcp_noop", 12)]
     assert [frame.name for frame in out[2:]] == ["get_failover_log"]
+
+
+def test_noops_whose_answers_are_not_taken_break_the_protocol() -> None:
+    session, _ = streaming()
+    noop = encode(Frame("dcp_noop", Magic.REQUEST, 11))
+    for _ in range(2):
+        hear(session, noop * 1024)
+        session.take()
+        assert len(session.outgoing()) == 1024 * len(noop)
+    hear(session, noop * 1025)
+    with pytest.raises(RemoteProtocolError, match="1024 without an answer"):
+        session.take()
 
 
 def test_what_is_processed_is_given_back_of_every_message_that_counts() -> None:
@@ -290,11 +304,12 @@ def test_markers_of_every_version(more: dict[str, int], purge_seqno: int) -> Non
 BREACHES = {
     "a snapshot before the answer": "requested: expected accepted, refused, rolled_back, found snapshot_marker",
     "an advance without a snapshot": "accepted: expected .*, found seqno_advanced",
-    "a row beyond the snapshot": "expected a row from seqno 11 to 50, found 51",
-    "a row that was there": "expected a row from seqno 11 to 50, found 9",
+    "a row beyond the snapshot": "mutation of seqno 51: seqno: expected 50 at most, the end of its snapshot",
+    "a row that was there": "mutation of seqno 9: seqno: expected one above 10, the last before it",
     "a snapshot that lies back": "expected a snapshot that ends at 10 or above, found 3 to 9",
     "an advance beyond": "expected a seqno from 10 to 50, found 51",
-    "a row after the end": "expected rows of open streams",
+    "a row after the end": "mutation of seqno 11: expected rows of an open stream only",
+    "rows of a refused stream": "vbucket 7: expected rows of open streams",
     "an end out of nowhere": "in_order: expected .*, found oso_ends",
     "out of order later": "in_order: expected .*, found oso_begins",
     "another vbucket": r"expected vbucket and stream id \(7, None\), found \(8, None\)",
@@ -304,9 +319,11 @@ BREACHES = {
 
 
 def breach(what: str) -> tuple[Session, bytes]:
-    if what in ("a snapshot before the answer", "a long log", "no log"):
+    if what in ("a snapshot before the answer", "a long log", "no log", "rows of a refused stream"):
         session = ready()
         stream = session.open(Progress(StreamPosition(7)))
+        if what == "rows of a refused stream":
+            return session, answer(stream, Status.ENOMEM) + marker(stream, 0, 9) + row(stream, 1)
         log = FAILOVER_LOG.encode([(1, 0)] * 1025)
         no_log = encode(Frame("stream_request", Magic.RESPONSE, stream.opaque))
         return session, {"a long log": answer(stream, value=log), "no log": no_log}.get(what, marker(stream, 0, 9))
@@ -339,6 +356,94 @@ def test_what_breaks_the_protocol_is_said_for_good(what: str) -> None:
     assert session.advance(MANY, MANY) == ([], True)
     with pytest.raises(RemoteProtocolError, match=BREACHES[what]):
         session.take()
+
+
+NOWHERE = "expected rows of an open stream only, found none with this opaque, vbucket and stream id"
+RISING = "expected one above 12, the last before it"
+# Bytes after a snapshot from 0 to 20 with rows 10 to 12 of vbucket 7, and what is wrong with them.
+MISPLACED: dict[str, tuple[Callable[[ConsumerStream, ConsumerStream], bytes], str]] = {
+    "after the end": (lambda here, _: message(here, "stream_end", reason=2) + row(here, 13), NOWHERE),
+    "before a snapshot": (lambda _, other: row(other, 1), "expected a snapshot of its stream before it, found none"),
+    "of no stream": (lambda here, _: row(replace(here, opaque=99), 13), NOWHERE),
+    "of no stream, with a snapshot": (
+        lambda here, _: marker(replace(here, opaque=99), 0, 20) + row(replace(here, opaque=99), 13),
+        NOWHERE,
+    ),
+    "of another vbucket": (lambda here, other: row(replace(other, opaque=here.opaque), 13), NOWHERE),
+    "with a stream id": (lambda here, _: row(replace(here, stream_id=5), 13), NOWHERE),
+    "repeated": (lambda here, _: row(here, 12), RISING),
+    "repeated in another snapshot": (lambda here, _: marker(here, 0, 30) + row(here, 12), RISING),
+    "from before, in another snapshot": (lambda here, _: marker(here, 0, 30) + row(here, 3) + row(here, 25), RISING),
+    "from before the position": (
+        lambda _, other: marker(other, 0, 50) + row(other, 40) + row(other, 45),
+        "expected one above 40, the last before it",
+    ),
+    "below an advance": (
+        lambda here, _: message(here, "seqno_advanced", seqno=15) + row(here, 14) + row(here, 16),
+        "expected one above 15, the last before it",
+    ),
+    "beyond the snapshot": (lambda here, _: row(here, 21), "expected 20 at most, the end of its snapshot"),
+}
+
+
+@pytest.mark.parametrize("what", MISPLACED)
+@pytest.mark.parametrize("together", [True, False], ids=["in one piece", "frame by frame"])
+def test_a_row_without_a_place_is_an_error_after_the_rows_before_it(what: str, together: bool) -> None:
+    session, stream = streaming()
+    other = session.open(Progress(StreamPosition(8, 0xA, 40, 40, 40)))
+    hear(session, answer(other))
+    make, problem = MISPLACED[what]
+    sound = marker(stream, 0, 20) + row(stream, 10) + row(stream, 11) + row(stream, 12)
+    if together:
+        hear(session, sound + make(stream, other) + row(stream, 19))
+    else:
+        for frame in cut(sound + make(stream, other)):
+            hear(session, frame)
+    delivery = session.take()
+    assert delivery.batch.num_rows == 3
+    assert delivery.positions[7, None].position.seqno == (15 if what == "below an advance" else 12)
+    with pytest.raises(FrameError, match=problem):
+        session.take()
+
+
+def test_out_of_order_rows_need_no_order_but_a_place() -> None:
+    session, stream = streaming()
+    begins, ends = (message(stream, "oso_snapshot", flags=int(flag)) for flag in OsoSnapshot)
+    hear(session, begins + row(stream, 9) + row(stream, 2) + ends + row(stream, 10))
+    delivery = session.take()
+    assert delivery.batch.num_rows == 2
+    assert delivery.positions[7, None].position.seqno == 9
+    with pytest.raises(FrameError, match="expected a snapshot of its stream before it, found none"):
+        session.take()
+
+
+def test_after_out_of_order_rows_the_order_begins_above_them() -> None:
+    session, stream = streaming()
+    begins, ends = (message(stream, "oso_snapshot", flags=int(flag)) for flag in OsoSnapshot)
+    hear(session, begins + row(stream, 9) + row(stream, 2) + ends + marker(stream, 0, 20) + row(stream, 10))
+    assert session.take().positions[7, None].position.seqno == 10
+    hear(session, marker(stream, 10, 20) + row(stream, 9))
+    session.take()
+    with pytest.raises(FrameError, match="expected one above 10"):
+        session.take()
+
+
+def test_rows_on_their_way_to_a_closed_stream_are_dropped() -> None:
+    """Nodes before 5.5 may send a row that was waiting for the window after they have answered."""
+    session, stream = streaming(replace(AGREEMENT, controls=frozenset()))
+    session.close_stream(stream)
+    closed = encode(Frame("close_stream", Magic.RESPONSE, stream.opaque))
+    hear(session, marker(stream, 0, 9) + row(stream, 3) + closed)
+    assert session.take().positions[7, None].position.seqno == 3
+    late = row(stream, 4) + marker(stream, 4, 9) + row(stream, 5)
+    hear(session, late)
+    assert session.take().batch.num_rows == 0
+    assert session.stray_messages == 3
+    again = session.open(Progress(stream.position))
+    hear(session, answer(again) + marker(again, 3, 9) + row(again, 4))
+    delivery = session.take()
+    assert delivery.batch.num_rows == 1
+    assert delivery.positions[7, None].position.seqno == 4
 
 
 def test_what_came_before_is_delivered_first_and_nothing_behind() -> None:

@@ -112,6 +112,8 @@ def streams(source: Source) -> Iterator[Segment]:
         yield from flows[flow].take(time, flow, segment.seq, bytes(segment.data))
         if segment.flags & dpkt.tcp.TH_ACK and (opposite := Flow(flow.target, flow.source)) in flows:
             yield from flows[opposite].acknowledge(time, opposite, segment.ack)
+        if segment.flags & dpkt.tcp.TH_FIN:
+            yield from flows[flow].finish(time, flow, segment.seq + len(segment.data))
         if segment.flags & dpkt.tcp.TH_RST:
             yield from flows.pop(flow).rest(time, flow)
         if len(flows) > _MAX_FLOWS:
@@ -180,10 +182,12 @@ class _Reassembly:
 
     next: sequence number of the next byte.
     acknowledged: sequence number up to which the receiver has everything.
+    over: True once the sender has sent everything. Repeated segments may still follow.
     """
 
     next: int
     acknowledged: int = -1
+    over: bool = False
     early: dict[int, bytes] = field(default_factory=dict)
     waiting: int = 0
 
@@ -207,8 +211,16 @@ class _Reassembly:
             self.acknowledged = sequence
             yield from self._after_gaps(time, flow)
 
+    def finish(self, time: float, flow: Flow, sequence: int) -> Iterator[Segment]:
+        """Take the sender's FIN. End the direction, unless bytes before it have yet to arrive."""
+        if not self.over and self._distance(sequence) == 0:
+            self.over = True
+            yield Segment(time, flow, b"", last=True)
+
     def rest(self, time: float, flow: Flow) -> Iterator[Segment]:
         """End the direction: yield the bytes that still wait, and the gap after them if more were acknowledged."""
+        if self.over:
+            return
         yield from self._after_gaps(time, flow, all_of_them=True)
         # A FIN is acknowledged like one byte, and may be missing itself.
         missing = self._distance(self.acknowledged)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # Number of frames from which the dialect is guessed.
 _GUESS_FRAMES = 2000
+# Largest number of frames that are printed as one table, whose columns are as wide as their cells.
+_TABLE_FRAMES = 10_000
 _BATCH_ROWS = 65_536
 # Bytes of changes that are collected before they are decoded.
 _BATCH_BYTES = 1 << 20
@@ -109,10 +111,14 @@ def inspect(
         else:
             data = source.read()
             reader = FrameReader(table or guess(data))
-            # All frames at once: the table aligns its columns, and an input without any frame must fail before output.
-            seen = list(_counted_frames(segments(data), reader, totals, rows))
+            frames = _counted_frames(segments(data), reader, totals, rows)
+            # An input without any frame must fail before output.
+            first = list(islice(frames, _TABLE_FRAMES + 1))
             totals.require_frames(name, reader.dialect)
-            _print_all(seen, reader.dialect.name, as_json=as_json)
+            if as_json or len(first) > _TABLE_FRAMES:
+                _print_live(chain(first, frames), reader, as_json=as_json)
+            else:
+                console().print(_table(first, reader.dialect.name))
         if not as_json:
             totals.show(reader.dialect.name)
         if rows is not None:
@@ -273,6 +279,8 @@ def _counted_frames(
             if rows is not None:
                 rows.add(captured, reader.dialect)
             yield captured
+        if rows is not None and segment.last:
+            rows.end(segment.flow)
 
 
 class _RowWriter:
@@ -288,6 +296,8 @@ class _RowWriter:
         self._with_ids: set[Flow] = set()
         # Frames that are not decoded yet, and their size.
         self._waiting: dict[Flow, list[bytes]] = {}
+        # Directions that end with these frames.
+        self._ended: set[Flow] = set()
         self._size = 0
 
     def __enter__(self) -> Self:
@@ -308,6 +318,10 @@ class _RowWriter:
         if self._size >= _BATCH_BYTES:
             self._decode(dialect)
 
+    def end(self, flow: Flow) -> None:
+        """End a direction: nothing of it is kept once its frames are decoded."""
+        self._ended.add(flow)
+
     def finish(self, dialect: Dialect) -> int:
         """Write what is left. Return the number of rows."""
         self._decode(dialect)
@@ -324,19 +338,28 @@ class _RowWriter:
             self._writer = self._closing.enter_context(pyarrow.ipc.new_file(file, schema))
         waiting, self._waiting, self._size = self._waiting, {}, 0
         for flow, frames in waiting.items():
-            if flow not in self._decoders:
-                with_ids = self._collections or flow in self._with_ids
-                self._decoders[flow] = Decoder(dialect, collections=with_ids)
-            if (decoder := self._decoders[flow]) is None:
-                continue
-            try:
-                decoder.feed(b"".join(frames))
-                while len(batch := decoder.take(_BATCH_ROWS)):
-                    self._writer.write_batch(batch.to_arrow())
-                    self._rows += len(batch)
-            except DcpError:
-                # A value that cannot be decoded ends the rows of its direction.
-                self._decoders[flow] = None
+            self._write(flow, frames, dialect)
+            if flow in self._ended:
+                self._decoders.pop(flow, None)
+        for flow in self._ended:
+            self._decoders.pop(flow, None)
+        self._ended.clear()
+
+    def _write(self, flow: Flow, frames: list[bytes], dialect: Dialect) -> None:
+        """Write the changes of one direction."""
+        if flow not in self._decoders:
+            with_ids = self._collections or flow in self._with_ids
+            self._decoders[flow] = Decoder(dialect, collections=with_ids)
+        if (decoder := self._decoders[flow]) is None:
+            return
+        try:
+            decoder.feed(b"".join(frames))
+            while len(batch := decoder.take(_BATCH_ROWS)):
+                self._writer.write_batch(batch.to_arrow())
+                self._rows += len(batch)
+        except DcpError:
+            # A value that cannot be decoded ends the rows of its direction.
+            self._decoders[flow] = None
 
 
 def _has_collection_ids(frame: Frame, dialect: Dialect) -> bool:
@@ -365,17 +388,9 @@ def segments(data: bytes) -> Iterator[Segment]:
 # Output.
 
 
-def _print_all(seen: list[CapturedFrame], dialect: str, *, as_json: bool) -> None:
-    """Print all frames, as a table or as JSON."""
-    if as_json:
-        click.echo("".join(f"{json.dumps(_object(captured, dialect))}\n" for captured in seen), nl=False)
-    else:
-        console().print(_table(seen, dialect))
-
-
-def _print_live(frames: Iterator[CapturedFrame], reader: FrameReader | DialectGuess, *, as_json: bool) -> None:
+def _print_live(frames: Iterable[CapturedFrame], reader: FrameReader | DialectGuess, *, as_json: bool) -> None:
     """Print each frame when it arrives. The columns have fixed widths, since the later frames are not known."""
-    shown, start = console(), None
+    shown, start, hidden = console(), None, 0
     for captured in frames:
         dialect = reader.dialect.name
         if as_json:
@@ -383,11 +398,11 @@ def _print_live(frames: Iterator[CapturedFrame], reader: FrameReader | DialectGu
             click.echo(json.dumps(_object(captured, dialect)))
             continue
         if start is None:
-            start = captured.time
-            titles = zip((*_ADDRESS_COLUMNS, *_FRAME_COLUMNS), _LIVE_WIDTHS, strict=True)
+            start, hidden = captured.time, 0 if captured.flow.source else len(_ADDRESS_COLUMNS)
+            titles = zip((*_ADDRESS_COLUMNS, *_FRAME_COLUMNS)[hidden:], _LIVE_WIDTHS[hidden:], strict=True)
             shown.print(Text("  ".join(f"{title:<{width}}" for title, width in titles).rstrip(), style="bold"))
         line = Text()
-        for cell, width in zip(_row(captured, start, dialect), _LIVE_WIDTHS, strict=True):
+        for cell, width in zip(_row(captured, start, dialect)[hidden:], _LIVE_WIDTHS[hidden:], strict=True):
             text = cell if isinstance(cell, Text) else Text(cell)
             text.pad_right(max(0, width - len(text)))
             line.append("  " if line else "").append_text(text)

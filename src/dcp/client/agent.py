@@ -15,6 +15,7 @@ from typing import Any
 from dcp.client.commands import CommandConnection, CommandPool
 from dcp.client.connection_string import HostPort, Target
 from dcp.client.options import ConnectionOptions
+from dcp.client.own_process import OwnProcess
 from dcp.client.tokens import ClientTokens
 from dcp.client.transport import TlsSettings, connect, lookup_srv
 from dcp.cluster_map import ClusterMap, Node
@@ -44,6 +45,7 @@ class Agent:
         # Names of connections are unique: a node closes the older one of two with the same name.
         self._name = f"dcp-arrow {os.getpid()} {uuid.uuid4().hex[:12]}"
         self._connections_named = 0
+        self._process = OwnProcess()
         self._commands = CommandPool(partial(self._open_command_connection, stream=False))
         self._map: ClusterMap | None = None
         # The node that sent the map.
@@ -65,7 +67,8 @@ class Agent:
         self._commands.close()
 
     def check_open(self) -> None:
-        """Raise ClosedError after `close`."""
+        """Raise ClosedError after `close`, UsageError in a forked process."""
+        self._process.check("client")
         if self._closed:
             raise ClosedError("the client is closed: connect again")
 
@@ -213,6 +216,7 @@ class Agent:
 
     def open_command_connection(self, node: Node, *, stream: bool = False) -> CommandConnection:
         """Return a new connection to a node. `stream`: opened for DCP, for commands that need it."""
+        self._process.check("client")
         return self._open_command_connection(self._address_of(node), stream=stream)
 
     def _open_command_connection(self, address: HostPort, *, stream: bool) -> CommandConnection:

@@ -259,7 +259,13 @@ class Client:
         tap = self.dialect == TAP
         return StreamSettings(
             decoder=format.decoder,
-            limits=BatchLimits(options["batch_rows"], options["batch_bytes"], options["linger"]),
+            limits=BatchLimits.within(
+                self._agent.options.dcp_buffer_size,
+                options["max_frame"],
+                rows=options["batch_rows"],
+                bytes=options["batch_bytes"],
+                linger=options["linger"],
+            ),
             rules=dialect_rules(self.dialect, options["start"]),
             report_row=format.report_row(),
             on_rollback=options["on_rollback"],

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from dcp.client import network_errors
 from dcp.client.connection_string import HostPort
+from dcp.client.own_process import OwnProcess
 from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, TransportError
 from dcp.session.events import CommandAnswered, Event, SessionReady
@@ -141,12 +142,14 @@ class CommandPool:
         # Guards `_idle` only; never held while a node is asked.
         self._lock = threading.Lock()
         self._closed = False
+        self._process = OwnProcess()
 
     def ask(self, address: HostPort, question: Callable[[CommandConnection], T]) -> T:
         """Return what `question` returns for a connection to a node.
 
         A kept connection may have been lost unnoticed, so a TransportError over it is retried once over a new one.
         """
+        self._process.check("client")
         with self._lock:
             # Taken out while in use, so that another thread opens a connection of its own.
             idle = self._idle.pop(address, None)
@@ -171,7 +174,9 @@ class CommandPool:
         return answer
 
     def close_idle(self, keep: Collection[HostPort] = ()) -> None:
-        """Close idle connections, except those to the addresses in `keep`."""
+        """Close idle connections, except those to the addresses in `keep`. Does nothing in a forked process."""
+        if self._process.left:
+            return
         with self._lock:
             closing = [self._idle.pop(address) for address in self._idle.keys() - set(keep)]
         for connection in closing:

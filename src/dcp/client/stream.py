@@ -64,9 +64,11 @@ class ChangeStream:
         timeout: seconds to wait, or a duration such as "500ms"; None to wait without a limit.
 
         Raises dcp.TimeoutError if no batch arrives in time; the stream continues, and may be asked again. Raises
-        ClosedError if the stream, or its client, was closed before its end. Any other DcpError ends the stream; the
-        checkpoint is then the position after the last batch that was taken.
+        ClosedError if the stream, or its client, was closed before its end, and UsageError in a process that was forked
+        from the one that opened the stream. Any other DcpError ends the stream; the checkpoint is then the position
+        after the last batch that was taken.
         """
+        self._running.check_process()
         seconds = None if timeout is None else _seconds(timeout)
         while True:
             if self._item is not None:

@@ -26,6 +26,7 @@ from dcp.errors import ServerError, TimeoutError, UsageError
 from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
 from dcp.wire import DIALECTS
 from dcp.wire.dcp import DCP, ENDLESS
+from dcp.wire.memcached import MAX_FRAME
 
 log = logging.getLogger("dcp.client")
 
@@ -33,7 +34,7 @@ log = logging.getLogger("dcp.client")
 Bound = str | datetime | Checkpoint
 
 _COLUMNS = ("vbucket", "seqno", "cas")
-_PROBE_LIMITS = BatchLimits(65_536, 4 << 20, 0.02)
+_PROBE_LIMITS = partial(BatchLimits.within, rows=65_536, bytes=4 << 20, linger=0.02)
 # A 6.6 node can crash when it streams documents with xattrs from disk without values (seen with 6.6.5).
 _CRASHES_WITHOUT_VALUES = "6.6"
 # The end of a TAP stream is not a seqno: any number but ENDLESS asks the node to end after its backfill.
@@ -227,7 +228,7 @@ def _stream_spans(
     settings = StreamSettings(
         # Without values the datatype says how they are stored, not that there is something to inflate.
         decoder=lambda collections: Decoder(DCP, _COLUMNS, collections=collections, inflate=values),
-        limits=_PROBE_LIMITS,
+        limits=_PROBE_LIMITS(agent.options.dcp_buffer_size, MAX_FRAME),
         rules=dialect_rules(DCP.name, None),
         report_row=report_row(Decoder(with_report_rows(DCP.name), _COLUMNS)),
         on_rollback="stop",

@@ -21,6 +21,7 @@ _EFFECTS = {
     Effect.DISORDER: _codec.Effect.DISORDER,
     Effect.STREAM_END: _codec.Effect.STREAM_END,
     Effect.UNCOUNTED: _codec.Effect.UNCOUNTED,
+    Effect.ADVANCE: _codec.Effect.ADVANCE,
 }
 # Rows only on request. By default they are control frames, which carry the collections manifest.
 _NOT_BY_DEFAULT = frozenset({"system_event"})

@@ -8,6 +8,7 @@ from typing import Any
 from dcp.session.handshake import Agreement
 from dcp.session.stream import ConsumerStream
 from dcp.wire.frame import Frame
+from dcp.wire.memcached import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,19 @@ class CommandAnswered:
     frame: Frame
 
 
+@dataclass(frozen=True, slots=True)
+class MessageIgnored:
+    """Message of the node that no stream of the client can use.
+
+    answer: status with which it was answered; None for no answer.
+    """
+
+    name: str
+    opcode: int
+    vbucket: int
+    answer: Status | None = None
+
+
 Event = (
     SessionReady
     | StreamAccepted
@@ -84,4 +98,5 @@ Event = (
     | StreamEnded
     | MapChanged
     | CommandAnswered
+    | MessageIgnored
 )

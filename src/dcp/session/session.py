@@ -23,6 +23,7 @@ from dcp.session.events import (
     DeletionsPurged,
     Event,
     MapChanged,
+    MessageIgnored,
     SessionReady,
     StreamAccepted,
     StreamEnded,
@@ -32,7 +33,7 @@ from dcp.session.events import (
 from dcp.session.handshake import Agreement, ConnectionSettings, Handshake
 from dcp.session.refusals import HELLO, MECHANISMS, Reaction, reaction, refused
 from dcp.session.states import REQUESTED
-from dcp.session.stream import ConsumerStream, LazyPosition, decode_failover_log
+from dcp.session.stream import ConsumerStream, LazyPosition, concerns_stream, decode_failover_log, flushed
 from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
 from dcp.wire.dcp_body import STREAM_FILTER, StreamFilter
 from dcp.wire.frame import Frame, encode
@@ -45,6 +46,8 @@ _SILENT_INTERVALS = 2
 # Processed bytes are acknowledged when they reach this part of the window.
 _ACK_PART = 4
 _MOST_OPAQUES = 0xFFFF_FFF0
+# Answers to noops that may wait to be sent. A node sends a noop only after the answer to the one before.
+_MOST_NOOPS = 1024
 _END_ON_CLOSE = "send_stream_end_on_client_close_stream"
 MARKER_VERSION = "max_marker_version"
 
@@ -55,11 +58,13 @@ class Delivery:
 
     positions: by vbucket and stream id, the position of each stream that moved.
     flow_bytes: bytes to pass to `Session.processed` then.
+    size: bytes that the batch keeps in memory until then: those of its frames, and those of decompressed values.
     """
 
     batch: Batch
     positions: dict[tuple[int, int | None], LazyPosition]
     flow_bytes: int
+    size: int
 
 
 class Session:
@@ -75,7 +80,6 @@ class Session:
     agreement: result of the handshake; None until it is over.
     streams: streams that are not over, by opaque.
     last_heard: time at which bytes arrived last.
-    stray_messages: number of messages about no open stream, and of answers to no open request. They are dropped.
     require_snapshot_end: raise SnapshotError if the node skips the end of a snapshot, where keys carry collection
         ids. Older servers do not report the end of a snapshot whose last rows were filtered out.
     """
@@ -85,11 +89,12 @@ class Session:
         self.streams: dict[int, ConsumerStream] = {}
         self._keys: set[tuple[int, int | None]] = set()
         self.last_heard = self._began = now
-        self.stray_messages = 0
         self.require_snapshot_end = True
         self._settings = settings
         self._make_decoder = decoder
-        self._decoder = decoder(settings.collections)
+        self._decoder = self._new_decoder(settings.collections)
+        # Messages about no open stream, and answers to no open request.
+        self._strays = 0
         self._out: list[bytes] = []
         # Answers to noops: they are sent before everything else, since the node disconnects clients that are late.
         self._urgent: list[bytes] = []
@@ -110,6 +115,17 @@ class Session:
         self._ends_at: float | None = None
         self._handshake = Handshake(settings, self._on_collections)
         self._send(self._handshake.request)
+
+    @property
+    def stray_messages(self) -> int:
+        """Number of messages about no open stream, and of answers to no open request. They are dropped."""
+        return self._strays + self._decoder.stray_rows
+
+    def _new_decoder(self, collections: bool) -> Decoder:
+        """Return a decoder that refuses rows of streams that are not open: no position would cover them."""
+        decoder = self._make_decoder(collections)
+        decoder.expect_open_streams()
+        return decoder
 
     # Bytes.
 
@@ -206,6 +222,7 @@ class Session:
         """
         if self._failure is not None and not self._decoder.rows and not self._moved:
             raise self._failure
+        size = self._decoder.batch_bytes
         batch = self._decoder.finish_batch()
         self._handled = 0
         try:
@@ -220,7 +237,7 @@ class Session:
             raise
         self._leaving.clear()
         moved, self._moved = self._moved, set()
-        return Delivery(batch, {stream.key: stream.lazy_position for stream in moved}, batch.flow_bytes)
+        return Delivery(batch, {stream.key: stream.lazy_position for stream in moved}, batch.flow_bytes, size)
 
     def _rows_arrived(self, opaque: int, vbucket: int, sid: int, last_seqno: int) -> None:
         stream = self._leaving.get(opaque) or self._stream_of(opaque, vbucket, sid or None)
@@ -276,6 +293,7 @@ class Session:
 
     def _add(self, stream: ConsumerStream) -> None:
         self._check_open(stream)
+        self._decoder.open_stream(*_decoder_key(stream), stream.last_seqno)
         self.streams[stream.opaque] = stream
         self._keys.add(stream.key)
 
@@ -341,6 +359,8 @@ class Session:
         if frame.kind is Kind.SERVER_REQUEST:
             return self._server_request(frame)
         if frame.name == "dcp_noop" and frame.kind is Kind.REQUEST:
+            if len(self._urgent) == _MOST_NOOPS:
+                raise RemoteProtocolError(f"expected noops one at a time, found {_MOST_NOOPS} without an answer")
             self._urgent.append(encode(Frame("dcp_noop", Magic.RESPONSE, frame.opaque)))
             return ()
         if frame.kind.answers and frame.status == Status.AUTH_STALE:
@@ -351,11 +371,25 @@ class Session:
         if frame.kind.answers:
             return self._continue_handshake(frame) if self.agreement is None else self._answer(frame)
         stream = self._stream_of(frame.opaque, frame.vbucket, frame.stream_id)
+        if frame.name == "stream_flush" and stream is not None:
+            raise flushed(stream.vbucket)
+        if not concerns_stream(frame):
+            return self._ignore(frame)
         if stream is None:
-            self.stray_messages += 1
+            self._strays += 1
             return ()
         stream.rows_arrived(last_seqno)
         return self._stream_message(stream, frame)
+
+    def _ignore(self, frame: Frame) -> Iterable[Event]:
+        """Ignore a message. A change of the vbucket's state is refused: the node waits for the answer."""
+        status = None
+        if frame.name == "set_vbucket_state":
+            status = Status.NOT_SUPPORTED
+            self._send(Frame(frame.name, Magic.RESPONSE, frame.opaque, status=int(status)))
+        known = self.dialect.by_name.get(frame.name)
+        opcode = int(frame.fields.get("opcode", 0)) if known is None else known.opcode
+        return (MessageIgnored(frame.name, opcode, frame.vbucket, status),)
 
     def _stream_of(self, opaque: int, vbucket: int, sid: int | None) -> ConsumerStream | None:
         stream = self.streams.get(opaque)
@@ -390,7 +424,7 @@ class Session:
             if frame.name != "stat" or frame.status or not frame.key:
                 del self._commands[frame.opaque]
             return (CommandAnswered(frame),)
-        self.stray_messages += 1
+        self._strays += 1
         return ()
 
     def _stream_answered(self, stream: ConsumerStream, frame: Frame) -> Iterable[Event]:
@@ -422,16 +456,19 @@ class Session:
         # It may have rows in the current batch.
         self._leaving[stream.opaque] = stream
         self._remove_stream(stream)
+        # Rows that were on their way when the node answered belong to nobody.
+        self._decoder.close_stream(*_decoder_key(stream))
         self._moved.add(stream)
         return (StreamEnded(stream, int(StreamEnd.CLOSED)),)
 
     def _remove_stream(self, stream: ConsumerStream) -> None:
+        self._decoder.forget_stream(*_decoder_key(stream))
         del self.streams[stream.opaque]
         self._keys.remove(stream.key)
 
     def _server_request(self, frame: Frame) -> Iterable[Event]:
         if frame.name != "clustermap_change_notification":
-            return ()
+            return self._ignore(frame)
         return (MapChanged(frame.body()),)
 
     # The handshake.
@@ -464,7 +501,7 @@ class Session:
         if self._decoder.pending:
             raise TransportError("expected silence after the answer to hello")
         controls = self._decoder.new_controls
-        self._decoder = self._make_decoder(False)
+        self._decoder = self._new_decoder(False)
         self._decoder.new_controls = controls
 
     def _send(self, frame: Frame) -> None:
@@ -482,6 +519,11 @@ def _token_expires() -> TransportError:
     # A node takes no new token on a connection that is open for DCP (kv_engine, disableSaslAuth in
     # dcp_open_executor.cc), and answers nothing on one whose token has expired.
     return TransportError("the token of the connection expires soon")
+
+
+def _decoder_key(stream: ConsumerStream) -> tuple[int, int, int]:
+    """Return opaque, vbucket and stream id of a stream, by which the decoder knows it."""
+    return stream.opaque, stream.vbucket, stream.stream_id or 0
 
 
 def _stream_request(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from dcp.errors import RemoteProtocolError
+from dcp.errors import RemoteProtocolError, ServerError
 from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.states import OVER, REQUESTED, STREAM, follow, knows
 from dcp.wire.body import FAILOVER_LOG
@@ -27,6 +27,11 @@ def decode_failover_log(vbucket: int, value: bytes) -> FailoverLog:
             f"vbucket {vbucket}: expected a failover log of {_MAX_FAILOVER_LOG} bytes at most, found {len(value)}"
         )
     return FailoverLog.of(FAILOVER_LOG.decode(value, {}))
+
+
+def flushed(vbucket: int) -> ServerError:
+    """Return the error for a vbucket that was flushed."""
+    return ServerError(f"vbucket {vbucket}: it was flushed: no position is valid any more, start over")
 
 
 class LazyPosition(NamedTuple):
@@ -152,12 +157,15 @@ class ConsumerStream:
     def control_arrived(self, frame: Frame) -> None:
         """Advance by a message of the stream that is not a row."""
         event = _event(frame)
-        if not knows(STREAM, event):
-            return
         self.transition(event)
         if (step := _STEPS.get(event)) is not None:
             self.progress = step(_with_rows(self.progress, self.last_seqno), frame)
             self.last_seqno = max(self.last_seqno, self.progress.position.seqno)
+
+
+def concerns_stream(frame: Frame) -> bool:
+    """Return whether a message of the node has a place in the table of states."""
+    return frame.name == "oso_snapshot" or knows(STREAM, frame.name)
 
 
 def _with_rows(progress: Progress, last_seqno: int) -> Progress:

@@ -99,6 +99,7 @@ class Effect(Enum):
     DISORDER = "opens (bit 1 of its flags) or closes a snapshot whose seqnos are in any order"
     STREAM_END = "ends the stream"
     UNCOUNTED = "does not count for flow control"
+    ADVANCE = "moves the stream on to its seqno"
 
 
 class Presence(Enum):

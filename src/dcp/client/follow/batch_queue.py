@@ -25,6 +25,7 @@ class QueuedBatch:
     """A batch, with the position of each of its vbuckets after it.
 
     link, counted: where to acknowledge its bytes once the consumer has processed it.
+    size: bytes of memory that the link accounts for until then.
     needs: seqnos that every copy has to persist before it is delivered (`persisted_only`).
     """
 
@@ -32,6 +33,7 @@ class QueuedBatch:
     positions: dict[int, LazyPosition]
     link: NodeLink | None = None
     counted: int = 0
+    size: int = 0
     needs: dict[VbucketHistory, int] = field(default_factory=dict)
 
 
@@ -97,9 +99,9 @@ class BatchQueue:
 
     def processed(self, item: QueuedBatch) -> None:
         """Acknowledge a batch that the consumer has processed, so that its node may send more."""
-        if item.link is not None and item.counted:
+        if item.link is not None and item.size:
             with self.changed:
-                item.link.processed(item.counted)
+                item.link.processed(item.counted, item.size)
 
     # For the links.
 
@@ -108,8 +110,9 @@ class BatchQueue:
         positions = {vbucket: reached for (vbucket, _), reached in delivery.positions.items()}
         needs = {} if self._persistence is None else needed_seqnos(positions.values())
         link.unprocessed += delivery.flow_bytes
+        link.held += delivery.size
         # The window counts these bytes until the consumer has processed the batch.
-        item = QueuedBatch(delivery.batch, positions, link, delivery.flow_bytes, needs)
+        item = QueuedBatch(delivery.batch, positions, link, delivery.flow_bytes, delivery.size, needs)
         if len(item.batch) or needs:
             self.append(item)
             return

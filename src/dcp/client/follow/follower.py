@@ -24,6 +24,7 @@ from dcp.client.follow.settings import StreamSettings
 from dcp.client.follow.transitions import Transitions
 from dcp.client.follow.vbucket import FollowedVbucket, consumed_seqno, observe
 from dcp.client.monitor import FLOWING, Monitor, Observation
+from dcp.client.own_process import OwnProcess
 from dcp.client.queries import disk_backlogs
 from dcp.client.stats import Counters, Stats, Window
 from dcp.cluster_map import Node
@@ -33,6 +34,7 @@ from dcp.session.events import (
     DeletionsPurged,
     Event,
     MapChanged,
+    MessageIgnored,
     SessionReady,
     StreamAccepted,
     StreamEnded,
@@ -44,6 +46,9 @@ from dcp.session.stream import LazyPosition
 from dcp.wire.memcached import Feature
 
 log = logging.getLogger("dcp.client")
+
+# Seconds for which ignored messages of one node and opcode are not logged again.
+_QUIET = 60.0
 
 
 class Follower:
@@ -66,6 +71,8 @@ class Follower:
         positions = {number: LazyPosition(Progress(vbucket.position), 0) for number, vbucket in self._vbuckets.items()}
         self._queue = BatchQueue(self._lock, positions, self._persistence, self._all_done)
         self._maps = MapRefresher(agent)
+        # Monotonic time from which ignored messages of a node and opcode are logged again.
+        self._quiet_until: dict[tuple[str, int], float] = {}
         # Connected links on which no streams are requested until the purge seqnos of their node are known.
         self._links_to_check: list[NodeLink] = []
         self._pool = NodePool(self._open_link)
@@ -160,6 +167,8 @@ class Follower:
             else:
                 self._pool.mark_ready(link)
             self._maps.polls |= Feature.CLUSTERMAP_CHANGE_NOTIFICATION not in event.agreement.features
+        elif isinstance(event, MessageIgnored):
+            self._report_ignored(link.name, event)
         elif isinstance(event, MapChanged):
             self._maps.map_changed(event.config, link.name)
         elif isinstance(event, StreamAccepted):
@@ -173,6 +182,21 @@ class Follower:
             self._transitions.refused(event, link.name)
         elif isinstance(event, StreamEnded):
             self._transitions.ended(event.stream, event.reason)
+
+    def _report_ignored(self, node: str, event: MessageIgnored) -> None:
+        """Log a message that was ignored, unless its like was logged in the last minute."""
+        now = time.monotonic()
+        if now < self._quiet_until.get((node, event.opcode), 0.0):
+            return
+        self._quiet_until[node, event.opcode] = now + _QUIET
+        log.warning(
+            "%s: vbucket %d: unexpected message %s (opcode 0x%02x) %s",
+            node,
+            event.vbucket,
+            event.name,
+            event.opcode,
+            "ignored" if event.answer is None else f"refused with {event.answer.name}",
+        )
 
     def on_delivery(self, link: NodeLink, delivery: Delivery) -> None:
         with self._lock:
@@ -294,6 +318,7 @@ class RunningStream:
 
     def __init__(self, bucket: str, follower: Follower, monitor: Monitor) -> None:
         self.closed = False
+        self._process = OwnProcess()
         self._bucket, self._follower, self._monitor = bucket, follower, monitor
 
     @classmethod
@@ -305,20 +330,30 @@ class RunningStream:
             monitor.start()
         return cls(agent.target.bucket, follower, monitor)
 
+    def check_process(self) -> None:
+        """Raise UsageError in a forked process."""
+        self._process.check("stream")
+
     def stop(self) -> None:
         """Tell all threads to end. Waits for none: the garbage collector may call this from one of them."""
         self.closed = True
+        if self._process.left:
+            # The threads are those of the parent, and so are the connections: they stay as they are.
+            return
         self._monitor.stop()
         self._follower.stop()
 
     def close(self) -> None:
         """Stop, and join the threads."""
         self.stop()
+        if self._process.left:
+            return
         self._monitor.close()
         self._follower.close()
 
     def stats(self) -> Stats:
-        """Return counts so far and, while the stream runs, where it stands."""
+        """Return counts so far and, while the stream runs, where it stands. Raises UsageError in a forked process."""
+        self._process.check("client")
         counters = self._follower.counters
         counts = Stats(
             self._bucket,

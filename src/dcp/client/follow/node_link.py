@@ -16,7 +16,7 @@ from dcp.client import network_errors
 from dcp.client.follow.settings import BatchLimits
 from dcp.columns.decoder import CAN_RECEIVE, Decoder
 from dcp.errors import DcpError, TransportError
-from dcp.session.events import Event, SessionReady, StreamEnded, StreamRolledBack
+from dcp.session.events import Event, StreamEnded, StreamRolledBack
 from dcp.session.session import Delivery, Session
 from dcp.wire.dcp import StreamEnd
 
@@ -63,13 +63,12 @@ class NodeLink:
         self.ready = False
         # Delivered bytes that the consumer has not processed, as flow control counts them.
         self.unprocessed = 0
+        # Bytes of memory that these take. Both are guarded by the stream's lock; the link's thread reads them without.
+        self.held = 0
         # Set once, by any thread: events and batches from then on are dropped.
         self.closing = False
         self._open_socket, self._open_session = open_socket, open_session
         self._listener, self._limits = listener, limits
-        # Received bytes that make a batch full. Lowered to half of the window when that is known: while rows wait for
-        # `linger`, the node waits for the acknowledgement of what fills its window.
-        self._batch_bytes = limits.bytes
         self._commands: deque[Callable[[Session], None]] = deque()
         # A byte written to the one end wakes the thread, which waits for the other end and the connection.
         self._wake_send, self._wake_receive = socket.socketpair()
@@ -81,6 +80,8 @@ class NodeLink:
         self._unsent = memoryview(b"")
         # Monotonic time at which the oldest undelivered row or event arrived.
         self._oldest_arrival = 0.0
+        # True if received bytes were left after a full batch, since batches hold as many bytes as they may.
+        self._left_over = False
         # Streams that ended, whose last rows may not have been delivered yet.
         self._finished: list[StreamEnded] = []
         self.thread = threading.Thread(target=self._run, name=f"dcp {name}", daemon=True)
@@ -97,9 +98,15 @@ class NodeLink:
         self._commands.append(command)
         self._wake()
 
-    def processed(self, count: int) -> None:
-        """Acknowledge bytes that the consumer has processed. Called under the stream's lock."""
+    @property
+    def full(self) -> bool:
+        """True if the link waits for the consumer: delivered batches hold as many bytes as they may."""
+        return 0 < self._limits.held <= self.held
+
+    def processed(self, count: int, size: int) -> None:
+        """Acknowledge a batch of `count` flow bytes and `size` bytes of memory. Called under the stream's lock."""
         self.unprocessed -= count
+        self.held -= size
         self.run_in_thread(lambda session: session.processed(count))
 
     def close(self) -> None:
@@ -151,7 +158,10 @@ class NodeLink:
             # Also if bytes arrive all the time.
             session.check(time.monotonic())
         decoder = self._direct_receiver(sock, session)
-        if decoder is not None:
+        if self._left_over and not self.full:
+            self._left_over = False
+            full = self._advance(session)
+        elif decoder is not None:
             full = self._receive_directly(sock, session, decoder)
         else:
             full = self._wait(sock, session) and self._receive(sock, session)
@@ -165,7 +175,11 @@ class NodeLink:
         """
         if not CAN_RECEIVE or self._unsent or session.agreement is None or isinstance(sock, ssl.SSLSocket):
             return None
-        return session.receiver if session.wants_bytes else None
+        return session.receiver if self._reads(session) else None
+
+    def _reads(self, session: Session) -> bool:
+        """Return whether to receive. A node that ignores the window, or has none, is stopped by TCP."""
+        return session.wants_bytes and not self.full
 
     def _send(self, sock: socket.socket, session: Session) -> None:
         if not self._unsent:
@@ -180,7 +194,7 @@ class NodeLink:
         """Wait, receive and decode in one call of C, without the GIL. Return True if a batch is full."""
         limits, idle = self._limits, not session.has_updates and not self._finished
         count, closed = decoder.receive(
-            sock.fileno(), self._wake_receive.fileno(), self._wait_limit(session), limits.rows, self._batch_bytes
+            sock.fileno(), self._wake_receive.fileno(), self._wait_limit(session), limits.rows, limits.bytes
         )
         if count:
             now = time.monotonic()
@@ -195,10 +209,14 @@ class NodeLink:
     def _wait(self, sock: socket.socket, session: Session) -> bool:
         """Wait for bytes, a command, or the next deadline. Return True if there are bytes."""
         # TLS may hold decrypted bytes that the selector does not see.
-        if session.wants_bytes and isinstance(sock, ssl.SSLSocket) and sock.pending():
+        reads = self._reads(session)
+        if reads and isinstance(sock, ssl.SSLSocket) and sock.pending():
             return True
-        wanted = (selectors.EVENT_READ if session.wants_bytes else 0) | (selectors.EVENT_WRITE if self._unsent else 0)
+        wanted = (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if self._unsent else 0)
         readable = self._select(sock, wanted, self._wait_limit(session))
+        if not reads:
+            # What the node sends meanwhile is not read, so this time is not the node's silence.
+            session.heard(time.monotonic())
         if not readable:
             session.check(time.monotonic())
         return readable
@@ -225,7 +243,7 @@ class NodeLink:
     def _receive(self, sock: socket.socket, session: Session) -> bool:
         """Receive until nothing is left or a batch is full. Return True if a batch is full."""
         full = False
-        while session.wants_bytes and not full and not self.closing:
+        while self._reads(session) and not full and not self.closing:
             try:
                 with session.buffer() as room:
                     count = sock.recv_into(room)
@@ -235,7 +253,7 @@ class NodeLink:
                 raise self._closed()
             if not session.has_updates and not self._finished:
                 self._oldest_arrival = time.monotonic()
-            events, full = session.received(count, time.monotonic(), self._limits.rows, self._batch_bytes)
+            events, full = session.received(count, time.monotonic(), self._limits.rows, self._limits.bytes)
             self._report(session, events)
         return full
 
@@ -249,11 +267,12 @@ class NodeLink:
             self._deliver(session)
         while full:
             self._deliver(session)
-            full = self._advance(session)
+            self._left_over = self.full
+            full = not self._left_over and self._advance(session)
 
     def _advance(self, session: Session) -> bool:
         """Decode received bytes that were left after a full batch. Return True if the next batch is full."""
-        events, full = session.advance(self._limits.rows, self._batch_bytes)
+        events, full = session.advance(self._limits.rows, self._limits.bytes)
         self._report(session, events)
         return full
 
@@ -267,8 +286,6 @@ class NodeLink:
     def _report(self, session: Session, events: list[Event]) -> None:
         """Report events, each after the rows that arrived before it."""
         for event in events:
-            if isinstance(event, SessionReady) and event.agreement.window:
-                self._batch_bytes = min(self._limits.bytes, max(1, event.agreement.window // 2))
             if isinstance(event, StreamEnded) and event.reason == StreamEnd.OK:
                 # Reported with the batch of its rows, not with one of its own: hundreds of streams end in a row.
                 self._finished.append(event)

@@ -16,12 +16,15 @@ from typing import NamedTuple, Protocol
 
 from dcp.client.commands import CommandConnection
 from dcp.cluster_map import ClusterMap, Node
-from dcp.errors import ServerError, TransportError
+from dcp.errors import RemoteProtocolError, ServerError, TransportError
 from dcp.session.stream import LazyPosition
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Status
 
 log = logging.getLogger("dcp.client")
+
+# Seconds for which wrong answers of a node are not logged again.
+_QUIET = 60.0
 
 
 class VbucketHistory(NamedTuple):
@@ -79,6 +82,8 @@ class Persistence:
         self._copies: dict[VbucketHistory, Copies] = {}
         self._connections: dict[Node, CommandConnection] = {}
         self._retry_at: dict[Node, float] = {}
+        # Monotonic time from which wrong answers of a node are logged again.
+        self._quiet_until: dict[Node, float] = {}
         # The batch that waits at the head of the queue, and since when.
         self._first: WaitingBatch | None = None
         self._first_since = 0.0
@@ -163,16 +168,40 @@ class Persistence:
             if node not in self._connections:
                 self._connections[node] = self._nodes.open_command_connection(node)
             questions = [{"vbucket": each.vbucket, "fields": {"vbuuid": each.vbuuid}} for each in histories]
-            return [_persisted(frame) for frame in self._connections[node].ask_all("observe_seqno", questions)]
+            answers = self._connections[node].ask_all("observe_seqno", questions)
+            return [self._read(node, each, frame) for each, frame in zip(histories, answers, strict=True)]
+        except RemoteProtocolError as error:
+            self._warn(node, f"{error}; it counts as nothing persisted")
         except (TransportError, ServerError) as error:
             # The refusal of a handshake may pass; that of the question says that the server does not know it.
             if isinstance(error, ServerError) and not error.step:
                 raise
             log.info("%s", error)
-            with contextlib.suppress(KeyError):
-                self._connections.pop(node).close()
-            self._retry_at[node] = time.monotonic() + self._retry_delay
-            return [None] * len(histories)
+        with contextlib.suppress(KeyError):
+            self._connections.pop(node).close()
+        self._retry_at[node] = time.monotonic() + self._retry_delay
+        return [None] * len(histories)
+
+    def _read(self, node: Node, history: VbucketHistory, frame: Frame) -> int | None:
+        """Return the persisted seqno in an answer; None if the node has another history, or answered for another."""
+        if not frame.status:
+            fields = frame.fields
+            found = VbucketHistory(int(fields["vbucket_id"]), int(fields.get("old_vbuuid", fields["vbuuid"])))
+            if found != history:
+                self._warn(
+                    node,
+                    f"OBSERVE_SEQNO: expected an answer for vbucket {history.vbucket} of history {history.vbuuid:#x}, "
+                    f"found one for vbucket {found.vbucket} of {found.vbuuid:#x}; it counts as nothing persisted",
+                )
+                return None
+        return _persisted(frame)
+
+    def _warn(self, node: Node, problem: str) -> None:
+        """Log what is wrong with a node's answers, once in a minute."""
+        now = time.monotonic()
+        if now >= self._quiet_until.get(node, 0.0):
+            self._quiet_until[node] = now + _QUIET
+            log.warning("%s: %s", node, problem)
 
 
 def needed_seqnos(positions: Iterable[LazyPosition]) -> dict[VbucketHistory, int]:

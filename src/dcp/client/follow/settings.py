@@ -24,11 +24,28 @@ SESSIONS: dict[str, type[Session]] = {DCP.name: Session, "upr1": UprSession, "up
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Conditions that deliver a batch: number of rows, received bytes, or age of its first row in seconds."""
+    """Conditions that deliver a batch: number of rows, received bytes, or age of its first row in seconds.
+
+    held: bytes of delivered batches, with their values decompressed, at which a connection stops receiving until the
+        consumer has processed some; 0 for no limit.
+    """
 
     rows: int
     bytes: int
     linger: float
+    held: int = 0
+
+    @classmethod
+    def within(cls, window: int, max_frame: int, *, rows: int, bytes: int, linger: float) -> BatchLimits:
+        """Return limits for a flow-control window of `window` bytes; 0 for none.
+
+        A node that keeps to the window exceeds it by less than one frame, so `held` does not stop it, unless values
+        were compressed to less than half. A batch takes half of the window at most: while its rows wait for `linger`,
+        the node waits for the acknowledgement of what fills the window.
+        """
+        if not window:
+            return cls(rows, bytes, linger)
+        return cls(rows, min(bytes, max(1, window // 2)), linger, 2 * window + max_frame)
 
 
 @dataclass(frozen=True, slots=True)

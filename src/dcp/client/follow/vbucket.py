@@ -96,7 +96,7 @@ def observe(
 def _reason(
     vbucket: FollowedVbucket, owner: Node | None, links: Mapping[Node, NodeLink], last_errors: Mapping[str, str]
 ) -> tuple[str, str]:
-    if vbucket.link is not None and is_full(window_of(vbucket.link)):
+    if vbucket.link is not None and (vbucket.link.full or is_full(window_of(vbucket.link))):
         return CONSUMER, "the consumer takes no batches, and the flow-control window is full"
     if owner is None:
         return NO_OWNER, "no node owns them; recover the node that did, or fail it over"

@@ -147,6 +147,10 @@ class TapSession(LegacySession):
         for frame in self._acks.due(row_status):
             self._send(frame)
 
+    def _new_decoder(self, collections: bool) -> Decoder:
+        """Return a decoder that takes rows of all vbuckets: they have no seqno, and an opaque of their own."""
+        return self._make_decoder(collections)
+
     # Commands.
 
     def _open(self, progress: Progress, end: int) -> TapConsumerStream:
@@ -179,8 +183,7 @@ class TapSession(LegacySession):
             # A node does not report that vbuckets moved, so every noop is an occasion to look at the map.
             return (*self._refuse_unannounced(), MapChanged(None))
         if "tap_flags" not in frame.fields:
-            self.stray_messages += 1
-            return ()
+            return self._ignore(frame)
         status = self._status_of(frame)
         if status or int(frame.fields["tap_flags"]) & TapFlag.ACK:
             row = self._decoder.new_controls[self._handled][0]
@@ -224,7 +227,7 @@ class TapSession(LegacySession):
     def _vbucket_event(self, frame: Frame, event: str) -> Iterable[Event]:
         stream = self.streams.get(frame.vbucket)
         if not isinstance(stream, TapConsumerStream):
-            self.stray_messages += 1
+            self._strays += 1
             return
         self._moved.add(stream)
         if event == "taken_over" or (event == "close_backfill" and stream.end != ENDLESS):

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from dcp.errors import RemoteProtocolError, ServerError
+from dcp.errors import RemoteProtocolError
 from dcp.json_reader import MAX_U64
 from dcp.position import NO_LOG, UNKNOWN_END, FailoverLog, Progress
 from dcp.session.events import Event, StreamAccepted, StreamEnded, StreamRefused, StreamRolledBack
 from dcp.session.handshake import CHECK_DIALECT
 from dcp.session.legacy.legacy_session import LegacySession
 from dcp.session.states import UPR, follow, knows
-from dcp.session.stream import ConsumerStream, decode_failover_log
+from dcp.session.stream import ConsumerStream, decode_failover_log, flushed
 from dcp.wire.dcp import StreamEnd
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
@@ -154,7 +154,7 @@ class UprSession(LegacySession):
         return ()
 
     def _flushed(self, stream: UprConsumerStream, frame: Frame) -> Iterable[Event]:
-        raise ServerError(f"vbucket {stream.vbucket}: it was flushed: no position is valid any more, start over")
+        raise flushed(stream.vbucket)
 
     def _stream_ends(self, stream: UprConsumerStream, frame: Frame) -> Iterable[Event]:
         self._remove_stream(stream)
