@@ -35,11 +35,18 @@ def high_seqnos(agent: Agent, collection_id: int | None = None) -> dict[int, int
         if answer.status == Status.UNKNOWN_COLLECTION:
             raise ServerError(f"{node}: no collection has the id {collection_id}", answer.status)
         if answer.status:
-            raise ServerError(f"{node}: the node refused to send its high seqnos", answer.status)
+            raise _refused(f"{node}: the node refused to send its high seqnos", answer.status)
         # During a failover the old and the new owner may both report a vbucket. Histories and streams are asked of
         # the owner in the map, so its high seqno is the one that counts.
         found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {}) if row.vbucket in owned}
     return dict(sorted(found.items()))
+
+
+def _refused(problem: str, status: int) -> ServerError:
+    """Return the error for a refused question. It is retriable if a stream would repeat its request."""
+    error = ServerError(problem, status)
+    error.retriable = reaction(STREAM_REQUEST, status).passes
+    return error
 
 
 def failover_logs(agent: Agent, vbuckets: Iterable[int]) -> dict[int, FailoverLog]:
@@ -238,7 +245,7 @@ def collections_manifest(agent: Agent, newest: int = 0) -> CollectionsManifest:
     if answer.status in _NO_COLLECTIONS:
         return CollectionsManifest(0, {})
     if answer.status:
-        raise ServerError("the server refused to send its collections manifest", answer.status)
+        raise _refused("the server refused to send its collections manifest", answer.status)
     root = JsonReader.parse(answer.value, "collections manifest", RemoteProtocolError)
     found = CollectionsManifest(root["uid"].hexadecimal(), dict(_paths(root)))
     # Nodes load a new manifest at different times; an older one would hide collections that exist.

@@ -114,8 +114,8 @@ class DriverView:
         """Query the last seqno in each vbucket that passes the collection filter; empty if there is no filter."""
         try:
             return filtered_high_seqnos(self.client, state.identity, self._options.scope)
-        except ServerError:
-            if self._options.fail_on_data_loss:
+        except ServerError as error:
+            if self._options.fail_on_data_loss or error.retriable:
                 raise
         # A collection was dropped since the state was observed.
         return {}

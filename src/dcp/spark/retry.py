@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dcp.client import Client
-from dcp.errors import TransportError
+from dcp.errors import DcpError, ServerError, TransportError
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class OutageTimer:
 
 
 def retry(client: Client, query: Callable[[], T], timeout: float) -> T:
-    """Return the result of `query`. Repeat it for up to `timeout` seconds while it raises TransportError.
+    """Return the result of `query`. Repeat it for up to `timeout` seconds while it raises retriable errors.
 
     A vbucket that moves has no owner for a moment, so the cluster map is refreshed before each repetition.
     """
@@ -63,9 +63,9 @@ def retry(client: Client, query: Callable[[], T], timeout: float) -> T:
     while True:
         try:
             return query()
-        except TransportError:
-            if time.monotonic() > give_up_at:
+        except DcpError as error:
+            if not error.retriable or time.monotonic() > give_up_at:
                 raise
         time.sleep(_PAUSE)
-        with contextlib.suppress(TransportError):
+        with contextlib.suppress(TransportError, ServerError):
             client.refresh_map()

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dcp.checkpoint import Checkpoint
 from dcp.client.follow.settings import TAP
-from dcp.errors import LocalProtocolError, ServerError, TransportError, UsageError
+from dcp.errors import DcpError, LocalProtocolError, ServerError, UsageError
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.admission import bytes_per_seqno, limited_ends
 from dcp.spark.driver_view import ClusterState, DriverView
@@ -119,8 +119,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         try:
             self._latest = self._next(begin, limit)
             self._outage.answered()
-        except TransportError as error:
-            if self._outage.timed_out():
+        except DcpError as error:
+            if not error.retriable or self._outage.timed_out():
                 raise
             # The same offset again means "nothing new" to Spark, which asks again at the next trigger.
             log.warning("%s; retrying for up to %g s", error, self._timing.outage)
@@ -131,8 +131,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Return where the next batch ends. With failOnDataLoss=false, observe the cluster again after an error."""
         try:
             return self._end_of_batch(begin, self._view.current(), limit)
-        except (LocalProtocolError, ServerError):
-            if self._options.fail_on_data_loss:
+        except (LocalProtocolError, ServerError) as error:
+            if self._options.fail_on_data_loss or error.retriable:
                 raise
         # A collection may have been dropped between two queries.
         self._view.invalidate()

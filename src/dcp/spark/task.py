@@ -15,7 +15,7 @@ from dcp.client.follow.settings import TAP
 from dcp.client.row_format import ROLLBACK, report_row, with_report_rows
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
-from dcp.errors import ServerError, TransportError
+from dcp.errors import DcpError, ServerError
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.options import Options
 from dcp.spark.planner import Partition, without_dropped
@@ -23,6 +23,7 @@ from dcp.spark.projection import Projection
 from dcp.spark.ranges import Range
 from dcp.spark.retry import DEFAULTS, OutageTimer, Timing
 from dcp.spark.worker import task_in_worker
+from dcp.wire.memcached import Status
 
 # Bytes of a batch. Spark is fastest with 1 to 4 MiB, and slow with buffers above 16 MiB. The client is asked for 3 MiB
 # on the wire; fewer columns leave less of it, and only batches below 1 MiB are joined, which takes a copy.
@@ -62,7 +63,7 @@ def read_partition(
         stream = stream_of(client, partition, remaining, projection.wire_columns)
         # A TAP stream ends where the node says that it has sent everything: there are no seqnos to compare.
         ends = {} if options.dialect == TAP else partition.end
-        stalls = _StallCheck(client, stream, ends, followed, timing)
+        stalls = _StallCheck(client, stream, ends, remaining, followed, timing)
         batches = _batches(stream, stalls, is_closed)
         yield from resized(_projected(batches, projection, lambda: _is_complete(stream, partition)), min_bytes)
 
@@ -181,9 +182,16 @@ class _StallCheck:
     """Detects, while nothing arrives, that a failover lost the planned end: the stream would wait for ever."""
 
     def __init__(
-        self, client: Client, stream: ChangeStream, ends: Mapping[int, int], followed: bool, timing: Timing
+        self,
+        client: Client,
+        stream: ChangeStream,
+        ends: Mapping[int, int],
+        options: Options,
+        followed: bool,
+        timing: Timing,
     ) -> None:
         self._client, self._stream, self._ends, self._followed = client, stream, ends, followed
+        self._options = options
         self._silence = timing.silence
         self._outage = OutageTimer(timing.outage)
         self.received()
@@ -201,15 +209,25 @@ class _StallCheck:
             return False
         ended = False
         try:
-            ended = self._compare(self._client.high_seqnos())
+            ended = self._compare(self._highs())
             # A task keeps one connection to its node, and none to others.
             self._client.close_idle()
             self._outage.answered()
-        except TransportError:
-            if self._outage.timed_out():
+        except DcpError as error:
+            if not error.retriable or self._outage.timed_out():
                 raise
         self._check_at = time.monotonic() + self._silence
         return ended
+
+    def _highs(self) -> dict[int, int]:
+        try:
+            return self._client.high_seqnos()
+        except ServerError as error:
+            if error.status != Status.EACCESS:
+                raise
+        # The user may read some collections only.
+        scope, collections = self._options.scope, self._options.collections
+        return self._client.heads(list(self._ends), scope=scope, collections=collections).high_seqnos
 
     def _compare(self, highs: dict[int, int]) -> bool:
         """True if every vbucket that is still before its end is at its high seqno, and there is one."""
