@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp.columns.schema import columns_of
-from dcp.embedded import Cluster
+from dcp.embedded import Cluster, User
 from dcp.spark import plan
 from dcp.spark.options import Options
 from dcp.spark.retry import Timing
 from dcp.spark.schema import SparkSchema
 from dcp.spark.task import read_partition, resized
 from dcp.wire.dcp import DCP
+from tests.spark.query import Query
 from tests.spark.rows import RowReader, mutation, replace_and_delete, truth
 from tests.waiting import until
 
@@ -111,3 +112,33 @@ def test_a_lost_end_fails_a_batch_read() -> None:
         cluster.failover(0, lose=10)
         with pytest.raises(dcp.ServerError, match=r"planned up to seqno \d+, but the cluster lost changes in a"):
             RowReader().read(planned, Timing(silence=0.0))
+
+
+def test_a_user_of_one_collection_reads_it() -> None:
+    reader = User("reader", "s3cret", collections=frozenset({"shop.stock"}))
+    with Cluster(vbuckets=4, password="s3cret", users=[reader]) as cluster:
+        cluster.create_scope("shop")
+        cluster.create_collection("shop", "stock")
+        cluster.upsert("a", b"1", collection="shop.stock")
+        cluster.load(10)
+        planned = plan(f"couchbase://reader:s3cret@{cluster.addresses[0]}/default", collections=["shop.stock"])
+        found = RowReader()
+        # The fault keeps the end away for longer than the silence after which a task compares seqnos.
+        with cluster.fault("slow", rate=2000):
+            found.read(planned, Timing(silence=0.0))
+        assert found.documents.keys() == {b"a"}
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_node_that_is_busy_is_asked_again(fails: bool) -> None:
+    with Cluster(vbuckets=4) as cluster:
+        cluster.create_collection("_default", "stock")
+        cluster.upsert("a", b"1", collection="_default.stock")
+        options = {"collections": "stock", "failOnDataLoss": str(fails).lower()}
+        with Query(cluster.url, Timing(max_age=-1.0), **options) as query:
+            with cluster.fault("refuse", command="get_all_vb_seqnos", times=3) as refused:
+                query.batch()
+                query.batch()
+            assert refused.hits == 3
+            query.batch()
+            assert query.reader.documents.keys() == {b"a"}
