@@ -40,7 +40,9 @@ _FULL, _QUICK = (15, 64 << 20), (3, 16 << 20)
 def bench(
     quick: bool, only: str | None, repetitions: int | None, total: int | None, out: Path | None, as_json: bool
 ) -> None:
-    """Measure decoding, encoding, the embedded cluster and the client, each against a baseline.
+    """Measure the speed on this machine, against baselines.
+
+    It measures decoding, encoding, the embedded cluster, the client, and Spark.
 
     Baselines are a copy of the same bytes, a decoder in plain Python, and a loop that discards what it receives.
     A measurement and its baseline alternate, so that other load on the machine affects both. The plot needs

@@ -36,7 +36,9 @@ _REFUSED = (Status.EACCESS, Status.UNKNOWN_COLLECTION)
 @click.option("--vbuckets", "each", is_flag=True, help="Print every vbucket, besides the totals.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with 64-bit numbers as text.")
 def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_json: bool) -> None:
-    """Print the high seqnos of a bucket and of its collections, and the backlog of a checkpoint.
+    """Print high seqnos, and the backlog of a checkpoint.
+
+    The seqnos are those of the bucket and of each of its collections.
 
     Each change of a vbucket gets the next seqno, so seqnos count changes, not documents: a document may have changed
     many times. The high seqno of a collection is that of the last change in it. The backlog of a checkpoint is the

@@ -83,7 +83,9 @@ class CapturedFrame(NamedTuple):
 def inspect(
     file: BinaryIO, dialect: str | None, arrow: Path | None, collections: bool, check: bool, as_json: bool
 ) -> None:
-    """Print the frames in FILE: a pcap or pcapng capture, raw bytes, or hex text; `-` is standard input.
+    """Print the frames of a capture or a dump.
+
+    FILE is a pcap or pcapng capture, raw bytes, or hex text; `-` is standard input.
 
     Both directions of every TCP connection are read. A frame that breaks a rule of the protocol is printed with that
     rule, and bytes that the capture lacks as a gap. Passwords are never printed. The frames of a capture on standard

@@ -23,11 +23,12 @@ _CHUNK = 1 << 16
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free one]")
 @click.option("--raw", is_flag=True, help="Send all recorded bytes at once, without waiting for requests.")
 def replay(file: BinaryIO, host: str, port: int, raw: bool) -> None:
-    """Replay the server recorded in FILE to every client that connects, until Ctrl-C.
+    """Replay a recorded server to every client that connects.
 
     FILE is a transcript (JSON with a member server_hex), a pcap or pcapng capture, the server's raw bytes, or hex text.
     Each request gets the next recorded answer to its opcode, with the request's opaque, and the frames that followed
-    that answer. A cluster map is sent as it was recorded, with the addresses that the nodes had then.
+    that answer. A cluster map is sent as it was recorded, with the addresses that the nodes had then. The command
+    runs until Ctrl-C.
 
     \b
     Example:

@@ -37,7 +37,9 @@ _DOCUMENTS, _SMALL = 1_000_000, 20_000
 def demo(
     small: bool, documents: int | None, no_spark: bool, keep: bool, out: Path | None, seed: int, as_json: bool
 ) -> None:
-    """Copy a bucket into Parquet with Spark, through a failover, and compare the copy with the cluster.
+    """Copy a bucket into Parquet with Spark, through a failover.
+
+    Then compare the copy with the cluster.
 
     Everything runs on this machine: an embedded cluster in this process, on the loopback interface, and a Spark
     session of its own. The Parquet files have every change. A failover that loses changes adds rollback rows, which
