@@ -1,0 +1,13 @@
+module interop
+
+go 1.21
+
+require (
+	github.com/couchbase/gocbcore/v10 v10.8.1
+	github.com/golang/snappy v1.0.0
+)
+
+require (
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/gorilla/websocket v1.5.3 // indirect
+)

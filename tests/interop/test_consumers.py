@@ -1,0 +1,155 @@
+"""DCP clients of others read an embedded cluster, whole and through trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dcp.embedded import Cluster
+from dcp.errors import UsageError
+from tests.interop.programs import BUILDERS, Program, needs, truth
+from tests.waiting import until
+
+Start = Callable[..., Program]
+
+
+@pytest.fixture(scope="session", params=list(BUILDERS))
+def command(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the command that runs a consumer."""
+    tools, build = BUILDERS[request.param]
+    needs(*tools)
+    return build(tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def start(command: list[str], tmp_path: Path) -> Start:
+    def run(cluster: Cluster, **options: object) -> Program:
+        scheme, _, rest = (cluster.tls_url if "ca" in options else cluster.url).partition("://")
+        # Hosts and ports, without the user and the bucket.
+        url = f"{scheme}://{rest.rpartition('@')[2].partition('/')[0]}"
+        given = {"url": url, "user": "dcp", "password": "s3cret", "bucket": "default"} | options
+        return Program([*command, *(f"{name}={value}" for name, value in given.items())], tmp_path / "errors.txt")
+
+    return run
+
+
+def fill(cluster: Cluster) -> None:
+    """Write documents of two collections, and delete some."""
+    cluster.create_scope("shop")
+    cluster.create_collection("shop", "order")
+    cluster.load(300, value_size=200)
+    for number in range(100):
+        cluster.upsert(f"order-{number}", b'{"total":%d}' % number, collection="shop.order")
+    for number in range(0, 100, 7):
+        cluster.delete(f"order-{number}", collection="shop.order")
+
+
+@pytest.mark.parametrize("version", ["7.0", "7.2", "7.6", "8.0"])
+@pytest.mark.parametrize("options", [{}, {"snappy": "on"}], ids=["plain", "snappy"])
+def test_everything_is_read(start: Start, version: str, options: dict[str, str]) -> None:
+    with Cluster(nodes=2, vbuckets=64, password="s3cret", server_version=version) as cluster:
+        fill(cluster)
+        with start(cluster, **options) as program:
+            until(lambda: program.state() == truth(cluster))
+            cluster.upsert("later", b"1")
+            until(lambda: program.state() == truth(cluster))
+
+
+@pytest.mark.parametrize("options", [{}, {"snappy": "on"}], ids=["plain", "snappy"])
+def test_everything_is_read_over_tls(start: Start, options: dict[str, str]) -> None:
+    with Cluster(nodes=2, vbuckets=64, password="s3cret", tls=True) as cluster:
+        fill(cluster)
+        with start(cluster, ca=cluster.ca_file, **options) as program:
+            until(lambda: program.state() == truth(cluster))
+
+
+def lossy_failover(cluster: Cluster) -> None:
+    cluster.failover(0, lose=3)
+
+
+def two_lossy_failovers(cluster: Cluster) -> None:
+    cluster.failover(0, lose=3)
+    cluster.load(50, prefix="between-")
+    cluster.recover(0)
+    cluster.failover(1, lose=2)
+
+
+def failover_without_loss(cluster: Cluster) -> None:
+    cluster.failover(1)
+
+
+def moves(cluster: Cluster) -> None:
+    for vbucket in range(8):
+        # Its owner keeps what it has already.
+        with suppress(UsageError):
+            cluster.move(vbucket, 2)
+
+
+def rebalance_in(cluster: Cluster) -> None:
+    cluster.rebalance_in()
+
+
+def rebalance_out(cluster: Cluster) -> None:
+    cluster.rebalance_out(1)
+
+
+def crash_and_recovery(cluster: Cluster) -> None:
+    cluster.crash(0)
+    cluster.recover(0, lose=2)
+
+
+def restart(cluster: Cluster) -> None:
+    cluster.restart(0)
+
+
+def cuts(cluster: Cluster) -> None:
+    cluster.fault("cut", sent=500, times=3)
+
+
+def rollback_chain(cluster: Cluster) -> None:
+    cluster.fault("rollback", to="4,2,0", times=20)
+    cluster.fault("cut", times=2)
+
+
+def split_segments(cluster: Cluster) -> None:
+    cluster.fault("split", size=7, times=200)
+    cluster.fault("cut", times=1)
+
+
+def purge(cluster: Cluster) -> None:
+    for number in range(20):
+        cluster.delete(f"key-{number:010d}")
+    cluster.snapshot()
+    cluster.purge()
+    cluster.fault("cut", times=2)
+
+
+TROUBLE = [
+    lossy_failover,
+    two_lossy_failovers,
+    failover_without_loss,
+    moves,
+    rebalance_in,
+    rebalance_out,
+    crash_and_recovery,
+    restart,
+    cuts,
+    rollback_chain,
+    split_segments,
+    purge,
+]
+
+
+@pytest.mark.parametrize("trouble", TROUBLE, ids=lambda trouble: trouble.__name__)
+@pytest.mark.parametrize("command", ["java-dcp-client"], indirect=True)
+def test_a_tail_lives_through_trouble(start: Start, trouble: Callable[[Cluster], None]) -> None:
+    with Cluster(nodes=3, vbuckets=16, replicas=1, password="s3cret") as cluster:
+        cluster.load(200)
+        with start(cluster) as program:
+            until(lambda: program.state() == truth(cluster))
+            trouble(cluster)
+            cluster.load(100, prefix="after-")
+            until(lambda: program.state() == truth(cluster))
