@@ -28,8 +28,8 @@ def check_names(bucket: object, host: object, server_version: object) -> None:
 
 
 def check_ports(port: object, nodes: int, *, tls: bool) -> None:
-    """Check the first port: the nodes take one port each from there on, and then one each for TLS."""
-    _check_number("port", port, 0, _MAX_PORT + 1 - nodes * (2 if tls else 1))
+    """Check the first port: each node takes one for each of its two services from there on, and with TLS two."""
+    _check_number("port", port, 0, _MAX_PORT + 1 - nodes * (4 if tls else 2))
 
 
 def check_users(username: object, password: object, users: list[User]) -> None:

@@ -42,6 +42,8 @@ class ServerNode:
     host: str = ""
     port: int = 0
     tls_port: int = 0
+    management_port: int = 0
+    tls_management_port: int = 0
     # DCP connections by the name in their open request.
     consumers: dict[str, ServerConnection] = field(default_factory=dict)
 

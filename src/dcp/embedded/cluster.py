@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from dcp.embedded.faults import FaultHandle, Faults
 from dcp.embedded.faults.fault import Fault
 from dcp.embedded.handlers import HANDLERS_OF
 from dcp.embedded.load import load_documents, padded_values
+from dcp.embedded.management.connection import ManagementConnection
 from dcp.embedded.release import Release
 from dcp.embedded.server import ClusterServer, Traffic
 from dcp.embedded.store import StoredItem
@@ -90,7 +92,8 @@ class Cluster:
     bucket: Name of the bucket.
     server_version: Release whose features and quirks the nodes show, "3.0" to "8.5".
     host: Host name or address to listen on.
-    port: Port of the first node; the others take the next ones, and then one each for TLS. 0 takes any free ports.
+    port: Port of the first node; the others take the next ones. After them follows one port of each node for TLS (with
+        `tls`), one for the management service, and one for its TLS (with `tls`). 0 takes any free ports.
     username: Name of the user that `url` contains. Releases before 5.0 admit everybody.
     password: Password of that user; None generates one.
     users: Further users, with their privileges.
@@ -160,7 +163,7 @@ class Cluster:
         self._faults = Faults(seed)
         handlers = HANDLERS_OF[self._dialect]
         self._handlers = {name: self._faults.on_request(handler) for name, handler in handlers.items()}
-        self._server = ClusterServer(self._lock, self._new_connection, self._faults)
+        self._server = ClusterServer(self._lock, self._faults)
         self._host = host
         # Ports that were asked for. Nodes that are added later take free ones.
         self._ports = {number: port + number for number in range(nodes)} if port else {}
@@ -217,6 +220,29 @@ class Cluster:
         return [f"{_bracketed(node.host)}:{node.tls_port}" for node in self._bucket.nodes if node.alive]
 
     @property
+    def management_url(self) -> str:
+        """Address of the management service (HTTP) of the first node that is up, without user and password.
+
+        Every node has one: `{management_url}/pools/default` lists them. Clients authenticate with the users of the
+        cluster.
+        """
+        return self._management_url("http", [node.management_port for node in self._bucket.nodes if node.alive])
+
+    @property
+    def tls_management_url(self) -> str:
+        """Address of the management service for TLS (HTTPS); clients have to trust `ca_file`.
+
+        Raises UsageError without `tls=True`.
+        """
+        self._require_tls()
+        return self._management_url("https", [node.tls_management_port for node in self._bucket.nodes if node.alive])
+
+    def _management_url(self, scheme: str, ports: list[int]) -> str:
+        if not ports:
+            raise UsageError("no node is up: recover one first")
+        return f"{scheme}://{_bracketed(self._host)}:{ports[0]}"
+
+    @property
     def ca_file(self) -> str:
         """Path of the certificate (PEM) that clients have to trust. A generated one is removed by `close`."""
         return self._require_tls().ca_file
@@ -255,11 +281,24 @@ class Cluster:
 
     def _listen(self, node: ServerNode) -> None:
         """Accept clients of a node, at its old address if it had one."""
-        first = self._ports.get(node.number, 0)
-        node.host, node.port = self._host, self._server.listen(node, self._host, node.port or first)
+        data, management = self._new_connection, self._new_management_connection
+        ports = self._ports_of(node.number)
+        node.host, host, listen = self._host, self._host, self._server.listen
+        node.port = listen(node, data, host, node.port or next(ports))
         if self._tls is not None:
-            second = first and first + len(self._ports)
-            node.tls_port = self._server.listen(node, self._host, node.tls_port or second, self._tls.context)
+            node.tls_port = listen(node, data, host, node.tls_port or next(ports), self._tls.context)
+        node.management_port = listen(node, management, host, node.management_port or next(ports))
+        if self._tls is not None:
+            port = node.tls_management_port or next(ports)
+            node.tls_management_port = listen(node, management, host, port, self._tls.context)
+
+    def _ports_of(self, number: int) -> Iterator[int]:
+        """Yield the ports for a node that were asked for, one after the other; 0 where any will do."""
+        first = self._ports.get(number, 0)
+        return itertools.count(first, len(self._ports)) if first else itertools.repeat(0)
+
+    def _new_management_connection(self, node: ServerNode, encrypted: bool) -> ManagementConnection:
+        return ManagementConnection(self._bucket, node, self._users)
 
     def _new_connection(self, node: ServerNode, encrypted: bool) -> ServerConnection:
         return ServerConnection(
