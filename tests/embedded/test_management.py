@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 from base64 import b64encode
@@ -17,8 +18,10 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 import pytest
 
 from dcp.embedded import Cluster, Privilege, User
+from dcp.embedded.management.routes import ENDPOINTS
 from dcp.errors import LocalProtocolError
 from tests.embedded.sockets import TIMEOUT, addresses_of
+from tests.pages import ROOT
 
 READER = User("reader", "s3cret", frozenset({Privilege.READ}))
 REFUSED = "Requested resource not found.\r\n"
@@ -142,6 +145,12 @@ def test_a_node_on_all_addresses_is_named_as_the_client_names_it() -> None:
 @pytest.mark.parametrize("path", ["/pools/other", "/pools/default/b/other", "/pools/default/buckets/other/scopes"])
 def test_what_does_not_exist_is_not_found(cluster: Cluster, path: str) -> None:
     assert refused(404, cluster, path) == REFUSED
+
+
+def test_the_guide_lists_every_endpoint() -> None:
+    shown = re.findall(r"`(GET|POST|DELETE) /([^`]*)`", (ROOT / "docs/testing.md").read_text("utf-8"))
+    known = {(method, "/".join(path)) for path, methods in ENDPOINTS.items() for method in methods}
+    assert sorted(shown) == sorted(known)
 
 
 # Users.

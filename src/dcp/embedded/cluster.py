@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from dcp.embedded import arguments, topology
 from dcp.embedded.bucket import BucketStore, ServerNode
 from dcp.embedded.connection import ServerConnection
-from dcp.embedded.document import body_of, check_document
+from dcp.embedded.document import body_of, check_document, encode_body, encode_key, is_json
 from dcp.embedded.faults import FaultHandle, Faults
 from dcp.embedded.faults.fault import Fault
 from dcp.embedded.handlers import HANDLERS_OF
@@ -318,7 +318,7 @@ class Cluster:
     def upsert(
         self,
         key: str | bytes,
-        value: bytes | str,
+        value: bytes | str | dict[str, Any] | list[Any],
         *,
         collection: str = _DEFAULT_COLLECTION,
         flags: int = 0,
@@ -329,7 +329,8 @@ class Cluster:
         """Write a document and return its seqno.
 
         key: Key, 1 to 250 bytes.
-        value: Body; or, with a `datatype` that says so, the stored bytes: compressed or with xattrs.
+        value: Body, as bytes or text, or a dict or list to store as JSON; or, with a `datatype` that says so, the
+            stored bytes: compressed or with xattrs.
         collection: Path of the collection, `scope.collection`.
         flags: Flags of the application, 32 bits.
         expiry: Unix seconds at which the document expires, 0 for never.
@@ -339,20 +340,15 @@ class Cluster:
         Raises UsageError if no server would store this document, the collection does not exist, or the node that owns
         the vbucket is down.
         """
-        if not isinstance(value, str | bytes | bytearray | memoryview):
-            # bytes(7) would be seven zeros.
-            raise UsageError(
-                f"value: expected text or bytes, found a {type(value).__name__}; json.dumps makes text of it"
-            )
-        body = value.encode() if isinstance(value, str) else bytes(value)
-        kind = int(Datatype.JSON if body[:1] in (b"{", b"[", b'"') else 0) if datatype is None else datatype
+        body = encode_body(value)
+        kind = int(Datatype.JSON if is_json(body) else 0) if datatype is None else datatype
         if xattrs:
             body = join_xattrs(((name.encode(), text.encode()) for name, text in xattrs.items()), body)
             kind |= Datatype.XATTR
-        check_document(_key(key), body, flags, expiry, kind)
+        check_document(encode_key(key), body, flags, expiry, kind)
         with self._changing():
             item = self._bucket.store(
-                _key(key),
+                encode_key(key),
                 body,
                 collection_id=self._collection(collection),
                 flags=flags,
@@ -373,13 +369,13 @@ class Cluster:
         """Return the stored value of a document, with xattrs; None if there is no document."""
         # A read is a change: it expires a document whose expiry has passed.
         with self._changing():
-            item = self._bucket.get(_key(key), self._collection(collection))
+            item = self._bucket.get(encode_key(key), self._collection(collection))
         return None if item is None else item.value
 
     def owner(self, key: str | bytes) -> int:
         """Return the number of the node that owns the vbucket of a key; -1 if no node does."""
         with self._lock:
-            return self._bucket.owners[self._bucket.vbucket_of(_key(key))][0]
+            return self._bucket.owners[self._bucket.vbucket_of(encode_key(key))][0]
 
     def load(
         self,
@@ -401,6 +397,7 @@ class Cluster:
         value: Function that returns the body of a number, instead of `value_size` and `seed`.
         """
         with self._changing():
+            arguments.check_count("count", count, "documents")
             make_value = value or padded_values(value_size, seed)
             load_documents(self._bucket, count, make_value, prefix, self._collection(collection))
 
@@ -459,7 +456,7 @@ class Cluster:
 
     def _remove(self, key: str | bytes, collection: str, event: str) -> int:
         with self._changing():
-            item = self._bucket.remove(_key(key), self._collection(collection), event=event)
+            item = self._bucket.remove(encode_key(key), self._collection(collection), event=event)
         if item is None:
             raise UsageError(f"key {key!r}: there is no such document in {collection}")
         return item.seqno
@@ -500,6 +497,8 @@ class Cluster:
             }
 
     def _collection(self, path: str) -> int:
+        if not isinstance(path, str):
+            raise UsageError(f"collection: expected text such as scope.collection, found {path!r:.100}")
         scope, _, name = path.rpartition(".")
         return self._bucket.manifest.collection(scope or "_default", name).id
 
@@ -507,6 +506,8 @@ class Cluster:
 
     def failover(self, node: int, lose: int | None = None) -> None:
         """Fail a node over: remove it and promote replicas. A vbucket without a replica has no owner afterwards.
+
+        As servers do, refuses to fail over the only node that is up.
 
         `lose` is the number of the node's last writes that are lost; None loses those that the replicas have not
         received. Consumers that have received lost writes have to roll back.
@@ -626,10 +627,6 @@ def _document(item: StoredItem, vbucket: int) -> StoredDocument:
 def _version(item: StoredItem, vbucket: int, vbuuid: int) -> DocumentVersion:
     numbers = item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry
     return DocumentVersion(item.event, item.value, *numbers, vbucket, vbuuid)
-
-
-def _key(key: str | bytes) -> bytes:
-    return key.encode() if isinstance(key, str) else key
 
 
 def _bracketed(host: str) -> str:

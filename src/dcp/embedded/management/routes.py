@@ -48,7 +48,7 @@ _NOT_FOUND = HttpResponse("Requested resource not found.\r\n", HTTPStatus.NOT_FO
 def route(exchange: Exchange) -> Answer:
     """Return the answer of the endpoint that a request names."""
     path, method = exchange.request.path, exchange.request.method
-    for pattern, endpoints in _ENDPOINTS.items():
+    for pattern, endpoints in ENDPOINTS.items():
         if not _matches(path, pattern, exchange.bucket.name):
             continue
         if method not in endpoints:
@@ -190,12 +190,12 @@ def _wait_for_manifest(exchange: Exchange, uid: str) -> Answer:
     return HttpResponse("") if _has_collections(exchange) else _NOT_FOUND
 
 
-# All of them.
+# By path and method. `docs/testing.md` lists them.
 
 _POOL = ("pools", "default")
 _SCOPES = (*_POOL, "buckets", _BUCKET, "scopes")
 
-_ENDPOINTS: dict[tuple[str, ...], dict[str, _Endpoint]] = {
+ENDPOINTS: dict[tuple[str, ...], dict[str, _Endpoint]] = {
     (): {"GET": _document(_cluster)},
     ("pools",): {"GET": _document(_cluster)},
     ("whoami",): {"GET": _document(_user)},
