@@ -45,7 +45,11 @@ def test_the_fixtures_start_clusters_and_close_them(pytester: pytest.Pytester) -
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [("nodes=99", "*nodes: expected 1 to 8, found 99*"), ("3", "*expected options by name*found 3*")],
+    [
+        ("nodes=99", "*nodes: expected 1 to 8, found 99*"),
+        ("3", "*expected options by name*found 3*"),
+        ("node=2", "*dcp_cluster: expected some of nodes, vbuckets, *, found node*"),
+    ],
 )
 def test_a_wrong_option_is_reported(pytester: pytest.Pytester, arguments: str, said: str) -> None:
     pytester.makepyfile(f"import pytest\n@pytest.mark.dcp_cluster({arguments})\ndef test_it(dcp_cluster): ...")

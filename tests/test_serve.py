@@ -7,11 +7,14 @@ import os
 import pty
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner, Result
@@ -67,10 +70,11 @@ def test_a_cluster_is_served_until_a_signal(end: signal.Signals) -> None:
 
 def test_a_pipe_gets_lines() -> None:
     with serving("--password", "open sesame") as process:
-        greeting = [next(lines(process)) for _ in range(5)]
-        assert [line.split()[0] for line in greeting] == ["url", "nodes", "user", "password", "documents"]
-        assert greeting[3] == "password   open sesame\n"
-        host, _, port = greeting[1].split()[1].rpartition(":")
+        greeting = [next(lines(process)) for _ in range(6)]
+        named = ["url", "management", "nodes", "user", "password", "documents"]
+        assert [line.split()[0] for line in greeting] == named
+        assert greeting[4] == "password   open sesame\n"
+        host, _, port = greeting[2].split()[1].rpartition(":")
         next(lines(process))
         with socket.create_connection((host, int(port)), TIMEOUT):
             assert next(lines(process)).startswith("node 0: 1 connections, 0 streams, 0 items, 0 bytes sent")
@@ -131,6 +135,16 @@ def test_a_client_reads_over_tls_what_was_loaded() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) == 0
         assert not authority.exists()
+
+
+def test_the_management_service_is_served() -> None:
+    with serving("--tls", "--username", "me", "--password", "s3cret", "--json") as process:
+        greeting = json.loads(next(lines(process)))
+        context = ssl.create_default_context(cafile=greeting["ca_file"])
+        for url in (greeting["management_url"], greeting["tls_management_url"]):
+            headers = {"Authorization": f"Basic {b64encode(b'me:s3cret').decode()}"}
+            with urlopen(Request(f"{url}/whoami", headers=headers), timeout=TIMEOUT, context=context) as answer:
+                assert json.load(answer)["id"] == "me"
 
 
 @pytest.mark.parametrize("dialect", list(DIALECTS))

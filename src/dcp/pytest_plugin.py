@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,9 +47,21 @@ def dcp_cluster(request: pytest.FixtureRequest, dcp_cluster_factory: Callable[..
     """Embedded cluster for one test: `dcp.embedded.Cluster` with the keyword arguments of the marker `dcp_cluster`.
 
     Without the marker all arguments have their defaults: one node, 64 vbuckets, no replicas, release 8.0. The cluster
-    is closed at the end of the test. Raises pytest.UsageError if the marker has positional arguments.
+    is closed at the end of the test. Raises pytest.UsageError if the marker has positional arguments, or a name that is
+    no argument of it. Its attributes `url` and `management_url` are the addresses for clients.
     """
     marker = request.node.get_closest_marker("dcp_cluster")
     if marker and marker.args:
         raise pytest.UsageError(f"dcp_cluster: expected options by name, such as nodes=3, found {marker.args[0]!r}")
-    return dcp_cluster_factory(**(marker.kwargs if marker else {}))
+    options = marker.kwargs if marker else {}
+    accepted = _arguments_of_clusters()
+    for name in options:
+        if name not in accepted:
+            raise pytest.UsageError(f"dcp_cluster: expected some of {', '.join(accepted)}, found {name}")
+    return dcp_cluster_factory(**options)
+
+
+def _arguments_of_clusters() -> list[str]:
+    from dcp.embedded import Cluster
+
+    return list(signature(Cluster).parameters)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -36,10 +38,10 @@ def test_an_invalid_argument_is_refused_by_name(name: str, value: Any) -> None:
 
 
 def test_every_listener_needs_a_port() -> None:
-    with pytest.raises(dcp.LocalProtocolError, match="port: expected 0 to 65533, found 65534"):
-        Cluster(nodes=3, port=65_534)
     with pytest.raises(dcp.LocalProtocolError, match="port: expected 0 to 65530, found 65531"):
-        Cluster(nodes=3, port=65_531, tls=True)
+        Cluster(nodes=3, port=65_531)
+    with pytest.raises(dcp.LocalProtocolError, match="port: expected 0 to 65524, found 65525"):
+        Cluster(nodes=3, port=65_525, tls=True)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,72 @@ def test_a_cut_without_options_is_immediate() -> None:
         dcp.connect(cluster.url).close()
 
 
-@pytest.mark.parametrize("value", [1, None, {"a": 1}, 2.5])
-def test_a_value_that_is_neither_text_nor_bytes_is_refused(value: object) -> None:
-    with Cluster(vbuckets=1) as cluster, pytest.raises(dcp.UsageError, match=r"value: expected text or bytes, found a"):
-        cluster.upsert("key", value)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (lambda cluster: cluster.upsert("key", 1), "value: expected text, bytes, or a dict or list, found a int"),
+        (
+            lambda cluster: cluster.upsert("key", None),
+            "value: expected text, bytes, or a dict or list, found a NoneType",
+        ),
+        (lambda cluster: cluster.upsert("key", {"a": {1}}), "value: expected what JSON can have, found something else"),
+        (lambda cluster: cluster.upsert("key", [math.nan]), "value: expected what JSON can have, found something else"),
+        (lambda cluster: cluster.upsert(1, b""), "key: expected text or bytes, found a int"),
+        (lambda cluster: cluster.upsert("key", b"", flags="x"), "flags: expected 0 to 4294967295, found 'x'"),
+        (lambda cluster: cluster.upsert("key", b"", expiry=1.5), "expiry: expected 0 to 4294967295, found 1.5"),
+        (
+            lambda cluster: cluster.upsert("key", b"", collection=3),
+            "collection: expected text such as scope.collection",
+        ),
+        (lambda cluster: cluster.get(None), "key: expected text or bytes, found a NoneType"),
+        (lambda cluster: cluster.load("many"), "count: expected at least 0 documents, found 'many'"),
+        (lambda cluster: cluster.failover("a"), "node: expected 0 to 1, found 'a'"),
+        (lambda cluster: cluster.failover(2), "node: expected 0 to 1, found 2"),
+        (lambda cluster: cluster.failover(True), "node: expected 0 to 1, found True"),
+        (lambda cluster: cluster.failover(0, lose="all"), "lose: expected at least 0 writes, found 'all'"),
+        (lambda cluster: cluster.crash(None), "node: expected 0 to 1, found None"),
+        (lambda cluster: cluster.move("0", 1), "vbucket: expected 0 to 3, found '0'"),
+        (lambda cluster: cluster.set_lag("1"), "lag: expected at least 0 writes, found '1'"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused(wrong: Callable[[Cluster], object], reason: str) -> None:
+    with Cluster(nodes=2, vbuckets=4) as cluster:
+        with pytest.raises(dcp.UsageError, match=f"^{re.escape(reason)}"):
+            wrong(cluster)
+        assert not cluster.truth()
+        assert len(cluster.addresses) == 2
+
+
+def test_a_dict_or_list_is_stored_as_json() -> None:
+    with Cluster(vbuckets=2) as cluster:
+        cluster.upsert("object", {"a": [1, None, "ü"]})
+        cluster.upsert("list", [1.5])
+        assert json.loads(cluster.truth()[b"object"].value) == {"a": [1, None, "ü"]}
+        assert cluster.get("list") == b"[1.5]"
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype"),
+    [
+        *((text, 1) for text in (b'{"a": 1}', b"[]", b'"text"', b" 7 ", b"-1.5e3", b"true", b"null")),
+        *((text, 0) for text in (b"{oops", b"[1,", b'"open', b"NaN", b"", b"text", b"{} {}", b"\xff")),
+        *((text.encode("utf-16"), 0) for text in ("{}", "[1]")),
+    ],
+)
+def test_documents_that_are_json_have_its_datatype(value: bytes, datatype: int) -> None:
+    with Cluster(vbuckets=1) as cluster:
+        cluster.upsert("key", value)
+        item = cluster._bucket.get(b"key")
+        assert item is not None
+        assert item.datatype == datatype
+
+
+def test_the_only_node_that_is_up_is_not_failed_over() -> None:
+    with Cluster(nodes=2, vbuckets=4, replicas=1) as cluster:
+        cluster.crash(1)
+        with pytest.raises(
+            dcp.UsageError, match=r"^node 0: the only node that is up cannot be failed over; crash\(\) stops it$"
+        ):
+            cluster.failover(0)
+        cluster.failover(1)
+        assert all(cluster.owner(f"key-{n}") == 0 for n in range(20))

@@ -266,7 +266,7 @@ def test_a_vbucket_without_replica_has_no_owner_until_its_node_recovers() -> Non
 
 
 def test_a_manifest_change_of_a_vbucket_without_owner_begins_a_new_history() -> None:
-    bucket = make_bucket(nodes=2, vbuckets=1)
+    bucket = make_bucket(nodes=3, vbuckets=1)
     bucket.set_replica_lag(1)
     fill(bucket, 2)
     known = bucket.active(0).log.newest

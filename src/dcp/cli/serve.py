@@ -70,7 +70,8 @@ def _list_faults(ctx: click.Context, option: click.Parameter, wanted: bool) -> N
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="Port of the first node; the others use the next ones.  [default: free ones]",
+    help="Port of the first node; the others use the next ones. After them follow those for TLS, for management, and "
+    "for management with TLS.  [default: free ones]",
 )
 @click.option(
     "--username",
@@ -128,7 +129,7 @@ def _list_faults(ctx: click.Context, option: click.Parameter, wanted: bool) -> N
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 def serve(load: int, value_size: int, faults: list[_FaultArgument], as_json: bool, **options: Any) -> None:
-    """Run an embedded cluster until Ctrl-C. Print its URL, and counters of connections, streams and bytes.
+    """Run an embedded cluster until Ctrl-C. Print its URLs, and counters of connections, streams and bytes.
 
     It keeps all documents in memory, and speaks the real protocol to any client.
 
@@ -179,14 +180,21 @@ def _greet(cluster: Cluster, documents: int, *, tls: bool, as_json: bool) -> Non
     """Print what a client needs to connect."""
     # The password is random by default and printed nowhere else, so the user has to see it here.
     user = cluster.credentials
-    secure = {"tls_url": cluster.tls_url, "ca_file": cluster.ca_file} if tls else {}
+    secure: dict[str, str] = {}
+    if tls:
+        secure = {"tls_url": cluster.tls_url, "tls_management_url": cluster.tls_management_url}
+        secure |= {"ca_file": cluster.ca_file}
     if as_json:
-        found = {"url": cluster.url, **secure, "addresses": cluster.addresses, "username": user.username}
-        _print_json(found | {"password": user.password, "documents": documents})
+        urls = {"url": cluster.url, "management_url": cluster.management_url, **secure}
+        login = {"username": user.username, "password": user.password}
+        _print_json({**urls, "addresses": cluster.addresses, **login, "documents": documents})
         return
     click.echo(f"url        {cluster.url}")
     if secure:
         click.echo(f"with TLS   {cluster.tls_url}?ca_cert_path={quote(cluster.ca_file, safe='/')}")
+    click.echo(f"management {cluster.management_url}")
+    if secure:
+        click.echo(f"with TLS   {cluster.tls_management_url}")
     click.echo(f"nodes      {', '.join(cluster.addresses)}")
     click.echo(f"user       {user.username}")
     click.echo(f"password   {user.password}")

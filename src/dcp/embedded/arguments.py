@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TypeGuard
 
 from dcp.embedded.users import User
 from dcp.errors import UsageError
@@ -12,9 +13,9 @@ _MAX_PORT = (1 << 16) - 1
 
 
 def check_size(nodes: object, vbuckets: object, replicas: object) -> None:
-    _check_number("nodes", nodes, 1, _MAX_NODES)
-    _check_number("vbuckets", vbuckets, 1, _MAX_VBUCKETS)
-    _check_number("replicas", replicas, 0, _MAX_REPLICAS)
+    check_number("nodes", nodes, 1, _MAX_NODES)
+    check_number("vbuckets", vbuckets, 1, _MAX_VBUCKETS)
+    check_number("replicas", replicas, 0, _MAX_REPLICAS)
 
 
 def check_names(bucket: object, host: object, server_version: object) -> None:
@@ -28,8 +29,8 @@ def check_names(bucket: object, host: object, server_version: object) -> None:
 
 
 def check_ports(port: object, nodes: int, *, tls: bool) -> None:
-    """Check the first port: the nodes take one port each from there on, and then one each for TLS."""
-    _check_number("port", port, 0, _MAX_PORT + 1 - nodes * (2 if tls else 1))
+    """Check the first port: each node takes one for each of its two services from there on, and with TLS two."""
+    check_number("port", port, 0, _MAX_PORT + 1 - nodes * (4 if tls else 2))
 
 
 def check_users(username: object, password: object, users: list[User]) -> None:
@@ -47,7 +48,18 @@ def check_seed(seed: object) -> None:
         raise UsageError(f"seed: expected a number, found {seed!r:.100}")
 
 
-def _check_number(name: str, value: object, least: int, most: int) -> None:
-    # A bool is an int to Python; True nodes would be a mistake of the caller.
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+def check_number(name: str, value: object, least: int, most: int) -> None:
+    """Check a number that has both bounds."""
+    if not _is_number(value) or not least <= value <= most:
         raise UsageError(f"{name}: expected {least} to {most}, found {value!r:.100}")
+
+
+def check_count(name: str, value: object, counted: str) -> None:
+    """Check a number that may be 0 or any above."""
+    if not _is_number(value) or value < 0:
+        raise UsageError(f"{name}: expected at least 0 {counted}, found {value!r:.100}")
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    # A bool is an int to Python; True nodes would be a mistake of the caller.
+    return isinstance(value, int) and not isinstance(value, bool)

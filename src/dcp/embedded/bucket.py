@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dcp.embedded.arguments import check_count
 from dcp.embedded.document import tombstone_of
 from dcp.embedded.manifest import BucketManifest, ManifestStep
 from dcp.embedded.release import NEWEST_RELEASE, Release
@@ -42,6 +43,8 @@ class ServerNode:
     host: str = ""
     port: int = 0
     tls_port: int = 0
+    management_port: int = 0
+    tls_management_port: int = 0
     # DCP connections by the name in their open request.
     consumers: dict[str, ServerConnection] = field(default_factory=dict)
 
@@ -262,8 +265,7 @@ class BucketStore:
 
     def set_replica_lag(self, writes: int) -> None:
         """Let replicas lag by a number of writes for each vbucket."""
-        if writes < 0:
-            raise UsageError(f"lag: expected at least 0 writes, found {writes}")
+        check_count("lag", writes, "writes")
         self.replica_lag = writes
         for owner, vbucket in list(self._unreplicated):
             self._replicate(owner, vbucket, writes)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from dcp.embedded import arguments, topology
 from dcp.embedded.bucket import BucketStore, ServerNode
 from dcp.embedded.connection import ServerConnection
-from dcp.embedded.document import body_of, check_document
+from dcp.embedded.document import body_of, check_document, encode_body, encode_key, is_json
 from dcp.embedded.faults import FaultHandle, Faults
 from dcp.embedded.faults.fault import Fault
 from dcp.embedded.handlers import HANDLERS_OF
 from dcp.embedded.load import load_documents, padded_values
+from dcp.embedded.management.connection import ManagementConnection
 from dcp.embedded.release import Release
 from dcp.embedded.server import ClusterServer, Traffic
 from dcp.embedded.store import StoredItem
@@ -90,7 +92,8 @@ class Cluster:
     bucket: Name of the bucket.
     server_version: Release whose features and quirks the nodes show, "3.0" to "8.5".
     host: Host name or address to listen on.
-    port: Port of the first node; the others take the next ones, and then one each for TLS. 0 takes any free ports.
+    port: Port of the first node; the others take the next ones. After them follows one port of each node for TLS (with
+        `tls`), one for the management service, and one for its TLS (with `tls`). 0 takes any free ports.
     username: Name of the user that `url` contains. Releases before 5.0 admit everybody.
     password: Password of that user; None generates one.
     users: Further users, with their privileges.
@@ -160,7 +163,7 @@ class Cluster:
         self._faults = Faults(seed)
         handlers = HANDLERS_OF[self._dialect]
         self._handlers = {name: self._faults.on_request(handler) for name, handler in handlers.items()}
-        self._server = ClusterServer(self._lock, self._new_connection, self._faults)
+        self._server = ClusterServer(self._lock, self._faults)
         self._host = host
         # Ports that were asked for. Nodes that are added later take free ones.
         self._ports = {number: port + number for number in range(nodes)} if port else {}
@@ -217,6 +220,29 @@ class Cluster:
         return [f"{_bracketed(node.host)}:{node.tls_port}" for node in self._bucket.nodes if node.alive]
 
     @property
+    def management_url(self) -> str:
+        """Address of the management service (HTTP) of the first node that is up, without user and password.
+
+        Every node has one: `{management_url}/pools/default` lists them. Clients authenticate with the users of the
+        cluster.
+        """
+        return self._management_url("http", [node.management_port for node in self._bucket.nodes if node.alive])
+
+    @property
+    def tls_management_url(self) -> str:
+        """Address of the management service for TLS (HTTPS); clients have to trust `ca_file`.
+
+        Raises UsageError without `tls=True`.
+        """
+        self._require_tls()
+        return self._management_url("https", [node.tls_management_port for node in self._bucket.nodes if node.alive])
+
+    def _management_url(self, scheme: str, ports: list[int]) -> str:
+        if not ports:
+            raise UsageError("no node is up: recover one first")
+        return f"{scheme}://{_bracketed(self._host)}:{ports[0]}"
+
+    @property
     def ca_file(self) -> str:
         """Path of the certificate (PEM) that clients have to trust. A generated one is removed by `close`."""
         return self._require_tls().ca_file
@@ -255,11 +281,24 @@ class Cluster:
 
     def _listen(self, node: ServerNode) -> None:
         """Accept clients of a node, at its old address if it had one."""
-        first = self._ports.get(node.number, 0)
-        node.host, node.port = self._host, self._server.listen(node, self._host, node.port or first)
+        data, management = self._new_connection, self._new_management_connection
+        ports = self._ports_of(node.number)
+        node.host, host, listen = self._host, self._host, self._server.listen
+        node.port = listen(node, data, host, node.port or next(ports))
         if self._tls is not None:
-            second = first and first + len(self._ports)
-            node.tls_port = self._server.listen(node, self._host, node.tls_port or second, self._tls.context)
+            node.tls_port = listen(node, data, host, node.tls_port or next(ports), self._tls.context)
+        node.management_port = listen(node, management, host, node.management_port or next(ports))
+        if self._tls is not None:
+            port = node.tls_management_port or next(ports)
+            node.tls_management_port = listen(node, management, host, port, self._tls.context)
+
+    def _ports_of(self, number: int) -> Iterator[int]:
+        """Yield the ports for a node that were asked for, one after the other; 0 where any will do."""
+        first = self._ports.get(number, 0)
+        return itertools.count(first, len(self._ports)) if first else itertools.repeat(0)
+
+    def _new_management_connection(self, node: ServerNode, encrypted: bool) -> ManagementConnection:
+        return ManagementConnection(self._bucket, node, self._users)
 
     def _new_connection(self, node: ServerNode, encrypted: bool) -> ServerConnection:
         return ServerConnection(
@@ -279,7 +318,7 @@ class Cluster:
     def upsert(
         self,
         key: str | bytes,
-        value: bytes | str,
+        value: bytes | str | dict[str, Any] | list[Any],
         *,
         collection: str = _DEFAULT_COLLECTION,
         flags: int = 0,
@@ -290,7 +329,8 @@ class Cluster:
         """Write a document and return its seqno.
 
         key: Key, 1 to 250 bytes.
-        value: Body; or, with a `datatype` that says so, the stored bytes: compressed or with xattrs.
+        value: Body, as bytes or text, or a dict or list to store as JSON; or, with a `datatype` that says so, the
+            stored bytes: compressed or with xattrs.
         collection: Path of the collection, `scope.collection`.
         flags: Flags of the application, 32 bits.
         expiry: Unix seconds at which the document expires, 0 for never.
@@ -300,20 +340,15 @@ class Cluster:
         Raises UsageError if no server would store this document, the collection does not exist, or the node that owns
         the vbucket is down.
         """
-        if not isinstance(value, str | bytes | bytearray | memoryview):
-            # bytes(7) would be seven zeros.
-            raise UsageError(
-                f"value: expected text or bytes, found a {type(value).__name__}; json.dumps makes text of it"
-            )
-        body = value.encode() if isinstance(value, str) else bytes(value)
-        kind = int(Datatype.JSON if body[:1] in (b"{", b"[", b'"') else 0) if datatype is None else datatype
+        body = encode_body(value)
+        kind = int(Datatype.JSON if is_json(body) else 0) if datatype is None else datatype
         if xattrs:
             body = join_xattrs(((name.encode(), text.encode()) for name, text in xattrs.items()), body)
             kind |= Datatype.XATTR
-        check_document(_key(key), body, flags, expiry, kind)
+        check_document(encode_key(key), body, flags, expiry, kind)
         with self._changing():
             item = self._bucket.store(
-                _key(key),
+                encode_key(key),
                 body,
                 collection_id=self._collection(collection),
                 flags=flags,
@@ -334,13 +369,13 @@ class Cluster:
         """Return the stored value of a document, with xattrs; None if there is no document."""
         # A read is a change: it expires a document whose expiry has passed.
         with self._changing():
-            item = self._bucket.get(_key(key), self._collection(collection))
+            item = self._bucket.get(encode_key(key), self._collection(collection))
         return None if item is None else item.value
 
     def owner(self, key: str | bytes) -> int:
         """Return the number of the node that owns the vbucket of a key; -1 if no node does."""
         with self._lock:
-            return self._bucket.owners[self._bucket.vbucket_of(_key(key))][0]
+            return self._bucket.owners[self._bucket.vbucket_of(encode_key(key))][0]
 
     def load(
         self,
@@ -362,6 +397,7 @@ class Cluster:
         value: Function that returns the body of a number, instead of `value_size` and `seed`.
         """
         with self._changing():
+            arguments.check_count("count", count, "documents")
             make_value = value or padded_values(value_size, seed)
             load_documents(self._bucket, count, make_value, prefix, self._collection(collection))
 
@@ -420,7 +456,7 @@ class Cluster:
 
     def _remove(self, key: str | bytes, collection: str, event: str) -> int:
         with self._changing():
-            item = self._bucket.remove(_key(key), self._collection(collection), event=event)
+            item = self._bucket.remove(encode_key(key), self._collection(collection), event=event)
         if item is None:
             raise UsageError(f"key {key!r}: there is no such document in {collection}")
         return item.seqno
@@ -461,6 +497,8 @@ class Cluster:
             }
 
     def _collection(self, path: str) -> int:
+        if not isinstance(path, str):
+            raise UsageError(f"collection: expected text such as scope.collection, found {path!r:.100}")
         scope, _, name = path.rpartition(".")
         return self._bucket.manifest.collection(scope or "_default", name).id
 
@@ -468,6 +506,8 @@ class Cluster:
 
     def failover(self, node: int, lose: int | None = None) -> None:
         """Fail a node over: remove it and promote replicas. A vbucket without a replica has no owner afterwards.
+
+        As servers do, refuses to fail over the only node that is up.
 
         `lose` is the number of the node's last writes that are lost; None loses those that the replicas have not
         received. Consumers that have received lost writes have to roll back.
@@ -587,10 +627,6 @@ def _document(item: StoredItem, vbucket: int) -> StoredDocument:
 def _version(item: StoredItem, vbucket: int, vbuuid: int) -> DocumentVersion:
     numbers = item.cas, item.seqno, item.rev_seqno, item.flags, item.expiry
     return DocumentVersion(item.event, item.value, *numbers, vbucket, vbuuid)
-
-
-def _key(key: str | bytes) -> bytes:
-    return key.encode() if isinstance(key, str) else key
 
 
 def _bracketed(host: str) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
+from uuid import UUID, uuid5
 
 from dcp.embedded.bucket import NOBODY, BucketStore, ServerNode
 from dcp.embedded.release import ReleaseNumber
 
 # Servers send this placeholder, and clients replace it with the host by which they reached the node.
 _HOST = "$HOST"
-# Nodes are named by their management ports. Nothing listens there, so the port is not listed as a service: clients
-# would try to connect to it.
-_MANAGEMENT_PORT = 8091
+# Servers are in this group unless an administrator made others.
+SERVER_GROUP = "Group 1"
+# Addresses that only a listening socket has: clients cannot connect to them.
+_ANY_HOST = ("", "0.0.0.0", "::")
 
 _EPOCHS: ReleaseNumber = (7, 0)
 _GLOBAL_MAPS: ReleaseNumber = (6, 5)
@@ -20,6 +23,10 @@ _CLUSTER_CAPABILITIES: ReleaseNumber = (6, 5)
 _BUCKET_TYPES: ReleaseNumber = (7, 0)
 _STORAGE_BACKENDS: ReleaseNumber = (7, 1)
 _VBUCKET_COUNTS: ReleaseNumber = (7, 2)
+_SERVER_GROUPS: ReleaseNumber = (7, 6)
+_CLUSTER_NAMES: ReleaseNumber = (7, 6)
+_NODE_UUIDS: ReleaseNumber = (8, 0)
+_PRODUCTS: ReleaseNumber = (8, 0)
 # First release that lists a capability of a bucket, in the order of ns_server (build_bucket_capabilities), whose list
 # names the features of all services: this cluster has those of the data service only.
 _CAPABILITIES: dict[str, ReleaseNumber] = {
@@ -63,13 +70,14 @@ def has_global_map(bucket: BucketStore) -> bool:
 
 def global_map(bucket: BucketStore, node: ServerNode) -> dict[str, Any]:
     """Return the map for clients without a selected bucket: the nodes only."""
-    return {**_revision(bucket), "nodesExt": [_services(one, node) for one in _nodes(bucket)]}
+    return {**_revision(bucket), "nodesExt": _extended(bucket, node), **_cluster(bucket)}
 
 
-def bucket_map(bucket: BucketStore, node: ServerNode) -> dict[str, Any]:
+def bucket_map(bucket: BucketStore, node: ServerNode, local_host: str = _HOST) -> dict[str, Any]:
     """Return the map of the bucket as `node` sends it: nodes, and owners of all vbuckets.
 
-    It has what a server's map has, without the addresses of services that this cluster does not have.
+    It has what a server's map has, without the addresses of services that this cluster does not have. `local_host` is
+    the host of nodes that listen on all addresses.
     """
     number, nodes = bucket.release.number, _nodes(bucket)
     later: list[tuple[ReleaseNumber, dict[str, Any]]] = [
@@ -77,33 +85,75 @@ def bucket_map(bucket: BucketStore, node: ServerNode) -> dict[str, Any]:
         (_STORAGE_BACKENDS, {"storageBackend": "magma" if bucket.retains_history else "couchstore"}),
         (_VBUCKET_COUNTS, {"numVBuckets": len(bucket.owners)}),
         (_MANIFESTS, {"collectionsManifestUid": f"{bucket.manifest.uid:x}"}),
-        (_CLUSTER_CAPABILITIES, {"clusterCapabilitiesVer": [1, 0], "clusterCapabilities": {}}),
     ]
     return {
         **_revision(bucket),
         "name": bucket.name,
         "uuid": bucket.uuid,
+        "uri": f"{bucket_path(bucket)}?bucket_uuid={bucket.uuid}",
+        "streamingUri": f"{bucket_path(bucket, 'bucketsStreaming')}?bucket_uuid={bucket.uuid}",
         "nodeLocator": "vbucket",
         "bucketCapabilitiesVer": "",
-        "bucketCapabilities": _capabilities(bucket),
+        "bucketCapabilities": capabilities(bucket),
         **{name: value for since, members in later if since <= number for name, value in members.items()},
+        **_cluster(bucket),
         "nodes": [
-            {"hostname": f"{_HOST}:{_MANAGEMENT_PORT}", "ports": {"direct": one.port}} | _this_node(one, node)
+            {"hostname": hostname(one, one.management_port, local_host), "ports": {"direct": one.port}}
+            | this_node(one, node)
             for one in nodes
         ],
-        "nodesExt": [_services(one, node) for one in nodes],
+        "nodesExt": _extended(bucket, node),
         "vBucketServerMap": {
             "hashAlgorithm": "CRC",
             "numReplicas": bucket.replicas,
-            "serverList": [f"{_HOST}:{one.port}" for one in nodes],
+            "serverList": [hostname(one, one.port, local_host) for one in nodes],
             "vBucketMap": _owners(bucket, nodes),
         },
     }
 
 
-def _capabilities(bucket: BucketStore) -> list[str]:
+def capabilities(bucket: BucketStore) -> list[str]:
+    """Return the names of the features that the nodes have."""
     known = [name for name, since in _CAPABILITIES.items() if since <= bucket.release.number]
     return [name for name in known if _OF_MAGMA.get(name, bucket.retains_history) == bucket.retains_history]
+
+
+def cluster_uuid(bucket: BucketStore) -> str:
+    """Return the uuid of the cluster."""
+    return uuid5(UUID(bucket.uuid), "cluster").hex
+
+
+def node_uuid(bucket: BucketStore, node: ServerNode) -> str:
+    """Return the uuid of a node."""
+    return uuid5(UUID(bucket.uuid), f"node {node.number}").hex
+
+
+def hostname(node: ServerNode, port: int, local_host: str = _HOST) -> str:
+    """Return `host:port` of a node. `local_host` is the host of a node that listens on all addresses."""
+    host = local_host if node.host in _ANY_HOST else node.host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def this_node(one: ServerNode, node: ServerNode) -> dict[str, bool]:
+    """Return the mark of the node that sends the map."""
+    return {"thisNode": True} if one is node else {}
+
+
+def bucket_path(bucket: BucketStore, collection: str = "buckets") -> str:
+    """Return a path of the bucket in the management service."""
+    return f"/pools/default/{collection}/{quote(bucket.name)}"
+
+
+def _cluster(bucket: BucketStore) -> dict[str, Any]:
+    """Return what a map says of the whole cluster."""
+    later: list[tuple[ReleaseNumber, dict[str, Any]]] = [
+        (_CLUSTER_CAPABILITIES, {"clusterCapabilitiesVer": [1, 0], "clusterCapabilities": {}}),
+        (_CLUSTER_NAMES, {"clusterUUID": cluster_uuid(bucket), "clusterName": ""}),
+        (_PRODUCTS, {"prod": "server", "prodName": "Couchbase Server"}),
+    ]
+    return {
+        name: value for since, members in later if since <= bucket.release.number for name, value in members.items()
+    }
 
 
 def _revision(bucket: BucketStore) -> dict[str, int]:
@@ -115,13 +165,25 @@ def _nodes(bucket: BucketStore) -> list[ServerNode]:
     return [node for node in bucket.nodes if node.alive]
 
 
-def _this_node(one: ServerNode, node: ServerNode) -> dict[str, bool]:
-    return {"thisNode": True} if one is node else {}
+def _extended(bucket: BucketStore, node: ServerNode) -> list[dict[str, Any]]:
+    return [_services(bucket, one) | this_node(one, node) for one in _nodes(bucket)]
 
 
-def _services(one: ServerNode, node: ServerNode) -> dict[str, Any]:
-    tls = {"kvSSL": one.tls_port} if one.tls_port else {}
-    return {"services": {"kv": one.port, **tls}} | _this_node(one, node)
+def _services(bucket: BucketStore, node: ServerNode) -> dict[str, Any]:
+    """Return the ports of a node, and who it is. A node that listens on all addresses names no host."""
+    ports = {
+        "kv": node.port,
+        "kvSSL": node.tls_port,
+        "mgmt": node.management_port,
+        "mgmtSSL": node.tls_management_port,
+    }
+    number = bucket.release.number
+    return {
+        "services": {name: port for name, port in ports.items() if port},
+        **({} if node.host in _ANY_HOST else {"hostname": node.host}),
+        **({"serverGroup": SERVER_GROUP} if number >= _SERVER_GROUPS else {}),
+        **({"nodeUUID": node_uuid(bucket, node)} if number >= _NODE_UUIDS else {}),
+    }
 
 
 def _owners(bucket: BucketStore, nodes: list[ServerNode]) -> list[list[int]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, NoReturn
 
+from dcp.embedded.arguments import check_number
 from dcp.embedded.store import StoredItem
 from dcp.errors import RemoteProtocolError, UsageError
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
@@ -12,6 +14,31 @@ from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 _LONGEST_KEY = 250
 _LARGEST_VALUE = 21 << 20
 _MAX_UINT32 = (1 << 32) - 1
+
+
+def encode_key(key: object) -> bytes:
+    """Return the bytes of a key that is text or bytes. Raise UsageError for anything else."""
+    if not isinstance(key, str | bytes):
+        raise UsageError(f"key: expected text or bytes, found a {type(key).__name__}")
+    return key.encode() if isinstance(key, str) else key
+
+
+def encode_body(value: object) -> bytes:
+    """Return the bytes of a body: text, bytes, or a dict or list, of which JSON is made."""
+    if isinstance(value, str):
+        return value.encode()
+    # bytes(7) would be seven zeros.
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if not isinstance(value, dict | list):
+        found = type(value).__name__
+        raise UsageError(
+            f"value: expected text, bytes, or a dict or list, found a {found}; json.dumps makes text of it"
+        )
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"value: expected what JSON can have, found something else: {error}") from None
 
 
 def check_document(key: bytes, value: bytes, flags: int, expiry: int, datatype: int) -> None:
@@ -25,8 +52,7 @@ def check_document(key: bytes, value: bytes, flags: int, expiry: int, datatype: 
         ("expiry", expiry, _MAX_UINT32),
         ("datatype", datatype, sum(Datatype)),
     ):
-        if not 0 <= number <= most:
-            raise UsageError(f"{name}: expected 0 to {most}, found {number}")
+        check_number(name, number, 0, most)
     try:
         plain = inflate_received(value, _LARGEST_VALUE) if datatype & Datatype.SNAPPY else value
         if plain is None:
@@ -35,6 +61,20 @@ def check_document(key: bytes, value: bytes, flags: int, expiry: int, datatype: 
             split_xattrs(plain)
     except RemoteProtocolError as error:
         raise UsageError(f"value: expected bytes of datatype {datatype}, found others: {error}") from None
+
+
+def is_json(value: bytes) -> bool:
+    """Return whether a value is JSON. Servers parse it themselves and ignore the datatype that clients send."""
+    try:
+        json.loads(value.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python accepts and JSON does not have."""
+    raise ValueError(name)
 
 
 def body_of(item: StoredItem) -> bytes:

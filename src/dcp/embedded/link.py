@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import selectors
 import socket
+from typing import Protocol
 
+from dcp.embedded.bucket import ServerNode
 from dcp.embedded.connection import ServerConnection
 from dcp.embedded.faults import Faults
 from dcp.embedded.faults.fault import FOREVER
@@ -15,15 +17,39 @@ _RECEIVE_SIZE = 256 << 10
 _MAX_PARTS = 64
 
 
-class ServerLink:
-    """Moves bytes between a non-blocking socket and a connection. The faults that are active see them on the way."""
+class NodeConnection(Protocol):
+    """Node's side of one client: bytes in, bytes out."""
 
-    def __init__(self, sock: socket.socket | TlsSocket, connection: ServerConnection, faults: Faults) -> None:
+    @property
+    def node(self) -> ServerNode: ...
+
+    @property
+    def closing(self) -> bool: ...
+
+    @property
+    def backlogged(self) -> bool: ...
+
+    def admit(self, name: str) -> None: ...
+
+    def receive(self, data: bytes, now: float) -> None: ...
+
+    def send(self, now: float) -> list[bytes | memoryview]: ...
+
+    def due(self) -> float | None: ...
+
+    def tick(self, now: float) -> None: ...
+
+    def closed(self) -> None: ...
+
+
+class Link:
+    """Moves bytes between a non-blocking socket and a connection."""
+
+    connection: NodeConnection
+
+    def __init__(self, sock: socket.socket | TlsSocket, connection: NodeConnection) -> None:
         self.socket = sock
         self.connection = connection
-        self._faults = faults
-        # Time until which a fault lets the link send nothing; 0 if it may send.
-        self._paused_until = 0.0
         # Bytes.
         self.received = 0
         self.sent = 0
@@ -40,8 +66,6 @@ class ServerLink:
     @property
     def events(self) -> int:
         """Selector events that the link waits for; 0 for none."""
-        if self._paused_until:
-            return 0 if self._paused_until == FOREVER else selectors.EVENT_READ
         if not self._unsent:
             return selectors.EVENT_READ
         # A client that does not read its responses may send no more requests: its TCP window fills up.
@@ -54,10 +78,7 @@ class ServerLink:
 
     def due(self) -> float | None:
         """Return when the link has something to do even if its socket has no event."""
-        due = self.connection.due()
-        if not 0 < self._paused_until < FOREVER:
-            return due
-        return self._paused_until if due is None else min(due, self._paused_until)
+        return self.connection.due()
 
     def read(self, now: float) -> None:
         """Receive from the socket and pass the bytes to the connection."""
@@ -68,31 +89,20 @@ class ServerLink:
         except OSError:
             data = b""
         self.received += len(data)
-        if data and self._faults.active:
-            data = self._faults.received(self, data)
-        if data:
+        if data := self._received(data):
             self.connection.receive(data, now)
         else:
             self.gone = True
 
     def write(self, now: float) -> bool:
         """Send what the connection has; return whether it may have more at once."""
-        if self._faults.active or self._paused_until:
-            until = self._faults.paused_until(self, now)
-            self._paused_until = until if until > now else 0.0
-            if self._paused_until:
-                return False
         if not self._unsent:
-            parts = self.connection.send(now)
-            if parts and self._faults.active:
-                # An empty part keeps the link writing if a fault has removed everything.
-                parts = self._faults.sending(self, parts) or [b""]
-            self._unsent = [memoryview(part).cast("B") for part in parts]
+            self._unsent = [memoryview(part).cast("B") for part in self._sending(self.connection.send(now))]
         if not self._unsent:
             # A connection that closes sends its last responses first.
             self.gone = self.gone or self.connection.closing
             return False
-        room = self._faults.room(self, now) if self._faults.active else None
+        room = self._room(now)
         if self.gone:
             return False
         try:
@@ -106,6 +116,24 @@ class ServerLink:
         self._discard(sent)
         return not self._unsent or sent == room
 
+    def close(self) -> None:
+        """Close the socket and release the connection."""
+        self.gone = True
+        self.socket.close()
+        self.connection.closed()
+
+    def _received(self, data: bytes) -> bytes:
+        """Return the bytes that the connection gets; none if the client is gone."""
+        return data
+
+    def _sending(self, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+        """Return the bytes that the client gets instead of those of the connection."""
+        return parts
+
+    def _room(self, now: float) -> int | None:
+        """Return the number of bytes that may be sent at once; None for no limit."""
+        return None
+
     def _discard(self, count: int) -> None:
         """Drop the first bytes of the unsent ones."""
         done = 0
@@ -116,8 +144,46 @@ class ServerLink:
         if count:
             self._unsent[0] = self._unsent[0][count:]
 
-    def close(self) -> None:
-        """Close the socket and release the connection."""
-        self.gone = True
-        self.socket.close()
-        self.connection.closed()
+
+class ServerLink(Link):
+    """Link of the data service. The faults that are active see its bytes on the way."""
+
+    connection: ServerConnection
+
+    def __init__(self, sock: socket.socket | TlsSocket, connection: ServerConnection, faults: Faults) -> None:
+        super().__init__(sock, connection)
+        self._faults = faults
+        # Time until which a fault lets the link send nothing; 0 if it may send.
+        self._paused_until = 0.0
+
+    @property
+    def events(self) -> int:
+        if self._paused_until:
+            return 0 if self._paused_until == FOREVER else selectors.EVENT_READ
+        return super().events
+
+    def due(self) -> float | None:
+        due = self.connection.due()
+        if not 0 < self._paused_until < FOREVER:
+            return due
+        return self._paused_until if due is None else min(due, self._paused_until)
+
+    def write(self, now: float) -> bool:
+        if self._faults.active or self._paused_until:
+            until = self._faults.paused_until(self, now)
+            self._paused_until = until if until > now else 0.0
+            if self._paused_until:
+                return False
+        return super().write(now)
+
+    def _received(self, data: bytes) -> bytes:
+        return self._faults.received(self, data) if data and self._faults.active else data
+
+    def _sending(self, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+        if not parts or not self._faults.active:
+            return parts
+        # An empty part keeps the link writing if a fault has removed everything.
+        return [*self._faults.sending(self, parts)] or [b""]
+
+    def _room(self, now: float) -> int | None:
+        return self._faults.room(self, now) if self._faults.active else None

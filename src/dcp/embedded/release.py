@@ -59,6 +59,16 @@ class Release:
             raise UsageError(f"server_version: expected 3.0 to {NEWEST[0]}.{NEWEST[1]}, found {version!r}")
         return cls(number)
 
+    @property
+    def full_version(self) -> str:
+        """Version with a build number and the edition, as the management service has it."""
+        return f"{self.number[0]}.{self.number[1]}.0-0000-enterprise"
+
+    @property
+    def version(self) -> str:
+        """Version as the data service has it: before 4.0 without a build number."""
+        return self.full_version if self.number >= (4, 0) else self.full_version.partition("-")[0]
+
     # Requests.
 
     @property

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from dcp.embedded.bucket import ServerNode
 from dcp.embedded.connection import ServerConnection
 from dcp.embedded.faults import Faults
-from dcp.embedded.link import ServerLink
+from dcp.embedded.link import Link, ServerLink
+from dcp.embedded.management.connection import ManagementConnection
 from dcp.embedded.tls import TlsSocket
 from dcp.errors import UsageError
 
@@ -28,7 +29,7 @@ _BACKLOG = 512
 
 
 class Traffic(NamedTuple):
-    """Traffic of one node: open connections and streams, and totals since the cluster was started."""
+    """Traffic of a node's data service: open connections and streams, and totals since the cluster was started."""
 
     connections: int = 0
     streams: int = 0
@@ -37,12 +38,17 @@ class Traffic(NamedTuple):
     bytes_received: int = 0
 
 
+# Returns a connection of a client to a node; the flag is true if it is encrypted.
+_NewConnection = Callable[[ServerNode, bool], ServerConnection | ManagementConnection]
+
+
 @dataclass(frozen=True)
 class _Listener:
     """Listening socket of a node. `tls` is None for plain connections."""
 
     socket: socket.socket
     node: ServerNode
+    new_connection: _NewConnection
     tls: ssl.SSLContext | None
 
 
@@ -53,14 +59,11 @@ class ClusterServer:
     while it waits in the selector. Callers that hold it may change the cluster, and call `wake` after releasing it.
     """
 
-    def __init__(
-        self, lock: threading.RLock, new_connection: Callable[[ServerNode, bool], ServerConnection], faults: Faults
-    ) -> None:
+    def __init__(self, lock: threading.RLock, faults: Faults) -> None:
         self._lock = lock
-        self._new_connection = new_connection
         self._faults = faults
         self._selector = selectors.DefaultSelector()
-        self._links: dict[socket.socket | TlsSocket, ServerLink] = {}
+        self._links: dict[socket.socket | TlsSocket, Link] = {}
         # Totals of dropped links, by node.
         self._past: defaultdict[int, Counter[str]] = defaultdict(Counter)
         # Sockets that are bound to the ports of stopped listeners, but do not listen: clients are refused, and no other
@@ -77,7 +80,12 @@ class ClusterServer:
 
     @property
     def links(self) -> list[ServerLink]:
-        """Open links; a copy, since links are dropped during iterations."""
+        """Open links of the data service."""
+        return [link for link in self._all_links if isinstance(link, ServerLink)]
+
+    @property
+    def _all_links(self) -> list[Link]:
+        """Open links of all services; a copy, since links are dropped during iterations."""
         return list(self._links.values())
 
     def traffic(self, node: ServerNode) -> Traffic:
@@ -87,7 +95,14 @@ class ClusterServer:
         streams = sum(len(link.connection.sources) for link in links)
         return Traffic(len(links), streams, totals["items"], totals["sent"], totals["received"])
 
-    def listen(self, node: ServerNode, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
+    def listen(
+        self,
+        node: ServerNode,
+        new_connection: _NewConnection,
+        host: str,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> int:
         """Accept clients of a node, with or without TLS, and return the port; 0 takes any that is free."""
         try:
             listener = self._reserved.pop(port, None) or _bound(host, port)
@@ -95,7 +110,7 @@ class ClusterServer:
         except OSError as error:
             raise UsageError(f"host and port: cannot listen on {host}:{port}: {error.strerror}") from None
         listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ, _Listener(listener, node, tls))
+        self._selector.register(listener, selectors.EVENT_READ, _Listener(listener, node, new_connection, tls))
         return int(listener.getsockname()[1])
 
     def start(self) -> None:
@@ -121,7 +136,7 @@ class ClusterServer:
 
     def _close_all(self) -> None:
         """Close all sockets; those that are closed already stay so."""
-        for link in self.links:
+        for link in self._all_links:
             self._drop(link)
         for key in list((self._selector.get_map() or {}).values()):
             key.fileobj.close()  # type: ignore[union-attr]
@@ -139,7 +154,7 @@ class ClusterServer:
                 key.data.socket.close()
                 with suppress(OSError):
                     self._reserved[port] = _bound(host, port)
-        for link in self.links:
+        for link in self._all_links:
             if disconnect and link.connection.node is node:
                 link.gone = True
 
@@ -168,7 +183,7 @@ class ClusterServer:
         # Every link is served in each turn, not only those with events: any change of the cluster may give any stream
         # something to send.
         with self._lock:
-            for link in self.links:
+            for link in self._all_links:
                 due = link.connection.due()
                 if due is not None and due <= now:
                     link.connection.tick(now)
@@ -178,7 +193,7 @@ class ClusterServer:
             self.wake()
 
     def _timeout(self) -> float:
-        dues = [due for link in self.links if (due := link.due()) is not None]
+        dues = [due for link in self._all_links if (due := link.due()) is not None]
         return max(0.0, min([_LONGEST_SLEEP, *(due - time.monotonic() for due in dues)]))
 
     def _drain_wakeups(self) -> None:
@@ -193,10 +208,10 @@ class ClusterServer:
             except OSError:
                 # The client is gone, or the node has stopped listening since the selector returned.
                 return
-            connection = self._new_connection(listener.node, listener.tls is not None)
+            connection = listener.new_connection(listener.node, listener.tls is not None)
             try:
                 carrier = sock if listener.tls is None else TlsSocket(sock, listener.tls, connection.admit)
-                link = ServerLink(carrier, connection, self._faults)
+                link = self._link(carrier, connection)
             except OSError:
                 # The client has closed the connection already.
                 sock.close()
@@ -204,7 +219,12 @@ class ClusterServer:
             self._links[link.socket] = link
             self._watch(link)
 
-    def _serve(self, link: ServerLink, now: float) -> bool:
+    def _link(self, carrier: socket.socket | TlsSocket, connection: ServerConnection | ManagementConnection) -> Link:
+        if isinstance(connection, ServerConnection):
+            return ServerLink(carrier, connection, self._faults)
+        return Link(carrier, connection)
+
+    def _serve(self, link: Link, now: float) -> bool:
         """Let a link write; return whether it has more to write at once."""
         more = not link.gone
         for _ in range(_WRITES_PER_TURN):
@@ -217,7 +237,7 @@ class ClusterServer:
             self._watch(link)
         return more
 
-    def _watch(self, link: ServerLink) -> None:
+    def _watch(self, link: Link) -> None:
         """Register the events that a link waits for; a selector has no registration for none."""
         if not link.watched_events:
             self._selector.register(link.socket, link.events, link)
@@ -227,12 +247,13 @@ class ClusterServer:
             self._selector.unregister(link.socket)
         link.watched_events = link.events
 
-    def _drop(self, link: ServerLink) -> None:
+    def _drop(self, link: Link) -> None:
         self._links.pop(link.socket, None)
         if link.watched_events:
             self._selector.unregister(link.socket)
         with self._lock:
-            self._past[link.connection.node.number] += _totals(link)
+            if isinstance(link, ServerLink):
+                self._past[link.connection.node.number] += _totals(link)
             link.close()
 
 

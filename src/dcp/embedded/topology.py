@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dcp.embedded.arguments import check_count, check_number
 from dcp.embedded.bucket import NOBODY, BucketStore, ServerNode
 from dcp.embedded.store import VbucketStore
 from dcp.errors import UsageError
@@ -19,12 +20,15 @@ from dcp.wire.memcached import VbucketState
 def failover(bucket: BucketStore, number: int, lose: int | None = None) -> None:
     """Remove a node and promote replicas of its vbuckets.
 
-    `lose` is the number of its last writes that are lost; None loses those that the replicas have not received.
+    `lose` is the number of its last writes that are lost; None loses those that the replicas have not received. The
+    only node that is up cannot be failed over.
     """
     node = _node(bucket, number)
     if not any(number in owners for owners in bucket.owners):
         raise UsageError(f"node {number}: expected a node with vbuckets, found none on it")
-    lost = _last_writes(bucket, node, lose or 0)
+    if not any(other.alive for other in bucket.nodes if other is not node):
+        raise UsageError(f"node {number}: the only node that is up cannot be failed over; crash() stops it")
+    lost = _last_writes(bucket, node, 0 if lose is None else lose)
     node.alive = False
     for vbucket, owners in enumerate(bucket.owners):
         if owners[0] == number:
@@ -238,8 +242,7 @@ def _swap(owners: list[int], number: int) -> None:
 
 def _last_writes(bucket: BucketStore, node: ServerNode, count: int) -> Counter[int]:
     """Return for each vbucket how many of the last `count` writes of a node are its own."""
-    if count < 0:
-        raise UsageError(f"lose: expected at least 0 writes, found {count}")
+    check_count("lose", count, "writes")
     copies = [copy for number, copy in node.vbuckets.items() if _belongs(bucket, node, number)]
     # The CAS orders writes across vbuckets. Before the latest start of a journal, some writes can no longer be undone,
     # so that "the last n writes of the node" would have gaps.
@@ -268,8 +271,7 @@ def _belongs(bucket: BucketStore, node: ServerNode, vbucket: int) -> bool:
 
 
 def _node(bucket: BucketStore, number: int) -> ServerNode:
-    if not 0 <= number < len(bucket.nodes):
-        raise UsageError(f"node: expected 0 to {len(bucket.nodes) - 1}, found {number!r}")
+    check_number("node", number, 0, len(bucket.nodes) - 1)
     return bucket.nodes[number]
 
 
@@ -282,8 +284,7 @@ def live_node(bucket: BucketStore, number: int) -> ServerNode:
 
 
 def _owners(bucket: BucketStore, vbucket: int) -> list[int]:
-    if not 0 <= vbucket < len(bucket.owners):
-        raise UsageError(f"vbucket: expected 0 to {len(bucket.owners) - 1}, found {vbucket!r}")
+    check_number("vbucket", vbucket, 0, len(bucket.owners) - 1)
     bucket.active(vbucket)
     return bucket.owners[vbucket]
 

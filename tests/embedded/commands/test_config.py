@@ -24,44 +24,53 @@ STORE = {"flags": 0, "expiry": 0}
 def make_cluster(version: str = "8.0") -> BucketStore:
     bucket = make_bucket(version, nodes=3, vbuckets=4, replicas=1)
     for node in bucket.nodes:
-        node.host, node.port, node.tls_port = "127.0.0.1", 11210 + node.number, 0
+        node.host, node.port, node.management_port = "127.0.0.1", 11210 + node.number, 8091 + node.number
     return bucket
 
 
 def test_the_map_has_nodes_and_owners() -> None:
     bucket = make_cluster()
-    bucket.nodes[1].tls_port = 11207
+    bucket.nodes[1].tls_port, bucket.nodes[1].tls_management_port = 11207, 18091
     answer = CommandClient(bucket, node=1).request("get_cluster_config")
     assert answer.datatype == 1
     found = answer.body()
     assert "dcp" in found.pop("bucketCapabilities")
+    uuids = [found.pop("clusterUUID"), *(node.pop("nodeUUID") for node in found["nodesExt"])]
+    assert len(set(uuids)) == 4
+    assert all(len(uuid) == 32 for uuid in uuids)
+    named = {"hostname": "127.0.0.1", "serverGroup": "Group 1"}
     assert found == {
         "rev": 1,
         "revEpoch": 1,
         "name": "default",
         "uuid": bucket.uuid,
+        "uri": f"/pools/default/buckets/default?bucket_uuid={bucket.uuid}",
+        "streamingUri": f"/pools/default/bucketsStreaming/default?bucket_uuid={bucket.uuid}",
         "nodeLocator": "vbucket",
         "bucketType": "membase",
         "storageBackend": "couchstore",
         "numVBuckets": 4,
         "clusterCapabilitiesVer": [1, 0],
         "clusterCapabilities": {},
+        "clusterName": "",
+        "prod": "server",
+        "prodName": "Couchbase Server",
         "bucketCapabilitiesVer": "",
         "collectionsManifestUid": "0",
         "nodes": [
-            {"hostname": "$HOST:8091", "ports": {"direct": 11210}},
-            {"hostname": "$HOST:8091", "ports": {"direct": 11211}, "thisNode": True},
-            {"hostname": "$HOST:8091", "ports": {"direct": 11212}},
+            {"hostname": "127.0.0.1:8091", "ports": {"direct": 11210}},
+            {"hostname": "127.0.0.1:8092", "ports": {"direct": 11211}, "thisNode": True},
+            {"hostname": "127.0.0.1:8093", "ports": {"direct": 11212}},
         ],
         "nodesExt": [
-            {"services": {"kv": 11210}},
-            {"services": {"kv": 11211, "kvSSL": 11207}, "thisNode": True},
-            {"services": {"kv": 11212}},
+            {"services": {"kv": 11210, "mgmt": 8091}, **named},
+            {"services": {"kv": 11211, "kvSSL": 11207, "mgmt": 8092, "mgmtSSL": 18091}, **named, "thisNode": True},
+            {"services": {"kv": 11212, "mgmt": 8093}, **named},
         ],
         "vBucketServerMap": {
             "hashAlgorithm": "CRC",
             "numReplicas": 1,
-            "serverList": ["$HOST:11210", "$HOST:11211", "$HOST:11212"],
+            "serverList": ["127.0.0.1:11210", "127.0.0.1:11211", "127.0.0.1:11212"],
             "vBucketMap": [[0, 1], [1, 2], [2, 0], [0, 1]],
         },
     }
@@ -154,8 +163,28 @@ def test_a_dead_node_is_not_in_the_map() -> None:
     bucket.nodes[1].alive = False
     bucket.owners[2] = [NOBODY]
     found = CommandClient(bucket).request("get_cluster_config").body()["vBucketServerMap"]
-    assert found["serverList"] == ["$HOST:11210", "$HOST:11212"]
+    assert found["serverList"] == ["127.0.0.1:11210", "127.0.0.1:11212"]
     assert found["vBucketMap"] == [[0, -1], [-1, 1], [-1, -1], [0, -1]]
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
+def test_clients_find_the_host_of_a_node_that_listens_on_all_addresses(host: str) -> None:
+    bucket = make_cluster()
+    for node in bucket.nodes:
+        node.host = host
+    found = CommandClient(bucket).request("get_cluster_config").body()
+    assert [node["hostname"] for node in found["nodes"]] == ["$HOST:8091", "$HOST:8092", "$HOST:8093"]
+    assert found["vBucketServerMap"]["serverList"] == ["$HOST:11210", "$HOST:11211", "$HOST:11212"]
+    assert not any("hostname" in node for node in found["nodesExt"])
+
+
+def test_an_address_of_ipv6_has_brackets_before_a_port() -> None:
+    bucket = make_cluster()
+    bucket.nodes[0].host = "::1"
+    found = CommandClient(bucket).request("get_cluster_config").body()
+    assert found["nodes"][0]["hostname"] == "[::1]:8091"
+    assert found["vBucketServerMap"]["serverList"][0] == "[::1]:11210"
+    assert found["nodesExt"][0]["hostname"] == "::1"
 
 
 def test_an_old_release_has_no_epoch_and_no_collections() -> None:
@@ -172,7 +201,8 @@ def anonymous(version: str) -> CommandClient:
 
 
 def test_without_a_bucket_there_are_only_nodes() -> None:
-    assert set(anonymous("8.0").request("get_cluster_config").body()) == {"rev", "revEpoch", "nodesExt"}
+    named = {"clusterCapabilitiesVer", "clusterCapabilities", "clusterUUID", "clusterName", "prod", "prodName"}
+    assert set(anonymous("8.0").request("get_cluster_config").body()) == {"rev", "revEpoch", "nodesExt"} | named
     assert anonymous("6.0").status("get_cluster_config") is Status.NO_BUCKET
 
 

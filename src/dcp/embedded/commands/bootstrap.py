@@ -45,10 +45,7 @@ def get_error_map(connection: ServerConnection, frame: Frame) -> Frame:
 
 
 def version(connection: ServerConnection, frame: Frame) -> Frame:
-    major, minor = connection.bucket.release.number
-    # Servers before 4.0 answer without a build number.
-    build = "-0000-enterprise" if major >= 4 else ""
-    return response(frame, value=f"{major}.{minor}.0{build}".encode())
+    return response(frame, value=connection.bucket.release.version.encode())
 
 
 def noop(connection: ServerConnection, frame: Frame) -> Frame:

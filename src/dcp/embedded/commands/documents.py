@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import NamedTuple, NoReturn
 
 from dcp.embedded.commands.collections import unknown_collection
@@ -100,17 +99,3 @@ def received_value(connection: ServerConnection, frame: Frame) -> bytes:
 
 def _refuse_datatype() -> NoReturn:
     raise Refusal(Status.EINVAL, "Request has a datatype that was not agreed on")
-
-
-def is_json(value: bytes) -> bool:
-    """Return whether a value is JSON. Servers parse it themselves and ignore the datatype that clients send."""
-    try:
-        json.loads(value, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python accepts and JSON does not have."""
-    raise ValueError(name)

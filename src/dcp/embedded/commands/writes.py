@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dcp.embedded.commands.documents import DocumentRef, document_ref, find, is_json, received_value
+from dcp.embedded.commands.documents import DocumentRef, document_ref, find, received_value
 from dcp.embedded.commands.reads import document_response, existing, quiet_on_miss
 from dcp.embedded.connection import Handler, ServerConnection, response
-from dcp.embedded.document import body_of, inflate
+from dcp.embedded.document import body_of, inflate, is_json
 from dcp.embedded.refusals import Refusal
 from dcp.embedded.store import StoredItem
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs

@@ -1,0 +1,1 @@
+"""The management service of a node: cluster maps, nodes and collections over HTTP."""
