@@ -1,0 +1,140 @@
+"""Mutants that no test noticed once, and the test of the rule that each of them breaks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class KnownMutant(NamedTuple):
+    """A text that occurs once in a module of `src/dcp`, what a careless maintainer makes of it, and the test.
+
+    test: path below `tests` and name, as pytest takes them.
+    """
+
+    module: str
+    code: str
+    mutant: str
+    test: str
+
+
+FOLLOW = "client/follow/"
+
+KNOWN: list[KnownMutant] = [
+    # Changes are lost, or streams stand still.
+    KnownMutant(
+        f"{FOLLOW}node_link.py",
+        "with contextlib.suppress(DcpError):\n                self._deliver(self.session)",
+        "with contextlib.suppress(DcpError):\n                pass",
+        "client/test_linger.py::"
+        "test_rows_before_a_marker_are_delivered_when_their_connection_breaks_after_it",
+    ),
+    KnownMutant(
+        f"{FOLLOW}node_link.py",
+        "StreamRolledBack | StreamEnded):",
+        "StreamRolledBack):",
+        "client/test_linger.py::test_rows_before_the_end_of_a_stream_do_not_wait_for_the_stream_after_it",
+    ),
+    KnownMutant(
+        f"{FOLLOW}rollback.py",
+        "if vbucket.number in dropped or vbucket.link in links:",
+        "if vbucket.number in dropped:",
+        "client/test_persistence.py::test_vbuckets_of_a_connection_that_a_rollback_closes_are_streamed_again",
+    ),
+    KnownMutant(
+        f"{FOLLOW}persistence.py",
+        'min(int(fields["persisted_seqno"]), int(fields.get("old_seqno", fields["persisted_seqno"])))',
+        'int(fields["persisted_seqno"])',
+        "client/test_persistence.py::test_of_an_older_history_only_what_came_before_its_end_is_persisted",
+    ),
+    KnownMutant(
+        f"{FOLLOW}persistence.py",
+        "max(end, reached.last_seqno)",
+        "end",
+        "client/test_persistence.py::test_rows_are_safe_once_their_snapshot_is_persisted",
+    ),
+    KnownMutant(
+        f"{FOLLOW}persistence.py",
+        "position.seqno if position.seqno == position.snapshot_start else position.snapshot_end",
+        "position.snapshot_end",
+        "client/test_persistence.py::test_rows_are_safe_once_their_snapshot_is_persisted",
+    ),
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "if len(item.batch) or needs:",
+        "if len(item.batch):",
+        "client/test_batch_queue.py::test_a_position_without_rows_waits_to_be_persisted_too",
+    ),
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "last.positions | positions",
+        "positions | last.positions",
+        "client/test_batch_queue.py::test_a_position_without_rows_does_not_overtake_rows_that_are_queued",
+    ),
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "if self._items:\n            last",
+        "if False:\n            last",
+        "client/test_batch_queue.py::test_a_position_without_rows_does_not_overtake_rows_that_are_queued",
+    ),
+    KnownMutant(
+        "checkpoint.py",
+        "        other.check(replace(self, positions=()))\n",
+        "",
+        "test_checkpoint.py::test_only_checkpoints_of_one_selection_are_merged",
+    ),
+    KnownMutant(
+        "checkpoint.py",
+        "        self.check(replace(other, positions=()))\n",
+        "",
+        "test_checkpoint.py::test_only_checkpoints_of_one_selection_are_merged",
+    ),
+    KnownMutant(
+        "position.py",
+        "            purge_seqno=0,\n            failover_log=self.failover_log.cut(seqno)",
+        "            failover_log=self.failover_log.cut(seqno)",
+        "test_position.py::test_a_purge_of_the_history_that_was_lost_is_not_known_of_the_one_before",
+    ),
+    KnownMutant(
+        "position.py",
+        "[: MOST_BRANCHES - 1]",
+        "[: MOST_BRANCHES - 2]",
+        "test_position.py::test_a_log_keeps_the_newest_of_its_histories",
+    ),
+    KnownMutant(
+        "position.py",
+        "[: MOST_BRANCHES - 1]",
+        "[1 - MOST_BRANCHES :]",
+        "test_position.py::test_a_log_keeps_the_newest_of_its_histories",
+    ),
+    KnownMutant(
+        "client/queries.py",
+        " if row.vbucket in owned}",
+        "}",
+        "spark/test_silent_loss.py::test_the_high_seqno_is_that_of_the_owner_in_the_map",
+    ),
+    KnownMutant(
+        "session/session.py",
+        "        self._leaving.clear()\n",
+        "",
+        "session/test_session.py::test_rows_on_their_way_to_a_closed_stream_are_dropped",
+    ),
+    # Errors, waits and wakes.
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "self.error = self.error or error",
+        "self.error = error",
+        "client/test_batch_queue.py::test_the_first_error_counts_and_comes_after_the_rows_before_it",
+    ),
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "self._items.append(item)\n        self.changed.notify_all()",
+        "self._items.append(item)",
+        "client/test_batch_queue.py::test_a_waiting_consumer_is_woken_by",
+    ),
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "self.error = self.error or error\n        self.changed.notify_all()",
+        "self.error = self.error or error",
+        "client/test_batch_queue.py::test_a_waiting_consumer_is_woken_by",
+    ),
+]
