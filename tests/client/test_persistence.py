@@ -114,20 +114,26 @@ def test_the_bytes_of_rows_that_a_rollback_drops_are_acknowledged() -> None:
 
 
 def test_vbuckets_of_a_connection_that_a_rollback_closes_are_streamed_again() -> None:
-    with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster, dcp.connect(cluster.url) as client:
+    with Cluster(nodes=2, vbuckets=6, replicas=1) as cluster, dcp.connect(cluster.url) as client:
         owner = client.map.owner
-        here, other = (n for n in range(4) if owner(n) == owner(0))
+        # The first is rolled back. Rows of the second are dropped with its rows, so the connection of all is closed.
+        back, dropped, silent = (n for n in range(6) if owner(n) == owner(0))
         keys = {cluster._bucket.vbucket_of(key): key for key in (b"%d" % n for n in range(99))}
-        cluster.set_persistence(1, False)
-        cluster.upsert(keys[here], b"1")
-        # The row waits to be persisted, and is dropped. The other vbucket has no rows among those dropped.
-        cluster.fault("end", vbuckets=[here], after=1, times=1)
-        rolled_back = cluster.fault("rollback", vbuckets=[here], to="0", times=1)
         consumer = Consumer()
         with client.stream(persisted_only=True, batch_rows=1) as stream:
+            for vbucket in (back, dropped, silent):
+                cluster.upsert(keys[vbucket], b"1")
+            catch_up(stream, consumer, cluster)
+            cluster.set_persistence(1, False)
+            for vbucket in (back, dropped):
+                cluster.upsert(keys[vbucket], b"2")
+            until(lambda: stream.counters.rows == 5)
+            rolled_back = cluster.fault("rollback", vbuckets=[back], to="0", times=1)
+            cluster.fault("end", vbuckets=[back], times=1)
+            cluster.upsert(keys[back], b"3")
             until(lambda: rolled_back.hits == 1)
             cluster.set_persistence(1, True)
-            cluster.upsert(keys[other], b"1")
+            cluster.upsert(keys[silent], b"2")
             catch_up(stream, consumer, cluster)
 
 

@@ -110,7 +110,44 @@ KNOWN: list[KnownMutant] = [
         "client/queries.py",
         " if row.vbucket in owned}",
         "}",
-        "spark/test_silent_loss.py::test_the_high_seqno_is_that_of_the_owner_in_the_map",
+        "client/test_queries.py::test_of_two_nodes_that_claim_a_vbucket_the_owner_in_the_map_counts",
+    ),
+    KnownMutant(
+        "client/queries.py",
+        "        if not lost:\n",
+        "        if len(lost) < len(wanted):\n",
+        "client/test_queries.py::"
+        "test_a_history_that_begins_between_two_reads_is_not_paired_with_a_seqno_above_its_begin",
+    ),
+    KnownMutant(
+        "client/stream_range.py",
+        "known[number].seqno if number in known else 0 for",
+        "known[number].seqno if number in known else ENDLESS for",
+        "client/test_checkpoint_ends.py::test_of_a_vbucket_that_the_end_lacks_nothing_is_read",
+    ),
+    KnownMutant(
+        "columns/row_filter.py",
+        ".fill_null(True)",
+        "",
+        "spark/test_projection.py::test_rows_of_a_vbucket_without_an_end_pass_beside_those_after_an_end",
+    ),
+    KnownMutant(
+        "spark/task.py",
+        "return 0 < exhausted == unfinished",
+        "return exhausted == unfinished",
+        "spark/test_task.py::test_a_task_ends_early_only_when_all_that_it_waits_for_is_lost",
+    ),
+    KnownMutant(
+        "spark/task.py",
+        "return 0 < exhausted == unfinished",
+        "return 0 < exhausted",
+        "spark/test_task.py::test_a_task_ends_early_only_when_all_that_it_waits_for_is_lost",
+    ),
+    KnownMutant(
+        "spark/task.py",
+        "            waiting, size = [], 0\n",
+        "            waiting = []\n",
+        "spark/test_task.py::test_batches_that_were_joined_do_not_count_for_the_next",
     ),
     KnownMutant(
         "session/session.py",
