@@ -174,4 +174,87 @@ KNOWN: list[KnownMutant] = [
         "self.error = self.error or error",
         "client/test_batch_queue.py::test_a_waiting_consumer_is_woken_by",
     ),
+    # Copies.
+    KnownMutant(
+        "cli/copy_output.py",
+        "                os.fsync(part.file.fileno())\n",
+        "",
+        "cli/test_copy.py::test_a_commit_syncs_files_and_their_directories_before_the_checkpoint",
+    ),
+    KnownMutant(
+        "cli/copy_output.py",
+        "            sync_directory(directory)\n        if",
+        "            pass\n        if",
+        "cli/test_copy.py::test_a_commit_syncs_files_and_their_directories_before_the_checkpoint",
+    ),
+    KnownMutant(
+        "cli/copy_output.py",
+        "            sync_directory(self.directory)\n",
+        "            pass\n",
+        "cli/test_copy.py::test_a_commit_syncs_files_and_their_directories_before_the_checkpoint",
+    ),
+    KnownMutant(
+        "cli/copy.py",
+        "            due = clock() + interval\n",
+        "",
+        "cli/test_copy.py::test_a_commit_begins_a_new_interval",
+    ),
+    KnownMutant(
+        "cli/copy.py",
+        "            due = clock() + interval\n",
+        "            due = None\n",
+        "cli/test_copy.py::test_a_commit_begins_a_new_interval",
+    ),
+    KnownMutant(
+        "cli/copy.py",
+        "        signal.signal(number, before[signal.Signals(number)])\n",
+        "",
+        "cli/test_copy.py::test_the_second_signal_acts_as_usual",
+    ),
+    # Addresses, names and formats.
+    KnownMutant(
+        "client/connection_string.py",
+        'if "@" in path or "@" in query:',
+        'if "@" in path:',
+        "client/test_connection_string.py::test_no_part_of_a_password_is_taken_for_an_option_and_shown",
+    ),
+    KnownMutant(
+        "session/scram.py",
+        '.replace(",", "=2C")',
+        "",
+        "session/test_scram.py::test_a_comma_and_an_equals_sign_in_a_name_are_no_syntax",
+    ),
+    KnownMutant(
+        "foreign_checkpoints.py",
+        "window[0] <= seqno <= window[1]",
+        "window[0] <= seqno < window[1]",
+        "test_foreign.py::test_a_seqno_at_either_end_of_its_snapshot_is_in_it",
+    ),
+    KnownMutant(
+        "foreign_checkpoints.py",
+        "window[0] <= seqno <= window[1]",
+        "window[0] < seqno <= window[1]",
+        "test_foreign.py::test_a_seqno_at_either_end_of_its_snapshot_is_in_it",
+    ),
+    KnownMutant(
+        "cluster_map.py",
+        """    if any(_is_at(node.address, host, port) for node in nodes):
+        return "default"
+""",
+        "",
+        "test_cluster.py::test_a_seed_that_both_networks_list_is_inside",
+    ),
+    KnownMutant(
+        "cluster_map.py",
+        " or self.num_vbuckets != older.num_vbuckets",
+        "",
+        "test_cluster.py::test_another_number_of_vbuckets_is_another_bucket",
+    ),
+    # The embedded cluster.
+    KnownMutant(
+        "embedded/store.py",
+        "other.highs = dict(self.highs)",
+        "other.highs = self.highs",
+        "embedded/test_store.py::test_a_copy_has_high_seqnos_of_collections_of_its_own",
+    ),
 ]
