@@ -4,50 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NoReturn
 
 import pytest
 
 import dcp
 from dcp.client.follow.batch_queue import BatchQueue
-from dcp.client.follow.node_link import NodeLink
 from dcp.client.follow.persistence import Persistence
-from dcp.client.follow.settings import BatchLimits
 from dcp.embedded import Cluster
 from dcp.position import FailoverLog, Progress, StreamPosition
-from dcp.session.events import Event
 from dcp.session.session import Delivery
 from dcp.session.stream import LazyPosition
 from tests.client.consumer import PATIENCE
 from tests.client.hostile import mutation
+from tests.client.links import ended_link
+from tests.waiting import wakes
 
 # A stream whose first snapshot was announced.
 BEGUN = Progress(StreamPosition(0)).accepted(FailoverLog.of([(0xA, 0)])).marker(0, 9)
-
-
-class Unheard:
-    """Listener of a link that has nothing to say."""
-
-    def on_event(self, link: NodeLink, event: Event) -> None: ...
-
-    def on_delivery(self, link: NodeLink, delivery: Delivery) -> None: ...
-
-    def on_lost(self, link: NodeLink, error: dcp.DcpError) -> None: ...
-
-    def on_bug(self, bug: Exception) -> None: ...
-
-
-def ended_link() -> NodeLink:
-    """Return a link that never connected, and whose thread has ended."""
-
-    def refuse(*_: object) -> NoReturn:
-        raise OSError
-
-    link = NodeLink("one:11210", refuse, refuse, Unheard(), BatchLimits(1, 1, 0.0))
-    link.close()
-    link.start()
-    link.thread.join()
-    return link
 
 
 def delivery(position: int, *seqnos: int) -> Delivery:
@@ -112,18 +85,5 @@ NEWS: dict[str, Callable[[BatchQueue], None]] = {
 
 @pytest.mark.parametrize("news", NEWS)
 def test_a_waiting_consumer_is_woken_by(news: str) -> None:
-    queue, waits, woken = queue_of(), threading.Event(), []
-
-    def wait() -> None:
-        with queue.changed:
-            waits.set()
-            woken.append(queue.changed.wait(PATIENCE))
-
-    consumer = threading.Thread(target=wait)
-    consumer.start()
-    waits.wait()
-    # The lock is free once the consumer waits.
-    with queue.changed:
-        NEWS[news](queue)
-    consumer.join()
-    assert woken == [True]
+    queue = queue_of()
+    assert wakes(queue.changed, lambda: NEWS[news](queue), PATIENCE)

@@ -257,4 +257,136 @@ KNOWN: list[KnownMutant] = [
         "other.highs = self.highs",
         "embedded/test_store.py::test_a_copy_has_high_seqnos_of_collections_of_its_own",
     ),
+    # The supervisor and its connections.
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        """            if self._queue.closed or link.closing:
+                return
+            self.counters""",
+        """            if self._queue.closed:
+                return
+            self.counters""",
+        "client/test_follower.py::test_what_a_closing_connection_delivers_is_dropped",
+    ),
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        """            if self._queue.closed or link.closing:
+                return
+            self._dispatch""",
+        """            if self._queue.closed:
+                return
+            self._dispatch""",
+        "client/test_follower.py::test_what_a_closing_connection_delivers_is_dropped",
+    ),
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        "                self._maps.request(within=0.0)\n",
+        "",
+        "client/test_follower.py::test_a_lost_connection_wakes_the_supervisor_which_asks_for_a_map_at_once",
+    ),
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        "                self._queue.fail(final)\n            self._work.notify_all()\n",
+        "                self._queue.fail(final)\n",
+        "client/test_follower.py::test_a_lost_connection_wakes_the_supervisor_which_asks_for_a_map_at_once",
+    ),
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        "            self._work.notify_all()\n            self._queue.changed.notify_all()\n",
+        "            self._queue.changed.notify_all()\n",
+        "client/test_follower.py::test_an_event_wakes_supervisor_and_consumer",
+    ),
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        "            self._work.notify_all()\n            self._queue.changed.notify_all()\n",
+        "            self._work.notify_all()\n",
+        "client/test_follower.py::test_an_event_wakes_supervisor_and_consumer",
+    ),
+    KnownMutant(
+        f"{FOLLOW}assigner.py",
+        "            wake_times.append(vbucket.retry_at)\n",
+        "",
+        "client/test_follower.py::test_the_supervisor_sleeps_no_longer_than_to_the_next_request",
+    ),
+    KnownMutant(
+        f"{FOLLOW}node_pool.py",
+        "            wake_times.append(retry_at)\n",
+        "",
+        "client/test_follower.py::test_the_supervisor_sleeps_no_longer_than_to_the_next_connection",
+    ),
+    KnownMutant(
+        f"{FOLLOW}assigner.py",
+        "if vbucket.link is not link or vbucket.stream is not None:",
+        "if vbucket.link is not link:",
+        "client/test_follower.py::test_a_request_that_is_repeated_before_it_is_sent_opens_one_stream",
+    ),
+    KnownMutant(
+        f"{FOLLOW}assigner.py",
+        "if vbucket.link is not link or vbucket.stream is not None:",
+        "if vbucket.stream is not None:",
+        "client/test_follower.py::test_a_request_that_is_cancelled_before_it_is_sent_opens_none",
+    ),
+    KnownMutant(
+        f"{FOLLOW}vbucket.py",
+        'self.delay, self.asked = 0.0, ""',
+        'self.asked = ""',
+        "client/test_follower.py::test_an_accepted_stream_begins_with_the_first_delay_again",
+    ),
+    # Ends and seqnos of streams.
+    KnownMutant(
+        "session/stream.py",
+        "seqno < min(progress.end, self.end)",
+        "seqno < max(progress.end, self.end)",
+        "session/test_session.py::test_a_stream_ends_at_its_end_or_that_of_its_snapshot",
+    ),
+    KnownMutant(
+        "session/stream.py",
+        "return progress.disorder is not None or seqno <",
+        "return seqno <",
+        "session/test_session.py::test_a_stream_ends_at_its_end_or_that_of_its_snapshot",
+    ),
+    KnownMutant(
+        "session/stream.py",
+        "0 < self._resumed_from < purge_seqno",
+        "0 < self._resumed_from <= purge_seqno",
+        "session/test_session.py::test_a_purge_is_reported_to_a_resumed_stream_that_ignores_it",
+    ),
+    KnownMutant(
+        "session/stream.py",
+        "            self.last_seqno = max(self.last_seqno, self.progress.position.seqno)\n",
+        "",
+        "session/test_session.py::test_seqnos_without_rows_count_as_received",
+    ),
+    # The driver of a stream.
+    KnownMutant(
+        "spark/stream_reader.py",
+        "            self._outage.answered()\n",
+        "",
+        "spark/test_stream.py::test_an_outage_ends_with_the_first_answer",
+    ),
+    KnownMutant(
+        "spark/stream_reader.py",
+        "        self._view.invalidate()\n        state, wanted",
+        "        state, wanted",
+        "spark/test_stream.py::test_tasks_are_planned_with_the_high_seqnos_of_now",
+    ),
+    KnownMutant(
+        "spark/stream_reader.py",
+        "known = min(to, high) if to < here.seqno else high",
+        "known = min(to, high)",
+        "spark/test_stream.py::test_tasks_are_planned_with_the_high_seqnos_of_now",
+    ),
+    KnownMutant(
+        "spark/stream_reader.py",
+        "known = min(to, high) if to < here.seqno else high",
+        "known = high",
+        "spark/test_stream.py::"
+        "test_an_end_below_the_start_stays_one_whatever_is_written_until_the_tasks_are_planned",
+    ),
+    KnownMutant(
+        "spark/driver_view.py",
+        "            if self._options.fail_on_data_loss:\n                raise\n        # A collection was dropped since",
+        "            pass\n        # A collection was dropped since",
+        "spark/test_driver_view.py::test_a_collection_that_was_dropped_since_is_an_error_or_leaves_the_end_unknown",
+    ),
 ]
