@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -181,6 +182,15 @@ def test_a_difference_says_how_far_and_whether_it_is_the_same_history() -> None:
 def test_the_lag_is_what_lies_above_and_never_negative() -> None:
     assert of(at(100)).lag({4: 7, 3: 130}) == {3: 30, 4: 7}
     assert of(at(100)).lag({3: 90}) == {3: 0}
+
+
+@pytest.mark.parametrize("merge", [Checkpoint.earliest, Checkpoint.latest])
+def test_only_checkpoints_of_one_selection_are_merged(merge: Callable[[Checkpoint, Checkpoint], Checkpoint]) -> None:
+    """A checkpoint of the whole bucket may be resumed with less, so both ways are tried."""
+    whole, part = of(at(5)), of(at(6), collections=(8,))
+    for one, other in ((whole, part), (part, whole)):
+        with pytest.raises(CheckpointError):
+            merge(one, other)
 
 
 def test_a_file_keeps_the_last_checkpoint_and_nothing_else(tmp_path: Any) -> None:

@@ -123,6 +123,12 @@ def test_the_network_is_the_one_on_which_the_seed_is_found(
     assert parse(tree, host, port, network).nodes[0].address.host == first
 
 
+def test_a_seed_that_both_networks_list_is_inside() -> None:
+    tree = built()
+    tree["nodesExt"][1]["alternateAddresses"]["external"]["hostname"] = "10.0.0.1"
+    assert parse(tree, "10.0.0.1").network == "default"
+
+
 def test_an_external_address_has_ports_of_its_own_or_those_of_its_node() -> None:
     first, second = parse(built(), network="external").nodes
     assert first.address == NodeAddress("db1.example.com", 31210, 31207)
@@ -170,6 +176,12 @@ def test_another_uuid_is_another_bucket() -> None:
     older, newer = parse(built()), parse(built(uuid="9e46"))
     assert newer.change_since(older).recreated
     assert not newer.change_since(parse(built(uuid=None))).recreated
+
+
+def test_another_number_of_vbuckets_is_another_bucket() -> None:
+    older, newer = moved([[0], [0]], ["a:1"]), moved([[0]], ["a:1"])
+    assert newer.change_since(older).recreated
+    assert older.change_since(newer).recreated
 
 
 def vbuckets(**members: Any) -> dict[str, Any]:

@@ -122,6 +122,13 @@ def test_a_snapshot_that_is_not_known_is_taken_to_be_anything(kind: str, tree: A
     assert window(read(kind, tree)) == (seqno, 0, UNKNOWN_END)
 
 
+@pytest.mark.parametrize("seqno", [1450, 1600])
+def test_a_seqno_at_either_end_of_its_snapshot_is_in_it(seqno: int) -> None:
+    offset = {"bySeqno": seqno, **OFFSET, "snapshotStartSeqno": 1450, "snapshotEndSeqno": 1600}
+    found = read("kafka-connect", {"offsets": [{"partition": KAFKA_KEY, "offset": offset}]})
+    assert window(found) == (seqno, 1450, 1600)
+
+
 def test_a_vbucket_that_has_nothing_yet_begins_at_its_beginning() -> None:
     nothing = {"ss": 0, "es": -1, "sss": 0, "ses": 0, "flog": []}
     assert read("java-dcp-client", {"v": 1, "ps": [nothing]}).positions == (StreamPosition(0),)

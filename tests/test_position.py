@@ -24,6 +24,19 @@ def test_a_rollback_forgets_what_began_above_it() -> None:
     assert LOG.cut(100).newest == Branch(2, 100)
 
 
+def test_a_log_keeps_the_newest_of_its_histories() -> None:
+    log = FailoverLog.of([(7, 0)])
+    for n in range(1, MOST_BRANCHES + 5):
+        log = log.begin(100 + n, n)
+    assert [branch.seqno for branch in log] == list(range(MOST_BRANCHES + 4, 4, -1))
+
+
+def test_a_purge_of_the_history_that_was_lost_is_not_known_of_the_one_before() -> None:
+    """The same purge seqno would stand for other deletions there, and a marker with it would be no news."""
+    position = StreamPosition(1, 3, 350, 350, 350, purge_seqno=310, failover_log=LOG, marks=(290,))
+    assert (position.rolled_back(320).seqno, position.rolled_back(320).purge_seqno) == (290, 0)
+
+
 @given(st.lists(st.tuples(st.integers(1, 1 << 48), st.integers(0, 100)), max_size=60))
 def test_a_log_is_ordered_and_bounded_whatever_happened(events: list[tuple[int, int]]) -> None:
     log = FailoverLog.of([(7, 0)])

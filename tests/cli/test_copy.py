@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,16 @@ import pytest
 from pyarrow import parquet
 
 import dcp
-from dcp.cli.checkpoint_args import copy_checkpoints, load
+from dcp.cli.checkpoint_args import copy_checkpoints, load, number_of
+from dcp.cli.copy import _copy, _ProgressBar, _stop_signals
 from dcp.cli.copy_output import CopyOutput
+from dcp.cli.json_rows import CollectionNames
 from dcp.embedded import Cluster
 from tests.cli.commands import fill_two_collections, run, start
 from tests.waiting import until
+
+
+COLLECTIONS = ("_default._default", "inventory.hotel")
 
 
 @pytest.fixture
@@ -235,6 +242,58 @@ def test_it_follows_until_a_signal(cluster: Cluster, tmp_path: Path) -> None:
     other.join()
     assert result.exit_code == 0
     assert copied(out) == everything(cluster)
+
+
+def test_a_commit_begins_a_new_interval(cluster: Cluster, tmp_path: Path) -> None:
+    """The clock advances by a second each time that it is read, which is once for each batch of one row."""
+    cluster.load(30)
+    with dcp.connect(cluster.url) as client, client.stream(end="now", batch_rows=1) as stream:
+        with closing(CopyOutput(tmp_path / "out", "ndjson")) as output:
+            output.begin(stream.checkpoint, CollectionNames(client))
+            bar = _ProgressBar({}, stream.checkpoint, follow=True)
+            _copy(stream, output, bar, [], max_rows=1000, interval=10.0, clock=map(float, count()).__next__)
+            assert 3 <= output.files <= 4
+    assert len(copied(tmp_path / "out")) == 30
+
+
+def test_the_second_signal_acts_as_usual() -> None:
+    with _stop_signals() as received:
+        signal.raise_signal(signal.SIGINT)
+        assert received == [signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux names the file of a descriptor")
+def test_a_commit_syncs_files_and_their_directories_before_the_checkpoint(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_two_collections(cluster)
+    out = tmp_path / "out.ndjson"
+    synced: list[tuple[str, bool]] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        fsync(descriptor)
+        found = os.readlink(f"/proc/self/fd/{descriptor}")
+        saved = [path.name for path in out.iterdir() if number_of(path) == 1]
+        synced.append((Path(found).relative_to(tmp_path).as_posix(), bool(saved)))
+
+    with dcp.connect(cluster.url) as client, client.stream(end="now") as stream:
+        with closing(CopyOutput(out, "ndjson")) as output:
+            output.begin(stream.checkpoint, CollectionNames(client))
+            for batch in stream:
+                output.add(pa.table(batch))
+            monkeypatch.setattr(os, "fsync", note)
+            output.commit(stream.checkpoint)
+    before = [name for name, saved in synced if not saved]
+    assert len(set(before)) == 6
+    files = [f"out.ndjson/collection={name}/.part-00000001.ndjson.new" for name in COLLECTIONS]
+    directories = [*(f"out.ndjson/collection={name}" for name in COLLECTIONS), "out.ndjson"]
+    # Each file before the directory that has its name. What follows is of the checkpoint itself.
+    assert set(before[:2]) == set(files)
+    assert set(before[2:5]) == set(directories)
 
 
 @pytest.mark.parametrize(

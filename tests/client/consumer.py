@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import dcp
+from dcp.client.follow.node_link import NodeLink
 from dcp.embedded import Cluster
+from tests.waiting import until
 
 # Seconds that nothing takes which works.
 PATIENCE = 30
@@ -65,6 +67,12 @@ def catch_up(stream: dcp.ChangeStream, consumer: Consumer, cluster: Cluster) -> 
         batch = stream.next(PATIENCE)
         assert batch is not None
         consumer.take(batch)
+
+
+def link_of(stream: dcp.ChangeStream) -> NodeLink:
+    """Return the only connection of a stream."""
+    [link] = until(lambda: list(stream._follower._pool))
+    return link
 
 
 @contextlib.contextmanager

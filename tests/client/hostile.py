@@ -11,7 +11,7 @@ from typing import Any
 
 import dcp
 from dcp.wire.body import FAILOVER_LOG
-from dcp.wire.dcp import DCP
+from dcp.wire.dcp import DCP, StreamEnd
 from dcp.wire.layout import HEADER_STRUCT, Magic
 from dcp.wire.memcached import Status
 from tests.session.harness import Answer, Peer
@@ -33,8 +33,8 @@ def marker(opaque: int, start: int, end: int, vbucket: int = 0) -> bytes:
     return dcp.encode(dcp.Frame("snapshot_marker", Magic.REQUEST, opaque, vbucket=vbucket, fields=fields))
 
 
-def stream_end(opaque: int, vbucket: int = 0) -> bytes:
-    return dcp.encode(dcp.Frame("stream_end", Magic.REQUEST, opaque, vbucket=vbucket, fields={"reason": 0}))
+def stream_end(opaque: int, vbucket: int = 0, reason: int = StreamEnd.OK) -> bytes:
+    return dcp.encode(dcp.Frame("stream_end", Magic.REQUEST, opaque, vbucket=vbucket, fields={"reason": int(reason)}))
 
 
 class HostileNode:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 
 import dcp
 from dcp.embedded import Cluster
+from tests.client.consumer import PATIENCE
 
 COLUMNS = ["vbucket", "seqno", "key"]
 
@@ -54,6 +56,19 @@ def test_a_slice_that_ends_in_a_snapshot_keeps_the_window_for_the_next() -> None
             found = [row for batch in stream for row in batch.to_arrow().to_pylist()]
         assert found[0]["event"] == "rollback"
         assert {row["key"] for row in found[1:]} == {b"k", b"a"}
+
+
+def test_of_a_vbucket_that_the_end_lacks_nothing_is_read() -> None:
+    with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(50)
+        whole = client.positions("now")
+        end = replace(whole, positions=whole.positions[:1])
+        with client.stream(end=end, columns=COLUMNS) as stream:
+            found = []
+            # Not up to the end alone: a stream without one would only wait.
+            while (batch := stream.next(PATIENCE)) is not None:
+                found += batch.to_arrow().column("vbucket").to_pylist()
+        assert found == [0] * whole.positions[0].seqno
 
 
 def test_a_checkpoint_of_a_spark_plan_includes_the_rest_of_its_snapshot() -> None:

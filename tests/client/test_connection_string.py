@@ -73,6 +73,13 @@ def test_no_password_is_shown_however_it_is_written(password: str) -> None:
         assert "hunter2" not in repr(target) + str(target)
 
 
+def test_no_part_of_a_password_is_taken_for_an_option_and_shown() -> None:
+    """Up to its first / or ? the password could be a port, and its middle a bucket."""
+    with pytest.raises(LocalProtocolError, match="password: expected %2F for a /") as caught:
+        parse("couchbase://reader:1/b?hunter2@h/travel")
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_target_crosses_processes_and_keeps_its_secret_from_texts() -> None:
     target = parse(GOOD)
     assert pickle.loads(pickle.dumps(target)).password == "secret"

@@ -16,7 +16,7 @@ from dcp.client.follow.node_link import NodeLink
 from dcp.embedded import Cluster
 from dcp.wire import DIALECTS
 from dcp.wire.memcached import Status
-from tests.client.consumer import PATIENCE
+from tests.client.consumer import PATIENCE, link_of
 from tests.client.hostile import HostileNode, marker, mutation
 from tests.waiting import until
 
@@ -24,12 +24,6 @@ WINDOW, MAX_FRAME = 64 << 10, 32 << 10
 # Two windows, a frame, and the batch that exceeds them: half a window.
 MOST_HELD = 2 * WINDOW + MAX_FRAME + WINDOW // 2
 COUNT = 4000
-
-
-def link_of(stream: dcp.ChangeStream) -> NodeLink:
-    """Return the only connection of a stream."""
-    [link] = until(lambda: list(stream._follower._pool))
-    return link
 
 
 def take_turns(link: NodeLink) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+import socket
+import struct
 
 import pytest
 
 import dcp
+from dcp.client.follow.persistence import VbucketHistory, needed_seqnos
 from dcp.embedded import Cluster
+from dcp.position import Progress, StreamPosition
+from dcp.session.stream import LazyPosition
 from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
+from tests.client.hostile import HostileNode, marker, mutation
 from tests.waiting import until
 
 
@@ -105,6 +111,72 @@ def test_the_bytes_of_rows_that_a_rollback_drops_are_acknowledged() -> None:
             until(lambda: ended.hits == 4 and rolled_back.hits == 3)
             cluster.set_persistence(1, True)
             catch_up(stream, consumer, cluster)
+
+
+def test_vbuckets_of_a_connection_that_a_rollback_closes_are_streamed_again() -> None:
+    with Cluster(nodes=2, vbuckets=6, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        owner = client.map.owner
+        # The first is rolled back. Rows of the second are dropped with its rows, so the connection of all is closed.
+        back, dropped, silent = (n for n in range(6) if owner(n) == owner(0))
+        keys = {cluster._bucket.vbucket_of(key): key for key in (b"%d" % n for n in range(99))}
+        consumer = Consumer()
+        with client.stream(persisted_only=True, batch_rows=1) as stream:
+            for vbucket in (back, dropped, silent):
+                cluster.upsert(keys[vbucket], b"1")
+            catch_up(stream, consumer, cluster)
+            cluster.set_persistence(1, False)
+            for vbucket in (back, dropped):
+                cluster.upsert(keys[vbucket], b"2")
+            until(lambda: stream.counters.rows == 5)
+            rolled_back = cluster.fault("rollback", vbuckets=[back], to="0", times=1)
+            cluster.fault("end", vbuckets=[back], times=1)
+            cluster.upsert(keys[back], b"3")
+            until(lambda: rolled_back.hits == 1)
+            cluster.set_persistence(1, True)
+            cluster.upsert(keys[silent], b"2")
+            catch_up(stream, consumer, cluster)
+
+
+HISTORY = VbucketHistory(3, 0xA)
+
+
+@pytest.mark.parametrize(
+    ("seqno", "start", "end", "last", "needed"),
+    [
+        (5, 5, 5, 0, 5),
+        (5, 0, 9, 0, 9),
+        # Nothing of the snapshot has arrived: what it loses was not delivered.
+        (5, 5, 9, 0, 5),
+        # The row is above the end that the position knows of, as rows of an out-of-order snapshot are.
+        (5, 5, 5, 8, 8),
+    ],
+    ids=["complete", "inside a snapshot", "before a snapshot", "out of order"],
+)
+def test_rows_are_safe_once_their_snapshot_is_persisted(
+    seqno: int, start: int, end: int, last: int, needed: int
+) -> None:
+    position = StreamPosition(3, 0xA, seqno, start, end)
+    progress = Progress(position, disorder=last or None)
+    assert needed_seqnos([LazyPosition(progress, last)]) == {HISTORY: needed}
+
+
+def test_of_an_older_history_only_what_came_before_its_end_is_persisted() -> None:
+    """The persisted seqno in such an answer is that of the newest history."""
+
+    def script(guest: socket.socket, opaque: int) -> None:
+        for seqno in (1, 2):
+            guest.sendall(marker(opaque, seqno, seqno) + mutation(opaque, seqno))
+
+    # Format, vbucket, uuid, persisted and current seqno; uuid that was asked for, and the seqno at which it ended.
+    answer = struct.pack(">BHQQQQQ", 1, 0, 0xB, 100, 100, 0xA, 1)
+    with (
+        HostileNode(script, malformed={"observe_seqno": answer}) as node,
+        dcp.connect(node.url) as client,
+        client.stream(persisted_only=True, persisted_within=0.3, batch_rows=1) as stream,
+    ):
+        assert stream.next(PATIENCE) is not None
+        with pytest.raises(dcp.TransportError, match=r"vbucket 0: seqno 2 is not persisted .* has 1\."):
+            stream.next(PATIENCE)
 
 
 @pytest.mark.parametrize("seed", range(8))

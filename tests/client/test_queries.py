@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 import dcp
+from dcp.client.agent import Agent
+from dcp.client.queries import heads
+from dcp.cluster_map import ClusterMap, Node
 from dcp.embedded import Cluster
+from dcp.wire.frame import Frame
+from dcp.wire.memcached import VbucketState
 
 
 @pytest.fixture
@@ -77,3 +83,54 @@ def test_a_node_that_owns_nothing_and_is_down_is_not_asked() -> None:
             assert client.positions("now").by_vbucket()[0].seqno == 20
             with client.stream(end="now") as stream:
                 assert sum(map(len, stream)) == 20
+
+
+def test_of_two_nodes_that_claim_a_vbucket_the_owner_in_the_map_counts() -> None:
+    with Cluster(nodes=2, vbuckets=2, replicas=1) as cluster:
+        bucket = cluster._bucket
+        key = next(key for key in (b"%d" % n for n in range(99)) if bucket.vbucket_of(key) == 0)
+        cluster.set_lag(1)
+        for value in (b"1", b"2"):
+            cluster.upsert(key, value)
+        with cluster._lock:
+            owner = cluster.owner(key)
+            # The replica is promoted, and the map does not show it yet.
+            bucket.nodes[1 - owner].vbuckets[0].state = VbucketState.ACTIVE
+            assert bucket.nodes[1 - owner].vbuckets[0].high_seqno == 1
+        with dcp.connect(cluster.url) as client:
+            assert client.high_seqnos() == {0: 2, 1: 0}
+
+
+class FailoverBetween:
+    """The questions of a client, with a failover before the first one for failover logs."""
+
+    def __init__(self, agent: Agent, failover: Callable[[], object]) -> None:
+        self._agent, self._failover = agent, [failover]
+
+    @property
+    def map(self) -> ClusterMap:
+        return self._agent.map
+
+    def refresh_map(self) -> ClusterMap:
+        return self._agent.refresh_map()
+
+    def ask_node(self, node: Node, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
+        if name == "kv_get_failover_log" and self._failover:
+            self._failover.pop()()
+        return self._agent.ask_node(node, name, questions)
+
+
+def test_a_history_that_begins_between_two_reads_is_not_paired_with_a_seqno_above_its_begin() -> None:
+    """Only one of the vbuckets loses a change."""
+    with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
+        key = next(key for key in (b"%d" % n for n in range(99)) if cluster._bucket.vbucket_of(key) == 0)
+        for value in (b"1", b"2"):
+            cluster.upsert(key, value)
+
+        def failover() -> None:
+            cluster.crash(0)
+            cluster.recover(0, lose=1)
+
+        found = heads(FailoverBetween(client._agent, failover), [0, 1])  # type: ignore[arg-type]
+        assert found.high_seqnos == {0: 1, 1: 0}
+        assert [found.failover_logs[vbucket].newest.seqno for vbucket in (0, 1)] == [1, 0]

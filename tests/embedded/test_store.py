@@ -96,6 +96,13 @@ def test_a_copy_is_independent() -> None:
     assert (len(vb), len(other), other.high_seqno, other.state) == (2, 1, 1, VbucketState.REPLICA)
 
 
+def test_a_copy_has_high_seqnos_of_collections_of_its_own() -> None:
+    vb, _ = filled([(b"a", "mutation")])
+    other = vb.copy(VbucketState.REPLICA)
+    vb.put(StoredItem("mutation", 9, b"b"))
+    assert (vb.highs, other.highs) == ({0: 9}, {0: 1})
+
+
 def test_the_drop_of_a_collection_replaces_its_creation() -> None:
     vb = vbucket()
     vb.put(SystemItem(1, 0, b"hotel", 1, 8, 9))

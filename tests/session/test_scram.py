@@ -44,6 +44,10 @@ def test_vectors(
         scram.verify(b"v=" + b"A" * 27 + b"=")
 
 
+def test_a_comma_and_an_equals_sign_in_a_name_are_no_syntax() -> None:
+    assert Scram("sha1", "a,b=c", "pencil", "nonce").first() == b"n,,n=a=2Cb=3Dc,r=nonce"
+
+
 WORDS = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]) | st.sampled_from("é,=ß "), min_size=1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dcp
-from dcp.errors import FrameError, LocalProtocolError, RemoteProtocolError, TransportError
+from dcp.errors import FrameError, LocalProtocolError, RemoteProtocolError, SnapshotError, TransportError
 from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.events import (
     CommandAnswered,
@@ -446,6 +446,31 @@ def test_rows_on_their_way_to_a_closed_stream_are_dropped() -> None:
     assert delivery.positions[7, None].position.seqno == 4
 
 
+@pytest.mark.parametrize(
+    ("end", "out_of_order", "complete"),
+    [(5, False, True), (7, False, False), (20, False, False), (5, True, False)],
+    ids=["its own end", "before its end", "before the end of the snapshot", "in an out-of-order snapshot"],
+)
+def test_a_stream_ends_at_its_end_or_that_of_its_snapshot(end: int, out_of_order: bool, complete: bool) -> None:
+    session = ready()
+    session.require_snapshot_end = True
+    stream = session.open(Progress(StreamPosition(7)), end=end)
+    begins = message(stream, "oso_snapshot", flags=int(OsoSnapshot.START))
+    hear(session, answer(stream) + (begins if out_of_order else marker(stream, 0, 9)) + row(stream, 5))
+    events = hear(session, message(stream, "stream_end", reason=0))
+    assert [type(event) for event in events] == ([StreamEnded] if complete else [])
+    assert session.take().batch.num_rows == 1
+    if not complete:
+        with pytest.raises(SnapshotError):
+            session.take()
+
+
+def test_seqnos_without_rows_count_as_received() -> None:
+    session, stream = streaming()
+    hear(session, marker(stream, 0, 20) + row(stream, 3) + message(stream, "seqno_advanced", seqno=8))
+    assert stream.last_seqno == 8
+
+
 def test_what_came_before_is_delivered_first_and_nothing_behind() -> None:
     session, stream = streaming()
     bad = message(stream, "oso_snapshot", flags=int(OsoSnapshot.END))
@@ -474,6 +499,8 @@ PURGES = {"version": 2, "max_visible_seqno": 0, "high_completed_seqno": 0, "high
     ("flags", "seqno", "out_of_order", "reported"),
     [
         (StreamFlag.IGNORE_PURGED_TOMBSTONES, 9, False, True),
+        # The deletions up to the position were delivered.
+        (StreamFlag.IGNORE_PURGED_TOMBSTONES, 11, False, False),
         # The node has checked these: it rolls a stream back that misses deletions of its collections.
         (StreamFlag(0), 9, False, False),
         # From the beginning nothing is missed, even if the first marker comes after an out-of-order snapshot.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,6 +97,16 @@ def test_a_key_is_compared_literally(keys: set[str]) -> None:
     there = {*keys, "x", "xx", *(f"{key}x" for key in keys)}
     found = projection(mutation(projection.wire_columns, *(key.encode() for key in there))).to_pylist()
     assert {row["key"].decode() for row in found} == there & wanted
+
+
+def test_rows_of_a_vbucket_without_an_end_pass_beside_those_after_an_end() -> None:
+    def rows(vbucket: int) -> pa.RecordBatch:
+        batch = mutation(("vbucket", "seqno", "event", "key"), b"k")
+        return batch.set_column(0, "vbucket", pa.array([vbucket], pa.int32())).set_column(1, "seqno", pa.array([9]))
+
+    projection = Projection(Options("", columns=("vbucket",)), dict, {3: 5})
+    both = pa.Table.from_batches([rows(3), rows(4)]).combine_chunks().to_batches()[0]
+    assert projection(both).to_pylist() == [{"vbucket": 4}]
 
 
 @pytest.mark.parametrize("dialect", ["tap", "upr1", "upr2"])

@@ -18,7 +18,7 @@ from dcp.spark.options import Options
 from dcp.spark.retry import Timing
 from dcp.spark.stream_reader import StreamReader
 from dcp.spark.task import read_partition
-from tests.spark.query import ALWAYS_FRESH, MaxRows, Query
+from tests.spark.query import ALWAYS_FRESH, MaxRows, Query, fresh_query
 from tests.spark.rows import RowReader, high_seqnos, replace_and_delete, truth
 
 if TYPE_CHECKING:
@@ -175,6 +175,50 @@ def test_a_stream_survives_an_outage_up_to_a_timeout() -> None:
         assert query.next_end() == query.offset
         with pytest.raises(dcp.TransportError):
             query.next_end()
+
+
+def test_an_outage_ends_with_the_first_answer() -> None:
+    with (
+        Cluster(vbuckets=4) as cluster,
+        Query(cluster.url, Timing(retry=0.0, outage=0.0, max_age=-1.0)) as query,
+    ):
+        cluster.load(10)
+        query.batch()
+        for _ in range(2):
+            cluster.crash(0)
+            assert query.next_end() == query.offset
+            cluster.recover(0)
+            assert query.next_end() != query.offset
+
+
+def test_tasks_are_planned_with_the_high_seqnos_of_now() -> None:
+    """Tasks of the batch before may have read a snapshot that ends after all that the driver remembers."""
+    with Cluster(vbuckets=1) as cluster, Query(cluster.url, Timing(max_age=3600.0)) as query:
+        cluster.load(10)
+        query.batch()
+        cluster.upsert("planned", b"1")
+        query.log_end()
+        cluster.upsert("later", b"1")
+        [task] = query.tasks()
+        [part] = task.partition.ranges
+        assert (part.start.seqno, part.start.snapshot_end, part.end) == (10, 12, 11)
+
+
+def test_an_end_below_the_start_stays_one_whatever_is_written_until_the_tasks_are_planned() -> None:
+    with (
+        Cluster(nodes=2, vbuckets=1, replicas=1) as cluster,
+        fresh_query(cluster.url) as query,
+    ):
+        for number in range(50):
+            cluster.upsert(f"key {number}", b"1")
+        query.batch()
+        cluster.failover(cluster.owner("key 1"), lose=5)
+        query.log_end()
+        for number in range(10):
+            cluster.upsert(f"key {number}", b"2")
+        [task] = query.tasks()
+        [part] = task.partition.ranges
+        assert (part.end, part.undone_from) == (45, 50)
 
 
 LEFT = st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 50), st.integers(-20, 500)), max_size=6)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dcp
+from dcp.checkpoint import Checkpoint
 from dcp.columns.schema import columns_of
 from dcp.embedded import Cluster, User
+from dcp.position import StreamPosition
 from dcp.spark import plan
 from dcp.spark.options import Options
 from dcp.spark.retry import Timing
 from dcp.spark.schema import SparkSchema
-from dcp.spark.task import read_partition, resized
+from dcp.spark.task import _StallCheck, read_partition, resized
 from dcp.wire.dcp import DCP
 from tests.spark.query import Query
 from tests.spark.rows import RowReader, mutation, replace_and_delete, truth
@@ -142,3 +146,33 @@ def test_a_node_that_is_busy_is_asked_again(fails: bool) -> None:
             assert refused.hits == 3
             query.batch()
             assert query.reader.documents.keys() == {b"a"}
+
+
+@pytest.mark.parametrize(
+    ("taken", "ended"),
+    [
+        # By vbucket: what the reader has of 5 changes, up to an end at 9 of which the cluster has lost 4.
+        ((5, 5), True),
+        # The second vbucket has more to come.
+        ((5, 3), False),
+        # Both are past their ends: the rest of their snapshots is still to come.
+        ((9, 9), False),
+    ],
+    ids=["nothing more to come", "more of one", "the rest of a snapshot"],
+)
+def test_a_task_ends_early_only_when_all_that_it_waits_for_is_lost(taken: tuple[int, int], ended: bool) -> None:
+    with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
+        for vbucket in range(2):
+            keys = (key for key in (b"%d" % n for n in range(99)) if cluster._bucket.vbucket_of(key) == vbucket)
+            for key in islice(keys, 5):
+                cluster.upsert(key, b"1")
+        positions = tuple(StreamPosition(vbucket, 1, seqno, seqno, seqno) for vbucket, seqno in enumerate(taken))
+        with cluster.fault("silent"), client.stream(Checkpoint(positions), on_rollback="fail") as stream:
+            stalls = _StallCheck(client, stream, {0: 9, 1: 9}, Options(cluster.url), True, Timing(silence=0.0))
+            assert stalls.ended() is ended
+
+
+def test_batches_that_were_joined_do_not_count_for_the_next() -> None:
+    one = pa.record_batch({"v": pa.array([1])})
+    found = list(resized(((one, size) for size in (2, 3, 2, 3)), min_bytes=5))
+    assert [batch.num_rows for batch in found] == [2, 2]

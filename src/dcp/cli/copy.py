@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -168,16 +168,17 @@ def _copy(
     signals: list[int],
     max_rows: int,
     interval: float | None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Copy batches until the stream ends or a signal arrives. interval: seconds between commits; None for none."""
     # The position after all rows that were added to the output.
     added = stream.checkpoint
-    due = None if interval is None else time.monotonic() + interval
+    due = None if interval is None else clock() + interval
     while not signals:
-        if due is not None and interval is not None and time.monotonic() >= due:
+        if due is not None and interval is not None and clock() >= due:
             if output.rows:
                 output.commit(added)
-            due = time.monotonic() + interval
+            due = clock() + interval
         try:
             batch = stream.next(_WAIT)
         except TimeoutError:

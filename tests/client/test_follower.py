@@ -1,0 +1,142 @@
+"""The engine of a stream, one step at a time: what wakes its threads, and what it drops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import dcp
+from dcp.client.follow.backoff import FIRST_DELAY, LONGEST_DELAY
+from dcp.client.follow.node_pool import NodePool
+from dcp.client.follow.vbucket import FollowedVbucket
+from dcp.cluster_map import Node, NodeAddress
+from dcp.embedded import Cluster
+from dcp.position import StreamPosition
+from dcp.session.events import MapChanged, StreamEnded
+from dcp.session.session import Delivery
+from dcp.wire.dcp import StreamEnd
+from tests.client.consumer import PATIENCE, Consumer, catch_up, link_of
+from tests.client.links import unconnected_link
+from tests.waiting import wakes
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(vbuckets=2) as cluster:
+        key = next(key for key in (b"%d" % n for n in range(99)) if cluster._bucket.vbucket_of(key) == 0)
+        cluster.upsert(key, b"1")
+        yield cluster
+
+
+@pytest.fixture
+def stream(cluster: Cluster) -> Iterator[dcp.ChangeStream]:
+    """A stream of one vbucket that has delivered all there is."""
+    with dcp.connect(cluster.url) as client, client.stream(vbuckets=[0]) as stream:
+        catch_up(stream, Consumer(), cluster)
+        yield stream
+
+
+def test_a_lost_connection_wakes_the_supervisor_which_asks_for_a_map_at_once(stream: dcp.ChangeStream) -> None:
+    follower, link = stream._follower, link_of(stream)
+    due: list[float | None] = []
+
+    def lose() -> None:
+        link.close()
+        follower.on_lost(link, dcp.TransportError("lost"))
+        due.append(follower._maps.due)
+
+    # Without being woken it sleeps for as long as the longest delay.
+    assert wakes(follower._work, lose, LONGEST_DELAY / 2)
+    assert due[0] is not None
+    assert due[0] <= time.monotonic()
+
+
+def test_an_event_wakes_supervisor_and_consumer(stream: dcp.ChangeStream) -> None:
+    follower, link = stream._follower, link_of(stream)
+    for condition in (follower._work, follower._queue.changed):
+        assert wakes(condition, lambda: follower.on_event(link, MapChanged(None)), LONGEST_DELAY / 2)
+
+
+def test_what_a_closing_connection_delivers_is_dropped(stream: dcp.ChangeStream) -> None:
+    """Its streams were requested again from a position before."""
+    follower, link = stream._follower, link_of(stream)
+    batches = stream.counters.batches
+    with follower._lock:
+        link.close()
+        [vbucket] = follower._vbuckets.values()
+        assert vbucket.stream is not None
+        follower.on_event(link, StreamEnded(vbucket.stream, StreamEnd.OK))
+        follower.on_delivery(link, Delivery(dcp.Decoder().take(), {}, 0, 0))
+        assert not vbucket.done
+    assert stream.counters.batches == batches
+
+
+def test_the_supervisor_sleeps_no_longer_than_to_the_next_request(stream: dcp.ChangeStream) -> None:
+    follower = stream._follower
+    with follower._lock:
+        [vbucket] = follower._vbuckets.values()
+        vbucket.release()
+        vbucket.retry("refused")
+        assert follower._assigner.assign() <= 1.25 * FIRST_DELAY
+
+
+def test_the_supervisor_sleeps_no_longer_than_to_the_next_connection() -> None:
+    node, sleeps = Node(NodeAddress("one", 11210, None)), list[float]()
+    pool = NodePool(lambda _: unconnected_link())
+    pool.link_to(node, 0.0, sleeps)
+    [link] = pool
+    pool.remove_lost(link, dcp.TransportError("lost"))
+    assert sleeps == []
+    pool.link_to(node, 0.01, sleeps)
+    assert [0.75 * FIRST_DELAY <= sleep <= 1.25 * FIRST_DELAY for sleep in sleeps] == [True]
+    assert list(pool) == []
+    # Delays become longer, even of a node that accepts connections and drops them.
+    pool.link_to(node, 1.0, sleeps)
+    [link] = pool
+    pool.remove_lost(link, dcp.TransportError("lost"))
+    pool.link_to(node, 1.01, sleeps)
+    assert 1.0 + 1.5 * FIRST_DELAY <= sleeps[1] <= 1.0 + 2.5 * FIRST_DELAY
+
+
+def requests(stream: dcp.ChangeStream, cancelled: bool) -> list[int]:
+    """Request another vbucket twice before the connection's thread runs, or request and cancel it.
+
+    Return the vbuckets that the thread has opened streams for.
+    """
+    follower, link = stream._follower, link_of(stream)
+    other, done = FollowedVbucket(1, StreamPosition(1)), threading.Event()
+    # The thread needs the lock to open streams.
+    with follower._lock:
+        follower._vbuckets[1] = other
+        for _ in range(1 if cancelled else 2):
+            other.release()
+            follower._assigner._open([other], link)
+        if cancelled:
+            other.release()
+            other.done = True
+    link.run_in_thread(lambda _: done.set())
+    assert done.wait(PATIENCE)
+    assert link.session is not None
+    return sorted(each.vbucket for each in link.session.streams.values())
+
+
+def test_a_request_that_is_repeated_before_it_is_sent_opens_one_stream(stream: dcp.ChangeStream) -> None:
+    assert requests(stream, cancelled=False) == [0, 1]
+    assert stream.counters.reconnects == 0
+
+
+def test_a_request_that_is_cancelled_before_it_is_sent_opens_none(stream: dcp.ChangeStream) -> None:
+    assert requests(stream, cancelled=True) == [0]
+
+
+def test_an_accepted_stream_begins_with_the_first_delay_again() -> None:
+    vbucket = FollowedVbucket(0, StreamPosition(0))
+    for _ in range(4):
+        vbucket.retry("refused")
+    assert vbucket.delay == 8 * FIRST_DELAY
+    vbucket.accepted()
+    vbucket.retry("refused")
+    assert vbucket.delay == FIRST_DELAY

@@ -1,0 +1,50 @@
+"""Rows that wait for `linger` when something happens to their stream or connection: none is lost, none is late."""
+
+from __future__ import annotations
+
+import socket
+
+import dcp
+from dcp.wire.dcp import StreamEnd
+from tests.client.consumer import PATIENCE
+from tests.client.hostile import HostileNode, marker, mutation, stream_end
+
+# Seconds after which no test waits any more.
+HOUR = 3600.0
+
+
+def seqnos(stream: dcp.ChangeStream, count: int) -> list[int]:
+    """Return the seqnos of the next rows."""
+    found: list[int] = []
+    while len(found) < count:
+        batch = stream.next(PATIENCE)
+        assert batch is not None
+        found += batch.to_arrow().column("seqno").to_pylist()
+    return found
+
+
+def test_rows_before_a_marker_are_delivered_when_their_connection_breaks_after_it() -> None:
+    """The position of the stream is after them by then, and it resumes there."""
+
+    def script(guest: socket.socket, opaque: int) -> None:
+        streams.append(opaque)
+        if len(streams) == 1:
+            guest.sendall(marker(opaque, 0, 1) + mutation(opaque, 1) + marker(opaque, 2, 3))
+            guest.shutdown(socket.SHUT_RDWR)
+        else:
+            guest.sendall(marker(opaque, 2, 2) + mutation(opaque, 2) + stream_end(opaque))
+
+    streams: list[int] = []
+    with HostileNode(script) as node, dcp.connect(node.url) as client, client.stream(linger=HOUR) as stream:
+        assert seqnos(stream, 2) == [1, 2]
+
+
+def test_rows_before_the_end_of_a_stream_do_not_wait_for_the_stream_after_it() -> None:
+    def script(guest: socket.socket, opaque: int) -> None:
+        streams.append(opaque)
+        if len(streams) == 1:
+            guest.sendall(marker(opaque, 0, 1) + mutation(opaque, 1) + stream_end(opaque, reason=StreamEnd.SLOW))
+
+    streams: list[int] = []
+    with HostileNode(script) as node, dcp.connect(node.url) as client, client.stream(linger=HOUR) as stream:
+        assert seqnos(stream, 1) == [1]

@@ -1,0 +1,1 @@
+"""Mutants: one-line changes of the code, each of which a test has to notice."""

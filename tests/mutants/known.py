@@ -1,0 +1,392 @@
+"""Mutants that no test noticed once, and the test of the rule that each of them breaks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class KnownMutant(NamedTuple):
+    """A text that occurs once in a module of `src/dcp`, what a careless maintainer makes of it, and the test.
+
+    test: path below `tests` and name, as pytest takes them.
+    """
+
+    module: str
+    code: str
+    mutant: str
+    test: str
+
+
+FOLLOW = "client/follow/"
+
+KNOWN: list[KnownMutant] = [
+    # Changes are lost, or streams stand still.
+    KnownMutant(
+        f"{FOLLOW}node_link.py",
+        "with contextlib.suppress(DcpError):\n                self._deliver(self.session)",
+        "with contextlib.suppress(DcpError):\n                pass",
+        "client/test_linger.py::"
+        "test_rows_before_a_marker_are_delivered_when_their_connection_breaks_after_it",
+    ),
+    KnownMutant(
+        f"{FOLLOW}node_link.py",
+        "StreamRolledBack | StreamEnded):",
+        "StreamRolledBack):",
+        "client/test_linger.py::test_rows_before_the_end_of_a_stream_do_not_wait_for_the_stream_after_it",
+    ),
+    KnownMutant(
+        f"{FOLLOW}rollback.py",
+        "if vbucket.number in dropped or vbucket.link in links:",
+        "if vbucket.number in dropped:",
+        "client/test_persistence.py::test_vbuckets_of_a_connection_that_a_rollback_closes_are_streamed_again",
+    ),
+    KnownMutant(
+        f"{FOLLOW}persistence.py",
+        'min(int(fields["persisted_seqno"]), int(fields.get("old_seqno", fields["persisted_seqno"])))',
+        'int(fields["persisted_seqno"])',
+        "client/test_persistence.py::test_of_an_older_history_only_what_came_before_its_end_is_persisted",
+    ),
+    KnownMutant(
+        f"{FOLLOW}persistence.py",
+        "max(end, reached.last_seqno)",
+        "end",
+        "client/test_persistence.py::test_rows_are_safe_once_their_snapshot_is_persisted",
+    ),
+    KnownMutant(
+        f"{FOLLOW}persistence.py",
+        "position.seqno if position.seqno == position.snapshot_start else position.snapshot_end",
+        "position.snapshot_end",
+        "client/test_persistence.py::test_rows_are_safe_once_their_snapshot_is_persisted",
+    ),
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "if len(item.batch) or needs:",
+        "if len(item.batch):",
+        "client/test_batch_queue.py::test_a_position_without_rows_waits_to_be_persisted_too",
+    ),
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "last.positions | positions",
+        "positions | last.positions",
+        "client/test_batch_queue.py::test_a_position_without_rows_does_not_overtake_rows_that_are_queued",
+    ),
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "if self._items:\n            last",
+        "if False:\n            last",
+        "client/test_batch_queue.py::test_a_position_without_rows_does_not_overtake_rows_that_are_queued",
+    ),
+    KnownMutant(
+        "checkpoint.py",
+        "        other.check(replace(self, positions=()))\n",
+        "",
+        "test_checkpoint.py::test_only_checkpoints_of_one_selection_are_merged",
+    ),
+    KnownMutant(
+        "checkpoint.py",
+        "        self.check(replace(other, positions=()))\n",
+        "",
+        "test_checkpoint.py::test_only_checkpoints_of_one_selection_are_merged",
+    ),
+    KnownMutant(
+        "position.py",
+        "            purge_seqno=0,\n            failover_log=self.failover_log.cut(seqno)",
+        "            failover_log=self.failover_log.cut(seqno)",
+        "test_position.py::test_a_purge_of_the_history_that_was_lost_is_not_known_of_the_one_before",
+    ),
+    KnownMutant(
+        "position.py",
+        "[: MOST_BRANCHES - 1]",
+        "[: MOST_BRANCHES - 2]",
+        "test_position.py::test_a_log_keeps_the_newest_of_its_histories",
+    ),
+    KnownMutant(
+        "position.py",
+        "[: MOST_BRANCHES - 1]",
+        "[1 - MOST_BRANCHES :]",
+        "test_position.py::test_a_log_keeps_the_newest_of_its_histories",
+    ),
+    KnownMutant(
+        "client/queries.py",
+        " if row.vbucket in owned}",
+        "}",
+        "client/test_queries.py::test_of_two_nodes_that_claim_a_vbucket_the_owner_in_the_map_counts",
+    ),
+    KnownMutant(
+        "client/queries.py",
+        "        if not lost:\n",
+        "        if len(lost) < len(wanted):\n",
+        "client/test_queries.py::"
+        "test_a_history_that_begins_between_two_reads_is_not_paired_with_a_seqno_above_its_begin",
+    ),
+    KnownMutant(
+        "client/stream_range.py",
+        "known[number].seqno if number in known else 0 for",
+        "known[number].seqno if number in known else ENDLESS for",
+        "client/test_checkpoint_ends.py::test_of_a_vbucket_that_the_end_lacks_nothing_is_read",
+    ),
+    KnownMutant(
+        "columns/row_filter.py",
+        ".fill_null(True)",
+        "",
+        "spark/test_projection.py::test_rows_of_a_vbucket_without_an_end_pass_beside_those_after_an_end",
+    ),
+    KnownMutant(
+        "spark/task.py",
+        "return 0 < exhausted == unfinished",
+        "return exhausted == unfinished",
+        "spark/test_task.py::test_a_task_ends_early_only_when_all_that_it_waits_for_is_lost",
+    ),
+    KnownMutant(
+        "spark/task.py",
+        "return 0 < exhausted == unfinished",
+        "return 0 < exhausted",
+        "spark/test_task.py::test_a_task_ends_early_only_when_all_that_it_waits_for_is_lost",
+    ),
+    KnownMutant(
+        "spark/task.py",
+        "            waiting, size = [], 0\n",
+        "            waiting = []\n",
+        "spark/test_task.py::test_batches_that_were_joined_do_not_count_for_the_next",
+    ),
+    KnownMutant(
+        "session/session.py",
+        "        self._leaving.clear()\n",
+        "",
+        "session/test_session.py::test_rows_on_their_way_to_a_closed_stream_are_dropped",
+    ),
+    # Errors, waits and wakes.
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "self.error = self.error or error",
+        "self.error = error",
+        "client/test_batch_queue.py::test_the_first_error_counts_and_comes_after_the_rows_before_it",
+    ),
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "self._items.append(item)\n        self.changed.notify_all()",
+        "self._items.append(item)",
+        "client/test_batch_queue.py::test_a_waiting_consumer_is_woken_by",
+    ),
+    KnownMutant(
+        f"{FOLLOW}batch_queue.py",
+        "self.error = self.error or error\n        self.changed.notify_all()",
+        "self.error = self.error or error",
+        "client/test_batch_queue.py::test_a_waiting_consumer_is_woken_by",
+    ),
+    # Copies.
+    KnownMutant(
+        "cli/copy_output.py",
+        "                os.fsync(part.file.fileno())\n",
+        "",
+        "cli/test_copy.py::test_a_commit_syncs_files_and_their_directories_before_the_checkpoint",
+    ),
+    KnownMutant(
+        "cli/copy_output.py",
+        "            sync_directory(directory)\n        if",
+        "            pass\n        if",
+        "cli/test_copy.py::test_a_commit_syncs_files_and_their_directories_before_the_checkpoint",
+    ),
+    KnownMutant(
+        "cli/copy_output.py",
+        "            sync_directory(self.directory)\n",
+        "            pass\n",
+        "cli/test_copy.py::test_a_commit_syncs_files_and_their_directories_before_the_checkpoint",
+    ),
+    KnownMutant(
+        "cli/copy.py",
+        "            due = clock() + interval\n",
+        "",
+        "cli/test_copy.py::test_a_commit_begins_a_new_interval",
+    ),
+    KnownMutant(
+        "cli/copy.py",
+        "            due = clock() + interval\n",
+        "            due = None\n",
+        "cli/test_copy.py::test_a_commit_begins_a_new_interval",
+    ),
+    KnownMutant(
+        "cli/copy.py",
+        "        signal.signal(number, before[signal.Signals(number)])\n",
+        "",
+        "cli/test_copy.py::test_the_second_signal_acts_as_usual",
+    ),
+    # Addresses, names and formats.
+    KnownMutant(
+        "client/connection_string.py",
+        'if "@" in path or "@" in query:',
+        'if "@" in path:',
+        "client/test_connection_string.py::test_no_part_of_a_password_is_taken_for_an_option_and_shown",
+    ),
+    KnownMutant(
+        "session/scram.py",
+        '.replace(",", "=2C")',
+        "",
+        "session/test_scram.py::test_a_comma_and_an_equals_sign_in_a_name_are_no_syntax",
+    ),
+    KnownMutant(
+        "foreign_checkpoints.py",
+        "window[0] <= seqno <= window[1]",
+        "window[0] <= seqno < window[1]",
+        "test_foreign.py::test_a_seqno_at_either_end_of_its_snapshot_is_in_it",
+    ),
+    KnownMutant(
+        "foreign_checkpoints.py",
+        "window[0] <= seqno <= window[1]",
+        "window[0] < seqno <= window[1]",
+        "test_foreign.py::test_a_seqno_at_either_end_of_its_snapshot_is_in_it",
+    ),
+    KnownMutant(
+        "cluster_map.py",
+        """    if any(_is_at(node.address, host, port) for node in nodes):
+        return "default"
+""",
+        "",
+        "test_cluster.py::test_a_seed_that_both_networks_list_is_inside",
+    ),
+    KnownMutant(
+        "cluster_map.py",
+        " or self.num_vbuckets != older.num_vbuckets",
+        "",
+        "test_cluster.py::test_another_number_of_vbuckets_is_another_bucket",
+    ),
+    # The embedded cluster.
+    KnownMutant(
+        "embedded/store.py",
+        "other.highs = dict(self.highs)",
+        "other.highs = self.highs",
+        "embedded/test_store.py::test_a_copy_has_high_seqnos_of_collections_of_its_own",
+    ),
+    # The supervisor and its connections.
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        """            if self._queue.closed or link.closing:
+                return
+            self.counters""",
+        """            if self._queue.closed:
+                return
+            self.counters""",
+        "client/test_follower.py::test_what_a_closing_connection_delivers_is_dropped",
+    ),
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        """            if self._queue.closed or link.closing:
+                return
+            self._dispatch""",
+        """            if self._queue.closed:
+                return
+            self._dispatch""",
+        "client/test_follower.py::test_what_a_closing_connection_delivers_is_dropped",
+    ),
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        "                self._maps.request(within=0.0)\n",
+        "",
+        "client/test_follower.py::test_a_lost_connection_wakes_the_supervisor_which_asks_for_a_map_at_once",
+    ),
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        "                self._queue.fail(final)\n            self._work.notify_all()\n",
+        "                self._queue.fail(final)\n",
+        "client/test_follower.py::test_a_lost_connection_wakes_the_supervisor_which_asks_for_a_map_at_once",
+    ),
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        "            self._work.notify_all()\n            self._queue.changed.notify_all()\n",
+        "            self._queue.changed.notify_all()\n",
+        "client/test_follower.py::test_an_event_wakes_supervisor_and_consumer",
+    ),
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        "            self._work.notify_all()\n            self._queue.changed.notify_all()\n",
+        "            self._work.notify_all()\n",
+        "client/test_follower.py::test_an_event_wakes_supervisor_and_consumer",
+    ),
+    KnownMutant(
+        f"{FOLLOW}assigner.py",
+        "            wake_times.append(vbucket.retry_at)\n",
+        "",
+        "client/test_follower.py::test_the_supervisor_sleeps_no_longer_than_to_the_next_request",
+    ),
+    KnownMutant(
+        f"{FOLLOW}node_pool.py",
+        "            wake_times.append(retry_at)\n",
+        "",
+        "client/test_follower.py::test_the_supervisor_sleeps_no_longer_than_to_the_next_connection",
+    ),
+    KnownMutant(
+        f"{FOLLOW}assigner.py",
+        "if vbucket.link is not link or vbucket.stream is not None:",
+        "if vbucket.link is not link:",
+        "client/test_follower.py::test_a_request_that_is_repeated_before_it_is_sent_opens_one_stream",
+    ),
+    KnownMutant(
+        f"{FOLLOW}assigner.py",
+        "if vbucket.link is not link or vbucket.stream is not None:",
+        "if vbucket.stream is not None:",
+        "client/test_follower.py::test_a_request_that_is_cancelled_before_it_is_sent_opens_none",
+    ),
+    KnownMutant(
+        f"{FOLLOW}vbucket.py",
+        'self.delay, self.asked = 0.0, ""',
+        'self.asked = ""',
+        "client/test_follower.py::test_an_accepted_stream_begins_with_the_first_delay_again",
+    ),
+    # Ends and seqnos of streams.
+    KnownMutant(
+        "session/stream.py",
+        "seqno < min(progress.end, self.end)",
+        "seqno < max(progress.end, self.end)",
+        "session/test_session.py::test_a_stream_ends_at_its_end_or_that_of_its_snapshot",
+    ),
+    KnownMutant(
+        "session/stream.py",
+        "return progress.disorder is not None or seqno <",
+        "return seqno <",
+        "session/test_session.py::test_a_stream_ends_at_its_end_or_that_of_its_snapshot",
+    ),
+    KnownMutant(
+        "session/stream.py",
+        "0 < self._resumed_from < purge_seqno",
+        "0 < self._resumed_from <= purge_seqno",
+        "session/test_session.py::test_a_purge_is_reported_to_a_resumed_stream_that_ignores_it",
+    ),
+    KnownMutant(
+        "session/stream.py",
+        "            self.last_seqno = max(self.last_seqno, self.progress.position.seqno)\n",
+        "",
+        "session/test_session.py::test_seqnos_without_rows_count_as_received",
+    ),
+    # The driver of a stream.
+    KnownMutant(
+        "spark/stream_reader.py",
+        "            self._outage.answered()\n",
+        "",
+        "spark/test_stream.py::test_an_outage_ends_with_the_first_answer",
+    ),
+    KnownMutant(
+        "spark/stream_reader.py",
+        "        self._view.invalidate()\n        state, wanted",
+        "        state, wanted",
+        "spark/test_stream.py::test_tasks_are_planned_with_the_high_seqnos_of_now",
+    ),
+    KnownMutant(
+        "spark/stream_reader.py",
+        "known = min(to, high) if to < here.seqno else high",
+        "known = min(to, high)",
+        "spark/test_stream.py::test_tasks_are_planned_with_the_high_seqnos_of_now",
+    ),
+    KnownMutant(
+        "spark/stream_reader.py",
+        "known = min(to, high) if to < here.seqno else high",
+        "known = high",
+        "spark/test_stream.py::"
+        "test_an_end_below_the_start_stays_one_whatever_is_written_until_the_tasks_are_planned",
+    ),
+    KnownMutant(
+        "spark/driver_view.py",
+        "            if self._options.fail_on_data_loss:\n                raise\n        # A collection was dropped since",
+        "            pass\n        # A collection was dropped since",
+        "spark/test_driver_view.py::test_a_collection_that_was_dropped_since_is_an_error_or_leaves_the_end_unknown",
+    ),
+]

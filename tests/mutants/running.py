@@ -1,0 +1,56 @@
+"""Run tests on a copy of the code in which one line is another."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+# Seconds after which tests that did not end have noticed that something stands still.
+LIMIT = 300
+
+
+class Result(NamedTuple):
+    """What the tests said of a mutant.
+
+    noticed: a test failed, or never ended. seconds: how long that took. test: the one that failed, if any.
+    """
+
+    noticed: bool
+    seconds: float
+    test: str
+
+
+@contextmanager
+def copied_source() -> Iterator[Path]:
+    """Yield a directory with a copy of `src`. Python takes it instead of the installed package."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
+        target = Path(directory) / "src"
+        shutil.copytree(ROOT / "src", target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "_codec.c"))
+        yield target
+
+
+def run_tests(source: Path, tests: Sequence[str], limit: float = LIMIT) -> Result:
+    """Run tests on a copy of the code, up to the first that fails. Raises RuntimeError if there are no such tests."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", *tests]
+    # Bytecode would be taken for that of a line changed within the same second.
+    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    begun = time.monotonic()
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, timeout=limit, capture_output=True, text=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Result(True, time.monotonic() - begun, "no end")
+    if done.returncode not in (0, 1, 2):
+        raise RuntimeError(f"{' '.join(tests)}: pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr}")
+    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return Result(done.returncode != 0, time.monotonic() - begun, failed[0] if failed else "")
