@@ -70,14 +70,14 @@ class Setting:
             "compression": random.choice(("on", "off")),
         }
         filters = _FILTERS if release >= _WITH_COLLECTIONS else ({},)
-        selections = [Selection(random.choice(filters)) for _ in range(random.choice((1, 1, 1, 2, 3)))]
+        selections = [Selection(random.choice(filters)) for _ in range(random.choice((1, 1, 1, 1, 1, 1, 2, 3)))]
         stream = {
             "batch_rows": random.choice((1, 2, 5, 1000)),
             "batch_bytes": random.choice((200, 4 << 20)),
             "linger": random.choice((0.0, 0.002, 0.02)) if random.random() < 0.98 else 1.0,
         }
         takes_back = True
-        if release >= _WITH_PERSISTENCE and random.random() < 0.15:
+        if release >= _WITH_PERSISTENCE and random.random() < 0.1:
             stream["persisted_only"] = True
             takes_back = random.random() < 0.3
             # Else a failover may leave no copy at all.
