@@ -6,15 +6,15 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from random import Random
 
 import dcp
 from dcp.embedded import Cluster
 from dcp.embedded.faults import FaultHandle
 from tests.chaos.fault_options import AT_REQUESTS, BREAKING, FAULT_OPTIONS
-from tests.chaos.ledger import Ledger
+from tests.chaos.reader import Reader
 from tests.chaos.setting import LASTING, PATH, SCOPE, Setting
-from tests.client.consumer import truth
 
 KEYS = [f"key{n}" for n in range(8)]
 # Steps of a schedule before everything is repaired.
@@ -25,12 +25,11 @@ TIMEOUT = 30
 _SHORT_WAIT = 0.1
 _MAX_NODES = 5
 
+_End = str | datetime | dcp.Checkpoint | None
+
 
 class Schedule:
-    """One run. The steps of the cluster depend on the seed only, not on the progress of the consumer.
-
-    The consumer stores its rows together with the checkpoint, as in a transaction.
-    """
+    """One run. The steps of the cluster depend on the seed only, not on the progress of the consumer."""
 
     def __init__(self, seed: int, log: Callable[[str], None] = lambda line: None) -> None:
         self.seed = seed
@@ -47,8 +46,9 @@ class Schedule:
         self._written = 0
         # This node never leaves: a client that knows it finds all others.
         self._permanent_node = self.random.randrange(self.setting.cluster["nodes"])
-        self._ledger = Ledger()
-        self._saved = "", Ledger()
+        # True if no step has taken back anything that every copy of a vbucket had.
+        self._nothing_taken_back = not self.setting.takes_back
+        self._readers: list[Reader] = []
 
     def run(self) -> Counter[str]:
         self._log(f"{self.setting}")
@@ -56,7 +56,9 @@ class Schedule:
             if self.setting.collections:
                 self.cluster.create_scope(SCOPE)
                 self.cluster.create_collection(SCOPE, LASTING)
-            self._connect(None)
+            in_order = not self.setting.stream.get("out_of_order")
+            self._readers = [Reader(self.cluster, each, in_order=in_order) for each in self.setting.selections]
+            self._resume()
             try:
                 for _ in range(STEPS):
                     self._step()
@@ -79,21 +81,35 @@ class Schedule:
 
     # Consumer.
 
-    def _connect(self, checkpoint: dcp.Checkpoint | None, end: str | None = None) -> None:
+    def _resume(self, end: _End = None) -> None:
+        """Connect, and resume each stream from its last checkpoint, without the rows since then."""
+        self._connect([(reader.resume(), end) for reader in self._readers])
+
+    def _connect(self, ranges: Sequence[tuple[dcp.Checkpoint | None, _End]]) -> None:
+        """Connect, and begin each stream with its range."""
         self._broken = False
+        tls = self.setting.cluster["tls"]
+        options = self.setting.options | ({"ca_cert_path": self.cluster.ca_file} if tls else {})
         while True:
             # A process manager would restart the consumer.
             try:
-                self.client = dcp.connect(self.cluster.url, **self.setting.options)
-                self.stream = self.client.stream(checkpoint or "beginning", end, **self.setting.stream)
-                return
+                self.client = dcp.connect(self.cluster.tls_url if tls else self.cluster.url, **options)
             except dcp.TransportError:
                 self._clear_faults()
+                continue
+            try:
+                for reader, (start, end) in zip(self._readers, ranges, strict=True):
+                    chosen = self.setting.stream | reader.selection.arguments
+                    reader.stream = self.client.stream(start or "beginning", end, **chosen)
+                return
+            except dcp.TransportError:
+                self.client.close()
+                self._clear_faults()
 
-    def _read(self, timeout: float) -> bool:
+    def _read(self, reader: Reader, timeout: float) -> bool:
         """Take a batch; return whether there was one."""
         try:
-            batch = self.stream.next(timeout)
+            batch = reader.stream.next(timeout)
         except TimeoutError:
             return False
         except dcp.RemoteProtocolError as error:
@@ -102,78 +118,71 @@ class Schedule:
             return True
         if batch is None:
             return False
-        self._ledger.take(batch)
+        reader.ledger.take(batch)
+        assert not (self._nothing_taken_back and reader.ledger.rollbacks), reader.ledger.rollbacks
         self.done["batches"] += 1
         self.done["rows"] += len(batch)
         # Checkpoints are stored after some batches only, so that a restart repeats others.
         if self._consumer_random.random() < 0.5:
-            self._save()
+            reader.save()
         return True
 
-    def _save(self) -> None:
-        self._saved = self.stream.checkpoint.to_json(), self._ledger.copy()
-
     def _restart(self) -> None:
-        """Restart the consumer from its last checkpoint, without the rows since then."""
+        """Restart the consumer."""
         self._close()
         self._resume()
 
-    def _resume(self, end: str | None = None) -> None:
-        text, ledger = self._saved
-        self._ledger = ledger.copy()
-        self._connect(dcp.Checkpoint.from_json(text) if text else None, end)
-
     def _close(self) -> None:
         self.client.close()
-        counters = self.stream.counters
-        self.done["rollback rows"] += counters.rollbacks
-        self.done["reconnects"] += counters.reconnects
-        self.done.update({f"stream ends: {name}": count for name, count in counters.stream_ends.items()})
+        for reader in self._readers:
+            counters = reader.stream.counters
+            self.done["rollback rows"] += counters.rollbacks
+            self.done["reconnects"] += counters.reconnects
+            self.done.update({f"stream ends: {name}": count for name, count in counters.stream_ends.items()})
 
     def _settle(self) -> None:
         """Repair everything; then the consumer has to get all documents."""
         self._repair()
         deadline = time.monotonic() + TIMEOUT
-        while not self._agrees():
-            assert time.monotonic() < deadline, self._difference()
-            assert self._read(TIMEOUT), self._difference()
+        # The restart of one stream restarts all.
+        while behind := [reader for reader in self._readers if not reader.agrees()]:
+            assert time.monotonic() < deadline, behind[0].difference()
+            assert self._read(behind[0], TIMEOUT), behind[0].difference()
 
     def _resume_to_the_end(self) -> None:
         """Resume from the last checkpoint up to now: the stream has to get all documents as well, and to end."""
-        self._close()
         # Some streams get writes while they run to their end, and another one has to deliver these.
         later = self.random.random() < 0.3
-        fault = self.cluster.fault("beyond_end", items=self.random.randrange(1, 4))
-        self._resume("now")
-        if later:
-            self._write()
-        while self._read(TIMEOUT):
-            pass
-        self.done["fault beyond_end"] += fault.hits > 0
-        if later:
-            end = self.stream.checkpoint
-            self._close()
-            self._connect(end)
-            self._settle()
-        assert self._agrees(), self._difference()
-        for path in self._followed():
-            self._ledger.check_versions(self.cluster, path)
+        kind = self.random.choice(("now", "now", "checkpoint", "time"))
+        ends = [self._end(kind, reader) for reader in self._readers]
+        self._close()
+        with contextlib.ExitStack() as stack:
+            if kind != "time":
+                # A search for a time would be given the items beyond the end.
+                fault = stack.enter_context(self.cluster.fault("beyond_end", items=self.random.randrange(1, 4)))
+            self._connect([(reader.resume(), end) for reader, end in zip(self._readers, ends, strict=True)])
+            self.done[f"end at {kind}"] += 1
+            if later:
+                self._write()
+            for reader in self._readers:
+                while self._read(reader, TIMEOUT):
+                    pass
+            self.done["fault beyond_end"] += kind != "time" and fault.hits > 0
+            if later:
+                reached = [(reader.stream.checkpoint, None) for reader in self._readers]
+                self._close()
+                self._connect(reached)
+                self._settle()
+        for reader in self._readers:
+            assert reader.agrees(), reader.difference()
+            reader.check_versions()
         self._close()
 
-    def _followed(self) -> list[str]:
-        return [path for path in self.cluster.collection_ids() if self.setting.sees(path)]
-
-    def _agrees(self) -> bool:
-        ids = self.cluster.collection_ids()
-        return all(self._ledger.state(ids[path]) == truth(self.cluster, path) for path in self._followed())
-
-    def _difference(self) -> str:
-        """Describe the documents that the consumer has in excess, and those that it lacks."""
-        ids, lines = self.cluster.collection_ids(), []
-        for path in self._followed():
-            has, should = self._ledger.state(ids[path]).items(), truth(self.cluster, path).items()
-            lines.append(f"{path}: has {sorted(has - should)}, lacks {sorted(should - has)}")
-        return f"{'; '.join(lines)}; {self.stream.counters}; {self.stream.checkpoint.to_json()}"
+    def _end(self, kind: str, reader: Reader) -> _End:
+        """Return the end of a stream that has to get all documents that there are now."""
+        if kind == "time":
+            return datetime.now(timezone.utc)
+        return self.client.positions("now", **reader.selection.arguments) if kind == "checkpoint" else "now"
 
     # Documents.
 
@@ -217,7 +226,19 @@ class Schedule:
         self.done["collections dropped"] += there
 
     def _purge(self) -> None:
+        self._take_back()
         self.cluster.purge()
+
+    def _stop_persisting(self) -> None:
+        """Let a node keep its writes in memory, or persist them again."""
+        if "persisted_only" not in self.setting.stream:
+            raise dcp.LocalProtocolError("the consumer does not wait for disks")
+        self.cluster.set_persistence(self.random.randrange(len(self.cluster.stats())), self.random.random() < 0.3)
+
+    def _take_back(self) -> None:
+        """Raise LocalProtocolError if nothing may be taken back that every copy of a vbucket has."""
+        if not self.setting.takes_back:
+            raise dcp.LocalProtocolError("persisted changes stay")
 
     def _lag(self) -> None:
         self.cluster.set_lag(self.random.choice((0, 1, 2, 5)))
@@ -233,14 +254,23 @@ class Schedule:
             raise dcp.LocalProtocolError("no node can leave")
         return self.random.choice(others)
 
+    def _has_orphans(self) -> bool:
+        """Return whether a vbucket has no owner."""
+        return any(self.cluster.owner(f"key{n}") < 0 for n in range(32))
+
     def _failover(self) -> None:
         node, lose = self._node(), self.random.choice((None, 1, 2, 4))
+        if not self.setting.takes_back:
+            lose = None
         try:
             self.cluster.failover(node, lose)
             self.done["failover that loses writes"] += lose is not None
         except dcp.LocalProtocolError:
             # The node has fewer writes than that.
             self.cluster.failover(node)
+        if self._has_orphans():
+            # The last copy is gone: what comes next is a copy that left before, or a new vbucket.
+            self._nothing_taken_back = False
 
     def _crash(self) -> None:
         node = self._node()
@@ -251,6 +281,8 @@ class Schedule:
         if not self._down:
             raise dcp.LocalProtocolError("no node is down")
         node, lose = self._down[-1], self.random.choice((0, 0, 1, 3))
+        if not self.setting.takes_back:
+            lose = 0
         self.cluster.recover(node, lose)
         self._down.pop()
         self.done["recovery that loses writes"] += lose > 0
@@ -271,8 +303,9 @@ class Schedule:
             self._write()
         finally:
             self._resume()
-        self._read(_SHORT_WAIT)
-        self._save()
+        for reader in self._readers:
+            self._read(reader, _SHORT_WAIT)
+            reader.save()
         self._close()
         try:
             for vbucket in range(self.setting.cluster["vbuckets"]):
@@ -314,6 +347,8 @@ class Schedule:
 
     def _fault(self) -> None:
         name = self.random.choice(list(FAULT_OPTIONS))
+        if name == "rollback":
+            self._take_back()
         self._faults.append(self.cluster.fault(name, **FAULT_OPTIONS[name](self.random)))
         self._log(f"{self._faults[-1]}")
         if self.random.random() < 0.5:
@@ -336,16 +371,22 @@ class Schedule:
             with contextlib.suppress(dcp.LocalProtocolError):
                 self.cluster.recover(self._down.pop())
                 self.done["recover"] += 1
-        if any(self.cluster.owner(f"key{n}") < 0 for n in range(32)):
+        if self._has_orphans():
             self.cluster.rebalance_in()
+        if "persisted_only" in self.setting.stream:
+            self.cluster.set_lag(0)
+            for node in range(len(self.cluster.stats())):
+                with contextlib.suppress(dcp.LocalProtocolError):
+                    self.cluster.set_persistence(node, True)
 
     def _read_for_a_while(self) -> None:
         deadline = time.monotonic() + _SHORT_WAIT
-        while not self._agrees() and self._read(_SHORT_WAIT / 2) and time.monotonic() < deadline:
-            pass
+        for reader in self._readers:
+            while not reader.agrees() and self._read(reader, _SHORT_WAIT / 2) and time.monotonic() < deadline:
+                pass
 
     def _read_one_batch(self) -> None:
-        self._read(0.0)
+        self._read(self._consumer_random.choice(self._readers), 0.0)
 
 
 def _breaks(fault: FaultHandle) -> bool:
@@ -362,6 +403,7 @@ STEPS_OF: dict[str, tuple[int, Callable[[Schedule], None]]] = {
     "snapshot": (4, lambda self: self.cluster.snapshot()),
     "purge": (3, Schedule._purge),
     "lag": (5, Schedule._lag),
+    "stop persisting": (6, Schedule._stop_persisting),
     "failover": (4, Schedule._failover),
     "crash": (1, Schedule._crash),
     "recover": (2, Schedule._recover),

@@ -179,3 +179,15 @@ def test_a_bucket_without_history_says_so() -> None:
         pytest.raises(dcp.ServerError, match=r"history: the bucket keeps none"),
     ):
         next(client.stream(history=True))
+
+
+def test_rows_out_of_order_end_at_a_checkpoint_too(cluster: Cluster) -> None:
+    """Some batches of such a snapshot have no row above those before, but rows above the end."""
+    with dcp.connect(cluster.url) as client:
+        end = client.positions("now", collections=["shop.order"])
+        write(cluster, range(200, 250))
+        cluster.snapshot()
+        with client.stream(end=end, batch_rows=1, linger=0.0, **SHOP) as stream:
+            found = [seqno for batch in stream for seqno in seqnos(batch)]
+        assert len(found) == 200
+        assert max(found) <= next(iter(end)).seqno

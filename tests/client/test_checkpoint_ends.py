@@ -9,7 +9,7 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from tests.client.consumer import PATIENCE
+from tests.client.consumer import PATIENCE, Consumer, truth
 
 COLUMNS = ["vbucket", "seqno", "key"]
 
@@ -89,3 +89,29 @@ def test_without_pyarrow_such_a_stream_is_refused_at_its_start(monkeypatch: pyte
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(dcp.UsageError, match="needs pyarrow: pip install pyarrow"):
             client.stream(end=end)
+
+
+def test_the_checkpoint_of_a_stream_that_rolled_back_does_not_pass_its_end() -> None:
+    """Its start was above its end, so that the node sent rows of the new history up to there, which were cut off."""
+    with Cluster(nodes=2, vbuckets=1, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        consumer = Consumer()
+        cluster.load(10)
+        with client.stream(end="now") as stream:
+            for batch in stream:
+                consumer.take(batch)
+            start = stream.checkpoint
+        node = cluster.owner("key")
+        cluster.crash(node)
+        cluster.recover(node, lose=8)
+        cluster.upsert("before", b"1")
+        end = client.positions("now")
+        cluster.upsert("after", b"1")
+        with client.stream(start, end) as stream:
+            for batch in stream:
+                consumer.take(batch)
+            assert b"after" not in consumer.state()
+            reached = stream.checkpoint
+        with client.stream(reached, "now") as stream:
+            for batch in stream:
+                consumer.take(batch)
+        assert consumer.state() == truth(cluster)

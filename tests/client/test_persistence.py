@@ -209,3 +209,27 @@ def take_one(stream: dcp.ChangeStream, consumer: Consumer) -> None:
         return
     assert batch is not None
     consumer.take(batch)
+
+
+@pytest.mark.parametrize("promotions", [[1], [1, 0]])
+def test_lost_rows_that_fill_the_window_do_not_hold_up_their_rollback(promotions: list[int]) -> None:
+    """The node cannot send the end of its stream before the rows are acknowledged, and they are never persisted."""
+    with (
+        Cluster(nodes=2, vbuckets=1, replicas=1, seed=1) as cluster,
+        dcp.connect(cluster.url, dcp_buffer_size=100) as client,
+    ):
+        first = cluster.owner("early")
+        consumer = Consumer()
+        with client.stream(persisted_only=True, batch_rows=1) as stream:
+            cluster.upsert("early", b"1")
+            catch_up(stream, consumer, cluster)
+            cluster.set_lag(5)
+            for n in range(3):
+                cluster.upsert(f"late{n}", b"x" * 200)
+            until(lambda: stream.counters.rows > 1)
+            for other in promotions:
+                cluster.promote(0, abs(first - other))
+            cluster.set_lag(0)
+            cluster.upsert("later", b"2")
+            catch_up(stream, consumer, cluster)
+        assert consumer.rollbacks == []

@@ -238,7 +238,8 @@ class Client:
         if options["out_of_order"] and options["persisted_only"]:
             raise UsageError("out_of_order: expected it without persisted_only, which waits for whole snapshots")
         check_supported(self.dialect, [name for name in _PROMISES if options[name]], Use.STREAM)
-        format = RowFormat(self.dialect, options["columns"], {name: options[name] for name in _DECODING})
+        decoding = {name: options[name] for name in _DECODING}
+        format = RowFormat(self.dialect, options["columns"], decoding, in_order=not options["out_of_order"])
         # Wrong columns are refused before any node is asked.
         format.decoder(True)
         vbuckets = self._checked_vbuckets(options["vbuckets"])

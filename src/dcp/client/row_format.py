@@ -30,6 +30,7 @@ class RowFormat:
     columns: names; None for the default columns. decoding: further options of Decoder.
     since, until: lowest CAS of the stream, and the lowest after it; None for no limit.
     ends: last seqno of the stream, by vbucket; vbuckets that are not in it have none.
+    in_order: False if nodes may send snapshots out of order.
     """
 
     dialect: str
@@ -38,6 +39,7 @@ class RowFormat:
     since: int | None = None
     until: int | None = None
     ends: Mapping[int, int] = field(default_factory=dict)
+    in_order: bool = True
 
     def limited(self, since: int | None, until: int | None, ends: Mapping[int, int]) -> RowFormat:
         """Return the same format for a stream that is limited to a time range, or to some ends."""
@@ -68,7 +70,7 @@ class RowFormat:
         if not self._is_filtered:
             return None
         schema = Decoder(self.dialect, self.columns, **self.decoding).schema
-        return RowFilter(schema, self.since, self.until, self.ends)
+        return RowFilter(schema, self.since, self.until, self.ends, in_order=self.in_order)
 
     @property
     def _received(self) -> Iterable[str] | None:

@@ -45,6 +45,8 @@ class ChangeStream:
         self._item: QueuedBatch | None = None
         # Nodes send snapshots whole, and so rows after the end of the stream. These are removed, and must not be part
         # of the checkpoint.
+        self._last_seqnos = range.last_seqnos
+        # A stream that begins above its end stays where it is, unless it is rolled back.
         self._ends = {n: max(end, range.begins[n].seqno) for n, end in range.last_seqnos.items()}
         # The stream's threads hold the follower, not this object, so that abandoning it is noticed.
         weakref.finalize(self, running.stop).atexit = False
@@ -79,6 +81,8 @@ class ChangeStream:
                 self.close()
                 return None
             self._item = item
+            if self._ends and item.link is None:
+                self._limit(item)
             batch = item.batch
             if self._row_filter is not None:
                 reached = {vbucket: consumed_seqno(position) for vbucket, position in item.positions.items()}
@@ -86,6 +90,12 @@ class ChangeStream:
             # A batch of which the filter leaves nothing is acknowledged in the next turn.
             if len(batch):
                 return batch
+
+    def _limit(self, report: QueuedBatch) -> None:
+        """Limit the checkpoint of a vbucket that was rolled back: rows after its end are removed from then on."""
+        for vbucket, reached in report.positions.items():
+            if vbucket in self._ends:
+                self._ends[vbucket] = max(self._last_seqnos[vbucket], consumed_seqno(reached))
 
     @property
     def checkpoint(self) -> Checkpoint:

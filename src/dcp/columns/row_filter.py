@@ -20,14 +20,22 @@ class RowFilter:
     since: lowest CAS to keep; None for no bound.
     until: lowest CAS not to keep; None for no bound.
     ends: last seqno to keep, by vbucket; vbuckets that are not in it have none.
+    in_order: False if rows may arrive out of order.
 
     Rows with CAS 0 are kept: they are no changes of documents, such as rollbacks.
     """
 
     def __init__(
-        self, schema: BatchSchema, since: int | None, until: int | None, ends: Mapping[int, int] | None = None
+        self,
+        schema: BatchSchema,
+        since: int | None,
+        until: int | None,
+        ends: Mapping[int, int] | None = None,
+        *,
+        in_order: bool = True,
     ) -> None:
         self._schema, self._since, self._until, self._ends = schema, since, until, ends or {}
+        self._in_order = in_order
 
     @staticmethod
     def required(columns: Iterable[str], *, by_seqno: bool) -> list[str]:
@@ -41,7 +49,10 @@ class RowFilter:
         """
         import pyarrow.compute as pc
 
-        beyond = any(seqno > self._ends.get(vbucket, seqno) for vbucket, seqno in reached.items())
+        # Out of order, the highest seqno may have arrived in an earlier batch, and be missing in `reached`.
+        beyond = bool(self._ends) and (
+            not self._in_order or any(seqno > self._ends.get(vbucket, seqno) for vbucket, seqno in reached.items())
+        )
         wanted = self._wanted(batch, beyond)
         complete = wanted is None or pc.all(wanted).as_py()
         if complete and batch.schema.names == self._schema.names:

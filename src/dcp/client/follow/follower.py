@@ -92,7 +92,7 @@ class Follower:
         supervisor.start()
         self._threads = [supervisor]
         if self._persistence is not None:
-            self._threads.append(self._persistence.start(self._queue))
+            self._threads.append(self._persistence.start(self._queue, self._on_rows_lost))
 
     def _begin(self) -> None:
         for vbucket in self._vbuckets.values():
@@ -241,6 +241,14 @@ class Follower:
     def on_bug(self, bug: Exception) -> None:
         with self._lock:
             self._queue.fail(bug)
+
+    # For the persistence thread.
+
+    def _on_rows_lost(self, vbucket: int) -> None:
+        with self._lock:
+            if not self._queue.closed and self._rollbacks.drop_undelivered(vbucket):
+                log.warning("vbucket %d: rows that waited to be persisted were lost in a failover", vbucket)
+                self._work.notify_all()
 
     # For the monitor.
 

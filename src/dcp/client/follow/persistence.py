@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from dcp.client.commands import CommandConnection
@@ -60,6 +60,10 @@ class PersistenceListener(Protocol):
         """End the stream with an error."""
 
 
+# Called with a vbucket whose waiting rows were lost.
+LostListener = Callable[[int], None]
+
+
 class Nodes(Protocol):
     """The part of the agent that is needed here."""
 
@@ -80,6 +84,8 @@ class Persistence:
         self._nodes, self._within = nodes, within
         self._interval, self._retry_delay = interval, retry_delay
         self._copies: dict[VbucketHistory, Copies] = {}
+        # Last seqno of histories that have ended, as their owners report.
+        self._ends: dict[VbucketHistory, int] = {}
         self._connections: dict[Node, CommandConnection] = {}
         self._retry_at: dict[Node, float] = {}
         # Monotonic time from which wrong answers of a node are logged again.
@@ -89,9 +95,9 @@ class Persistence:
         self._first_since = 0.0
         self._stop = threading.Event()
 
-    def start(self, listener: PersistenceListener) -> threading.Thread:
+    def start(self, listener: PersistenceListener, on_lost: LostListener) -> threading.Thread:
         """Start the thread and return it."""
-        thread = threading.Thread(target=self._run, args=(listener,), name="dcp persistence", daemon=True)
+        thread = threading.Thread(target=self._run, args=(listener, on_lost), name="dcp persistence", daemon=True)
         thread.start()
         return thread
 
@@ -109,7 +115,7 @@ class Persistence:
 
     # The thread.
 
-    def _run(self, listener: PersistenceListener) -> None:
+    def _run(self, listener: PersistenceListener, on_lost: LostListener) -> None:
         try:
             while not self._stop.wait(self._interval):
                 waiting = listener.waiting()
@@ -119,13 +125,29 @@ class Persistence:
                     found = self._poll(missing)
                     # Replaced, not changed: `covers` reads it on other threads without a lock.
                     self._copies = {each: copies for each, copies in (self._copies | found).items() if each in needed}
+                    self._ends = {each: end for each, end in self._ends.items() if each in needed}
                     listener.on_persisted()
+                for vbucket in self._lost(waiting):
+                    on_lost(vbucket)
                 self._check_limit(waiting)
         except Exception as error:
             listener.on_bug(error)
         finally:
             for connection in self._connections.values():
                 connection.close()
+
+    def _lost(self, waiting: Iterable[WaitingBatch]) -> set[int]:
+        """Return vbuckets whose waiting rows are of a history that ended below them.
+
+        No copy will ever persist these. Their node may not be able to say so: it cannot end the stream before the rows
+        are acknowledged, if they fill the window.
+        """
+        return {
+            history.vbucket
+            for batch in waiting
+            for history, seqno in batch.needs.items()
+            if seqno > self._ends.get(history, seqno)
+        }
 
     def _check_limit(self, waiting: Sequence[WaitingBatch]) -> None:
         """Raise TransportError if the first batch has waited for too long."""
@@ -194,6 +216,8 @@ class Persistence:
                     f"found one for vbucket {found.vbucket} of {found.vbuuid:#x}; it counts as nothing persisted",
                 )
                 return None
+            if "old_seqno" in fields and self._nodes.map.owner(history.vbucket) == node:
+                self._ends[history] = int(fields["old_seqno"])
         return _persisted(frame)
 
     def _warn(self, node: Node, problem: str) -> None:

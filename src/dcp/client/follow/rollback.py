@@ -42,7 +42,7 @@ class Rollbacks:
         if before.seqno == 0:
             problem = f"vbucket {vbucket.number}: rollback requested although the stream begins at seqno 0"
             self._queue.fail(RemoteProtocolError(problem))
-        elif self._drop_undelivered(vbucket.number):
+        elif self.drop_undelivered(vbucket.number):
             # The consumer saw nothing of what was lost: its position may be fine, and is tried before anything else.
             return
         elif seqno == 0 and (older := before.under_older_uuid()) is not None:
@@ -81,7 +81,7 @@ class Rollbacks:
         )
         self._queue.append(QueuedBatch(self._settings.report_row(vbucket, seqno, start, PURGED), {}))
 
-    def _drop_undelivered(self, number: int) -> bool:
+    def drop_undelivered(self, number: int) -> bool:
         """Drop the batches in which a vbucket waits to be persisted, and those after them. Return True if any.
 
         Batches have rows of many vbuckets, so all of these restart from their position before the dropped ones. Their
