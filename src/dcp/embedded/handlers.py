@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from dcp.embedded.commands import bootstrap, collections, config, counters, dcp, reads, sasl, seqnos, stat, writes
+from dcp.embedded.commands import (
+    bootstrap,
+    collections,
+    config,
+    counters,
+    dcp,
+    locks,
+    reads,
+    sasl,
+    seqnos,
+    stat,
+    writes,
+)
 from dcp.embedded.connection import Handler
 from dcp.embedded.legacy import tap, upr
 from dcp.embedded.users import authorized
@@ -10,7 +22,7 @@ from dcp.wire.frame import UNKNOWN
 
 HANDLERS: dict[str, Handler] = {
     name: authorized(name, handler)
-    for module in (dcp, bootstrap, sasl, config, collections, reads, writes, counters, seqnos, stat, tap)
+    for module in (dcp, bootstrap, sasl, config, collections, reads, writes, locks, counters, seqnos, stat, tap)
     for name, handler in module.HANDLERS.items()
 } | {UNKNOWN: tap.unknown}
 _UPR: dict[str, Handler] = HANDLERS | {name: authorized(name, handler) for name, handler in upr.HANDLERS.items()}

@@ -143,6 +143,11 @@ class Release:
         return self.number >= (7, 2)
 
     @property
+    def tells_not_locked(self) -> bool:
+        """True if unlocking a document that is not locked has a status of its own."""
+        return self.number >= (7, 6)
+
+    @property
     def errors_in_words(self) -> bool:
         """True if the value of an error response is its status as text."""
         return self.number < (4, 0)

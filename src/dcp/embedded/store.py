@@ -70,6 +70,13 @@ class SystemItem(NamedTuple):
 AnyItem = StoredItem | SystemItem
 
 
+class DocumentLock(NamedTuple):
+    """Lock of a document: until a Unix time, only writes with its CAS are possible."""
+
+    cas: int
+    until: float
+
+
 class VbucketStore:
     """Items, failover log and seqnos of one copy of a vbucket."""
 
@@ -93,6 +100,8 @@ class VbucketStore:
         self.mixed = False
         # Last seqno of each collection, including purged ones.
         self.highs: dict[int, int] = {}
+        # Locks by the identity of the document. A write ends the lock; no copy of the vbucket has it.
+        self.locks: dict[Identity, DocumentLock] = {}
         # All versions, in a bucket that retains history; otherwise None.
         self.history: list[AnyItem] | None = None
         # By identity, in order of seqnos: a replaced item is removed first, so that the new one is the last.
@@ -118,6 +127,7 @@ class VbucketStore:
         identity = item.identity
         replaced = self._items.pop(identity, None)
         self._items[identity] = item
+        self.locks.pop(identity, None)
         self.high_seqno = seqno
         if self.persists:
             self.persisted_seqno = seqno

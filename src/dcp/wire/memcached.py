@@ -270,6 +270,18 @@ MEMCACHED = Dialect(
             since="4.0",
         ),
         _command(
+            "get_locked",
+            0x94,
+            (Layout(key=MUST), Layout(extras=(u32("lock_time"),), key=MUST)),
+            _FETCHED,
+            source="daemon/mcbp_validators.cc",
+            document=True,
+            note="its CAS is that of the lock",
+        ),
+        _command(
+            "unlock_key", 0x95, (Layout(key=MUST),), (Layout(),), source="daemon/mcbp_validators.cc", document=True
+        ),
+        _command(
             "kv_get_failover_log",
             0x96,
             (Layout(),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dcp.embedded.commands.documents import document_ref, find, response_value
+from dcp.embedded.commands.locks import readable_cas
 from dcp.embedded.connection import Handler, ServerConnection, response
 from dcp.embedded.refusals import Refusal
 from dcp.embedded.store import StoredItem
@@ -16,14 +17,17 @@ _META_WITH_DATATYPE = 2
 
 
 def get(connection: ServerConnection, frame: Frame) -> Frame:
-    return document_response(connection, frame, existing(find(connection, document_ref(connection, frame))))
+    ref = document_ref(connection, frame)
+    item = existing(find(connection, ref))
+    return document_response(connection, frame, item, readable_cas(connection, ref, item))
 
 
 def getk(connection: ServerConnection, frame: Frame) -> Frame:
-    item = find(connection, document_ref(connection, frame))
+    ref = document_ref(connection, frame)
+    item = find(connection, ref)
     if item is None:
         return response(frame, Status.KEY_ENOENT, key=frame.key)
-    return document_response(connection, frame, item, frame.key)
+    return document_response(connection, frame, item, readable_cas(connection, ref, item), frame.key)
 
 
 def getkq(connection: ServerConnection, frame: Frame) -> Frame | None:
@@ -47,10 +51,12 @@ def get_meta(connection: ServerConnection, frame: Frame) -> Frame:
     return response(frame, fields=fields, cas=item.cas)
 
 
-def document_response(connection: ServerConnection, frame: Frame, item: StoredItem, key: bytes = b"") -> Frame:
+def document_response(
+    connection: ServerConnection, frame: Frame, item: StoredItem, cas: int, key: bytes = b""
+) -> Frame:
     """Return the response with a document's value and flags."""
     value, datatype = response_value(connection, item)
-    return response(frame, fields={"flags": item.flags}, key=key, value=value, datatype=datatype, cas=item.cas)
+    return response(frame, fields={"flags": item.flags}, key=key, value=value, datatype=datatype, cas=cas)
 
 
 def existing(item: StoredItem | None) -> StoredItem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dcp.embedded.commands.documents import DocumentRef, document_ref, find, received_value
+from dcp.embedded.commands.locks import check_cas, lock_of, locked
 from dcp.embedded.commands.reads import document_response, existing, quiet_on_miss
 from dcp.embedded.connection import Handler, ServerConnection, response
 from dcp.embedded.document import body_of, inflate, is_json
@@ -74,7 +75,8 @@ def _join(connection: ServerConnection, frame: Frame, join: Callable[[bytes, byt
 
 
 def get_and_touch(connection: ServerConnection, frame: Frame) -> Frame:
-    return document_response(connection, frame, _touch(connection, frame))
+    item = _touch(connection, frame)
+    return document_response(connection, frame, item, item.cas)
 
 
 def touch(connection: ServerConnection, frame: Frame) -> Frame:
@@ -84,6 +86,8 @@ def touch(connection: ServerConnection, frame: Frame) -> Frame:
 def _touch(connection: ServerConnection, frame: Frame) -> StoredItem:
     ref = document_ref(connection, frame)
     old = existing(find(connection, ref))
+    if lock_of(connection, ref) is not None:
+        raise locked(connection)
     expiry = absolute_expiry(connection, int(frame.fields["expiry"]))
     if old.expiry == expiry:
         # Nothing changes, so there is no new version and no seqno.
@@ -95,7 +99,7 @@ def delete(connection: ServerConnection, frame: Frame) -> Frame:
     ref = document_ref(connection, frame)
     _check_frame_info(frame)
     old = existing(find(connection, ref))
-    _check_cas(frame, old)
+    check_cas(connection, frame, ref, old)
     tombstone = connection.bucket.remove(ref.key, ref.collection_id, number=ref.vbucket.number)
     return _write_response(connection, frame, ref, existing(tombstone))
 
@@ -120,7 +124,7 @@ def write_document(
     `compressed` is the body as the client compressed it. `number` is the value of a counter, which its response has.
     """
     _check_frame_info(frame)
-    _check_cas(frame, old)
+    check_cas(connection, frame, ref, old)
     if len(body) > _LARGEST_BODY:
         raise Refusal(Status.E2BIG)
     datatype = int(Datatype.JSON) if is_json(body) else 0
@@ -170,11 +174,6 @@ def _write_response(
 def absolute_expiry(connection: ServerConnection, expiry: int) -> int:
     """Return the Unix time of an expiry that may count from now."""
     return connection.bucket.now + expiry if 0 < expiry <= _LONGEST_RELATIVE_EXPIRY else expiry
-
-
-def _check_cas(frame: Frame, old: StoredItem | None) -> None:
-    if frame.cas and existing(old).cas != frame.cas:
-        raise Refusal(Status.KEY_EEXISTS)
 
 
 def _check_frame_info(frame: Frame) -> None:
