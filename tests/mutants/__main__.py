@@ -1,39 +1,120 @@
-"""`python -m tests.mutants`: run the tests on mutants, and report which were noticed."""
+"""`python -m tests.mutants`: run the tests on mutants of the code, and report those that no test notices.
+
+`known` runs the mutants that were not noticed once, each with the test of its rule. Otherwise mutants are drawn from
+those that the rules make of `position`, `session`, `client` and `spark`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
+from random import Random
+from typing import TypeVar
 
 from tests.mutants.known import KNOWN, KnownMutant
-from tests.mutants.running import copied_source, run_tests
+from tests.mutants.rules import EQUIVALENTS, Mutant, mutants
+from tests.mutants.running import ROOT, Result, copied_source, run_tests
+
+T = TypeVar("T")
 
 
-def run_known(source: Path, mutant: KnownMutant) -> bool:
-    """Return whether the test passes on the code and fails on the mutant. Print what happened."""
-    path, test = source / "dcp" / mutant.module, [f"tests/{mutant.test}"]
+# Tests of each room, those that are likely to notice most first.
+TESTS = {
+    "position.py": ["test_position.py", "test_progress.py", "test_progress_model.py", "test_checkpoint.py", "session"],
+    "session": ["session", "client"],
+    "client": ["client/test_follower.py", "client/test_follow.py", "client"],
+    "spark": ["spark"],
+}
+
+
+def tests_of(module: str) -> list[str]:
+    """Return the tests that have to notice the mutants of a module, as arguments of pytest."""
+    room, _, rest = module.partition("/")
+    named = f"{room}/test_{Path(rest).name}"
+    found = [named] if (ROOT / "tests" / named).is_file() else []
+    # A session of Spark takes longer to start than all other tests of the room.
+    return ["-m", "not spark", *(f"tests/{path}" for path in [*found, *TESTS[room]])]
+
+
+def on_mutant(source: Path, module: str, change: Callable[[str], str], tests: Sequence[str]) -> Result:
+    """Run tests on a changed module of a copy of the code."""
+    path = source / "dcp" / module
     code = path.read_text("utf-8")
-    whole = run_tests(source, test)
-    path.write_text(code.replace(mutant.code, mutant.mutant), "utf-8")
+    path.write_text(change(code), "utf-8")
     try:
-        broken = run_tests(source, test)
+        return run_tests(source, tests)
     finally:
         path.write_text(code, "utf-8")
+
+
+def run_known(source: Path, mutant: KnownMutant) -> tuple[bool, str]:
+    """Return whether the test of a known mutant notices it, and a line of the report."""
+    test = [f"tests/{mutant.test}"]
+    whole = run_tests(source, test)
+    broken = on_mutant(source, mutant.module, lambda code: code.replace(mutant.code, mutant.mutant), test)
     verdict = "FAILS ON THE CODE" if whole.noticed else "noticed" if broken.noticed else "SURVIVED"
     line = mutant.code.strip().splitlines()[0]
-    print(f"{verdict:8} {broken.seconds:5.1f} s  {mutant.module}: {line}  ({mutant.test.partition('::')[2]})", flush=True)
-    return verdict == "noticed"
+    name = mutant.test.partition("::")[2]
+    return verdict == "noticed", f"{verdict:8} {broken.seconds:5.1f} s  {mutant.module}: {line}  ({name})"
+
+
+def run_drawn(source: Path, mutant: Mutant) -> tuple[bool, str]:
+    """Return whether a test notices a drawn mutant, and a line of the report."""
+    found = on_mutant(source, mutant.module, mutant.applied, tests_of(mutant.module))
+    verdict = "noticed" if found.noticed else "SURVIVED"
+    where = f"{mutant.module}:{mutant.number}: {mutant.line}  ({mutant.rule})"
+    return found.noticed, f"{verdict:8} {found.seconds:5.1f} s  {where}  {found.test}"
+
+
+def report(run: Callable[[Path, T], tuple[bool, str]], chosen: Sequence[T], jobs: int, until: float) -> list[bool]:
+    """Run mutants on as many copies of the code, print a line for each, and return which were noticed.
+
+    until: monotonic time from which no other mutant is begun.
+    """
+    with ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
+        copies = SimpleQueue[Path]()
+        for _ in range(jobs):
+            copies.put(stack.enter_context(copied_source()))
+
+        def one(mutant: T) -> bool | None:
+            if time.monotonic() >= until:
+                return None
+            source = copies.get()
+            try:
+                noticed, line = run(source, mutant)
+            finally:
+                copies.put(source)
+            print(line, flush=True)
+            return noticed
+
+        return [noticed for noticed in pool.map(one, chosen) if noticed is not None]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("part", nargs="?", default="", help="run only known mutants whose module or test has this text")
+    parser.add_argument("--known", action="store_true", help="run the known mutants instead of drawn ones")
+    parser.add_argument("--only", default="", help="only mutants whose module or test has this text")
+    parser.add_argument("--count", type=int, default=40, help="number of drawn mutants")
+    parser.add_argument("--seed", default="", help="text that decides which are drawn, such as a commit")
+    parser.add_argument("--within", type=float, default=1e9, help="seconds after which no other mutant is begun")
+    parser.add_argument("--jobs", type=int, default=2, help="number of mutants at a time")
     arguments = parser.parse_args()
-    chosen = [one for one in KNOWN if arguments.part in one.module + one.test]
-    with copied_source() as source:
-        results = [run_known(source, mutant) for mutant in chosen]
-    print(f"{sum(results)} of {len(results)} noticed")
+    until = time.monotonic() + arguments.within
+    if arguments.known:
+        known = [one for one in KNOWN if arguments.only in one.module + one.test]
+        results = report(run_known, known, arguments.jobs, until)
+    else:
+        possible = [one for one in mutants(ROOT / "src") if arguments.only in one.module]
+        drawn = Random(arguments.seed).sample(possible, min(arguments.count, len(possible)))
+        print(f"{len(drawn)} of {len(possible)} mutants; {len(EQUIVALENTS)} equivalents are left out", flush=True)
+        results = report(run_drawn, drawn, arguments.jobs, until)
+    print(f"{sum(results)} of {len(results)} mutants were noticed")
     return 0 if all(results) else 1
 
 
