@@ -15,7 +15,7 @@ CODE := $(wildcard src tests bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help test lowest lint types demo bench sanitize fuzz coverage dist clean
+.PHONY: help test lowest lint types demo bench mutants sanitize fuzz coverage dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +74,11 @@ demo: $(VENV)/.installed ## copy a million documents with Spark, through a failo
 BENCH ?=
 bench: $(VENV)/.installed $(VENV)/.bench ## the benchmarks; tables, JSON and a plot in build/bench
 	$(BIN)/dcp bench --out build/bench $(BENCH)
+
+# MUTANTS=--known runs those that no test noticed once; `python -m tests.mutants --help` says what else there is.
+MUTANTS ?= --count 40
+mutants: $(VENV)/.installed ## change the code in one place at a time, and report the changes that no test notices
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # The sanitizers' run time has to be loaded before Python, and the C++ one with it: pyarrow throws exceptions.
 # The interpreter frees little at its end, so leaks are not looked for here. pytest may not capture file descriptors,

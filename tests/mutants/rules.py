@@ -27,7 +27,7 @@ class Mutant(NamedTuple):
     """A change of one place in a module of `src/dcp`.
 
     start, end: the bytes of the module that `text` replaces. rule: name of the rule. number, line: of the line in which
-    they begin.
+    they begin. function: line in which the function begins, as its code object has it.
     """
 
     module: str
@@ -37,6 +37,7 @@ class Mutant(NamedTuple):
     text: str
     number: int
     line: str
+    function: int
 
     def applied(self, code: str) -> str:
         """Return the code of the module with the change."""
@@ -88,8 +89,9 @@ def mutants(source: Path) -> list[Mutant]:
     """Return all mutants, in order, without the known equivalents."""
     known = {(one.module, one.line, one.rule) for one in EQUIVALENTS}
     found = (mutant for module in modules(source) for mutant in _Module(source / "dcp" / module, module).mutants())
-    # Nested functions are found twice.
-    return [mutant for mutant in dict.fromkeys(found) if (mutant.module, mutant.line, mutant.rule) not in known]
+    # Those of nested functions are found twice.
+    once = {(mutant.module, mutant.start, mutant.text): mutant for mutant in reversed([*found])}
+    return [mutant for mutant in reversed([*once.values()]) if (mutant.module, mutant.line, mutant.rule) not in known]
 
 
 class _Module:
@@ -100,28 +102,24 @@ class _Module:
         self._data = path.read_bytes()
         self._lines = self._data.splitlines(keepends=True)
         self._begins = [0, *accumulate(map(len, self._lines))]
+        self._function = 0
 
     def mutants(self) -> Iterator[Mutant]:
-        for node in self._statements(ast.parse(self._data)):
-            yield from self._of_statement(node)
-
-    def _statements(self, tree: ast.AST) -> Iterator[ast.stmt]:
-        """Yield the statements of functions, outermost first."""
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and node.name != "__repr__":
-                for statement in node.body:
-                    yield from (each for each in ast.walk(statement) if isinstance(each, ast.stmt))
+        """Yield the mutants of all functions. Those of a nested function are the outer one's."""
+        functions = [node for node in ast.walk(ast.parse(self._data)) if isinstance(node, ast.FunctionDef)]
+        for function in functions:
+            self._function = min([function.lineno, *(each.lineno for each in function.decorator_list)])
+            if function.name == "__repr__":
+                continue
+            for statement in function.body:
+                for node in ast.walk(statement):
+                    if isinstance(node, ast.stmt):
+                        yield from self._of_statement(node)
 
     def _of_statement(self, node: ast.stmt) -> Iterator[Mutant]:
         if _is_words(node):
             return
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Yield):
-            yield self._change(node, "pass", "a step left out")
-        elif isinstance(node, ast.AugAssign) or (
-            isinstance(node, ast.Assign) and all(isinstance(each, ast.Attribute) for each in node.targets)
-        ):
-            yield self._change(node, "pass", "a step left out")
-        elif isinstance(node, ast.Continue | ast.Break):
+        if _is_step(node):
             yield self._change(node, "pass", "a step left out")
         elif isinstance(node, ast.If | ast.While):
             yield self._change(node.test, "False", "a condition that never holds")
@@ -177,7 +175,18 @@ class _Module:
         return self._mutant(begin + found.start(), begin + found.end(), text, rule, left.end_lineno)
 
     def _mutant(self, begin: int, end: int, text: str, rule: str, number: int) -> Mutant:
-        return Mutant(self._name, rule, begin, end, text, number, self._lines[number - 1].decode().strip())
+        return Mutant(
+            self._name, rule, begin, end, text, number, self._lines[number - 1].decode().strip(), self._function
+        )
+
+
+def _is_step(node: ast.stmt) -> bool:
+    """Return whether a statement can be left out without a name that is missing later."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call | ast.Yield)
+    if isinstance(node, ast.Assign):
+        return all(isinstance(each, ast.Attribute) for each in node.targets)
+    return isinstance(node, ast.AugAssign | ast.Continue | ast.Break)
 
 
 def _is_words(node: ast.stmt) -> bool:

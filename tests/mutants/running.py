@@ -53,6 +53,8 @@ def run_tests(source: Path, tests: Sequence[str], limit: float = ALL_TESTS) -> R
     except subprocess.TimeoutExpired:
         return Result(True, time.monotonic() - begun, "no end")
     if done.returncode not in (0, 1, 2):
-        raise RuntimeError(f"{' '.join(tests)}: pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr}")
+        raise RuntimeError(
+            f"{' '.join(tests)}: pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr}"
+        )
     failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return Result(done.returncode != 0, time.monotonic() - begun, failed[0] if failed else "")
