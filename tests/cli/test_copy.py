@@ -27,7 +27,6 @@ from dcp.embedded import Cluster
 from tests.cli.commands import fill_two_collections, run, start
 from tests.waiting import until
 
-
 COLLECTIONS = ("_default._default", "inventory.hotel")
 
 
@@ -247,12 +246,15 @@ def test_it_follows_until_a_signal(cluster: Cluster, tmp_path: Path) -> None:
 def test_a_commit_begins_a_new_interval(cluster: Cluster, tmp_path: Path) -> None:
     """The clock advances by a second each time that it is read, which is once for each batch of one row."""
     cluster.load(30)
-    with dcp.connect(cluster.url) as client, client.stream(end="now", batch_rows=1) as stream:
-        with closing(CopyOutput(tmp_path / "out", "ndjson")) as output:
-            output.begin(stream.checkpoint, CollectionNames(client))
-            bar = _ProgressBar({}, stream.checkpoint, follow=True)
-            _copy(stream, output, bar, [], max_rows=1000, interval=10.0, clock=map(float, count()).__next__)
-            assert 3 <= output.files <= 4
+    with (
+        dcp.connect(cluster.url) as client,
+        client.stream(end="now", batch_rows=1) as stream,
+        closing(CopyOutput(tmp_path / "out", "ndjson")) as output,
+    ):
+        output.begin(stream.checkpoint, CollectionNames(client))
+        bar = _ProgressBar({}, stream.checkpoint, follow=True)
+        _copy(stream, output, bar, [], max_rows=1000, interval=10.0, clock=map(float, count()).__next__)
+        assert 3 <= output.files <= 4
     assert len(copied(tmp_path / "out")) == 30
 
 
@@ -276,17 +278,20 @@ def test_a_commit_syncs_files_and_their_directories_before_the_checkpoint(
 
     def note(descriptor: int) -> None:
         fsync(descriptor)
-        found = os.readlink(f"/proc/self/fd/{descriptor}")
+        found = Path(f"/proc/self/fd/{descriptor}").readlink()
         saved = [path.name for path in out.iterdir() if number_of(path) == 1]
-        synced.append((Path(found).relative_to(tmp_path).as_posix(), bool(saved)))
+        synced.append((found.relative_to(tmp_path).as_posix(), bool(saved)))
 
-    with dcp.connect(cluster.url) as client, client.stream(end="now") as stream:
-        with closing(CopyOutput(out, "ndjson")) as output:
-            output.begin(stream.checkpoint, CollectionNames(client))
-            for batch in stream:
-                output.add(pa.table(batch))
-            monkeypatch.setattr(os, "fsync", note)
-            output.commit(stream.checkpoint)
+    with (
+        dcp.connect(cluster.url) as client,
+        client.stream(end="now") as stream,
+        closing(CopyOutput(out, "ndjson")) as output,
+    ):
+        output.begin(stream.checkpoint, CollectionNames(client))
+        for batch in stream:
+            output.add(pa.table(batch))
+        monkeypatch.setattr(os, "fsync", note)
+        output.commit(stream.checkpoint)
     before = [name for name, saved in synced if not saved]
     assert len(set(before)) == 6
     files = [f"out.ndjson/collection={name}/.part-00000001.ndjson.new" for name in COLLECTIONS]

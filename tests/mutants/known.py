@@ -25,8 +25,7 @@ KNOWN: list[KnownMutant] = [
         f"{FOLLOW}node_link.py",
         "with contextlib.suppress(DcpError):\n                self._deliver(self.session)",
         "with contextlib.suppress(DcpError):\n                pass",
-        "client/test_linger.py::"
-        "test_rows_before_a_marker_are_delivered_when_their_connection_breaks_after_it",
+        "client/test_linger.py::test_rows_before_a_marker_are_delivered_when_their_connection_breaks_after_it",
     ),
     KnownMutant(
         f"{FOLLOW}node_link.py",
@@ -380,12 +379,12 @@ KNOWN: list[KnownMutant] = [
         "spark/stream_reader.py",
         "known = min(to, high) if to < here.seqno else high",
         "known = high",
-        "spark/test_stream.py::"
-        "test_an_end_below_the_start_stays_one_whatever_is_written_until_the_tasks_are_planned",
+        "spark/test_stream.py::test_an_end_below_the_start_stays_one_whatever_is_written_until_the_tasks_are_planned",
     ),
     KnownMutant(
         "spark/driver_view.py",
-        "            if self._options.fail_on_data_loss:\n                raise\n        # A collection was dropped since",
+        "            if self._options.fail_on_data_loss:\n                raise\n"
+        "        # A collection was dropped since",
         "            pass\n        # A collection was dropped since",
         "spark/test_driver_view.py::test_a_collection_that_was_dropped_since_is_an_error_or_leaves_the_end_unknown",
     ),
