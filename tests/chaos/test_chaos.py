@@ -18,6 +18,8 @@ FIRST = int(os.environ.get("CHAOS_SEED", "0"))
 COUNT = int(os.environ.get("CHAOS_COUNT", "1000"))
 # Schedules of one test: enough for every step to happen.
 BLOCK = 250
+# Settings and ends that are drawn seldom.
+SELDOM = {"tls", "persisted_only, nothing taken back", "out_of_order", "streams 3", "end at checkpoint", "end at time"}
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, BLOCK))
@@ -33,5 +35,5 @@ def test_no_change_is_lost(first: int, tally: Counter[str]) -> None:
     assert not failed, f"replay these seeds: {failed}"
     if len(seeds) == BLOCK:
         # Without these events the schedules would prove little.
-        assert {name for name in STEPS_OF if not any(outcome.done[name] for outcome in outcomes)} == set()
+        assert {name for name in STEPS_OF.keys() | SELDOM if not any(outcome.done[name] for outcome in outcomes)} == set()
         assert sum(outcome.done["rollback rows"] for outcome in outcomes) > BLOCK // 10

@@ -14,7 +14,7 @@ from tests.client.consumer import Row
 
 COLUMNS = ["event", "vbucket", "seqno", "collection_id", "key", "value", "snapshot_end"]
 # Rows of a vbucket that a rollback can undo at least.
-_UNDONE = 2000
+_UNDONE = 300
 
 
 class TooDeepError(Exception):
