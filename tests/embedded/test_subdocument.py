@@ -75,7 +75,7 @@ def test_children_are_counted() -> None:
 
 def test_a_document_is_not_too_deep() -> None:
     assert subdocument.get("[" * 32 + "]" * 32, [0] * 31) == "[]"
-    with pytest.raises(SubdocumentError, match="SUBDOC_DOC_E2DEEP"):
+    with pytest.raises(SubdocumentError, match="SUBDOC_PATH_E2DEEP"):
         subdocument.get("[" * 33 + "]" * 33, [0])
 
 

@@ -37,18 +37,18 @@ class SubdocumentError(Exception):
 
 
 @dataclass(slots=True)
-class _Value:
+class _JsonValue:
     """Value within a text, [start, end). `members` are those of an object by key; `items` those of an array."""
 
     start: int
     end: int = 0
-    members: dict[str, tuple[int, _Value]] | None = None
-    items: list[_Value] | None = None
+    members: dict[str, tuple[int, _JsonValue]] | None = None
+    items: list[_JsonValue] | None = None
     # Values of the container, in their order.
-    children: list[_Value] = field(default_factory=list)
+    children: list[_JsonValue] = field(default_factory=list)
 
 
-def _parse(text: str) -> _Value:
+def _parse(text: str) -> _JsonValue:
     """Return the value of a whole text, which must be JSON."""
     return _parse_value(text, _skip(text, 0), 0)
 
@@ -58,22 +58,22 @@ def _skip(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _parse_value(text: str, at: int, depth: int) -> _Value:
-    value = _Value(at)
+def _parse_value(text: str, at: int, depth: int) -> _JsonValue:
+    value = _JsonValue(at)
     if text[at] == '"':
         value.end = scanstring(text, at + 1)[1]
     elif text[at] not in "{[":
         match = _SCALAR.match(text, at)
         value.end = match.end() if match else at
     elif depth >= _DEEPEST:
-        _fail(Status.SUBDOC_DOC_E2DEEP)
+        _fail(Status.SUBDOC_PATH_E2DEEP)
     else:
         _parse_container(text, value, depth)
     return value
 
 
-def _parse_container(text: str, value: _Value, depth: int) -> None:
-    members: dict[str, tuple[int, _Value]] | None = {} if text[value.start] == "{" else None
+def _parse_container(text: str, value: _JsonValue, depth: int) -> None:
+    members: dict[str, tuple[int, _JsonValue]] | None = {} if text[value.start] == "{" else None
     at = _skip(text, value.start + 1)
     while text[at] not in "}]":
         key, begin = "", at
@@ -131,7 +131,7 @@ def _unescape(name: str) -> str:
         _fail(Status.SUBDOC_PATH_EINVAL)
 
 
-def _child(value: _Value, part: str | int) -> _Value | None:
+def _child(value: _JsonValue, part: str | int) -> _JsonValue | None:
     """Return the child that a part of a path names; None if it does not exist."""
     if isinstance(part, str):
         if value.members is None:
@@ -142,7 +142,7 @@ def _child(value: _Value, part: str | int) -> _Value | None:
     return value.items[part] if -len(value.items) <= part < len(value.items) else None
 
 
-def _find(text: str, path: Path) -> _Value:
+def _find(text: str, path: Path) -> _JsonValue:
     value = _parse(text)
     for part in path:
         child = _child(value, part)
@@ -238,7 +238,7 @@ def array_insert(text: str, path: Path, new: str, create: bool) -> str:
         _fail(Status.SUBDOC_PATH_EINVAL)
     index = path[-1]
 
-    def place(array: list[_Value]) -> int:
+    def place(array: list[_JsonValue]) -> int:
         return index if index <= len(array) else _fail(Status.SUBDOC_PATH_ENOENT)
 
     return _push(text, path[:-1], new, False, place)
@@ -258,7 +258,7 @@ def array_add_unique(text: str, path: Path, new: str, create: bool) -> str:
     return array_push_last(text, path, new, create)
 
 
-def _push(text: str, path: Path, new: str, create: bool, place: Callable[[list[_Value]], int]) -> str:
+def _push(text: str, path: Path, new: str, create: bool, place: Callable[[list[_JsonValue]], int]) -> str:
     _check_value(f"[{new}]")
     if not new.strip():
         _fail(Status.SUBDOC_VALUE_CANTINSERT)
@@ -301,7 +301,7 @@ def _check_value(new: str) -> None:
         _fail(Status.SUBDOC_VALUE_CANTINSERT)
 
 
-def _lookup(text: str, path: Path) -> _Value | None:
+def _lookup(text: str, path: Path) -> _JsonValue | None:
     """Return the value at a path; None if it or something on the way does not exist."""
     try:
         return _find(text, path)

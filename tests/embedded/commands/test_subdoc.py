@@ -64,7 +64,7 @@ def test_one_path_is_looked_up(filled: CommandClient) -> None:
     assert single(filled, "get", "x").status == Status.SUBDOC_PATH_ENOENT
     assert single(filled, "get", "a", key=b"\0other").status == Status.KEY_ENOENT
     store(filled, key=b"\0text", value=b"{oops")
-    assert single(filled, "get", "a", key=b"\0text").status == Status.SUBDOC_DOC_NOT_JSON
+    assert single(filled, "get", "a", key=b"\0text").status == Status.SUBDOC_DOC_NOTJSON
 
 
 def test_several_paths_are_looked_up(filled: CommandClient) -> None:

@@ -85,7 +85,7 @@ class _Parts:
 
     def text(self) -> str:
         if not is_json(self.body):
-            raise SubdocumentError(Status.SUBDOC_DOC_NOT_JSON)
+            raise SubdocumentError(Status.SUBDOC_DOC_NOTJSON)
         return self.body.decode()
 
     def xattr_text(self, path: subdocument.Path) -> str:
