@@ -156,8 +156,12 @@ class BucketStore:
         expiry: int = 0,
         datatype: int = 0,
         number: int | None = None,
+        cas: int | None = None,
     ) -> StoredItem:
-        """Write a document and return its new version. `expiry` is in Unix seconds, 0 for none."""
+        """Write a document and return its new version.
+
+        `expiry` is in Unix seconds, 0 for none. `cas` is one that `next_cas` has returned; None for a new one.
+        """
         vbucket = self._active_for(key, number)
         old = vbucket.get(collection_id, key)
         collection = self.manifest.collections()[collection_id]
@@ -170,7 +174,7 @@ class BucketStore:
             key,
             value,
             1 if old is None else old.rev_seqno + 1,
-            self.next_cas(),
+            self.next_cas() if cas is None else cas,
             flags,
             expiry,
             0,

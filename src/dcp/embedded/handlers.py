@@ -13,6 +13,7 @@ from dcp.embedded.commands import (
     sasl,
     seqnos,
     stat,
+    subdoc,
     writes,
 )
 from dcp.embedded.connection import Handler
@@ -22,7 +23,7 @@ from dcp.wire.frame import UNKNOWN
 
 HANDLERS: dict[str, Handler] = {
     name: authorized(name, handler)
-    for module in (dcp, bootstrap, sasl, config, collections, reads, writes, locks, counters, seqnos, stat, tap)
+    for module in (dcp, bootstrap, sasl, config, collections, reads, writes, locks, subdoc, counters, seqnos, stat, tap)
     for name, handler in module.HANDLERS.items()
 } | {UNKNOWN: tap.unknown}
 _UPR: dict[str, Handler] = HANDLERS | {name: authorized(name, handler) for name, handler in upr.HANDLERS.items()}

@@ -95,7 +95,10 @@ _REQUIREMENTS = dict.fromkeys(
     _Requirement.NOTHING,
 ) | dict.fromkeys(("select_bucket", "get_cluster_config"), _Requirement.AUTHENTICATED)
 
-_READS = ("get", "getq", "getk", "getkq", "get_meta", "get_random_key")
+_READS = (
+    *("get", "getq", "getk", "getkq", "get_meta", "get_random_key"),
+    *("subdoc_get", "subdoc_exists", "subdoc_get_count", "subdoc_multi_lookup"),
+)
 _PRIVILEGES = (
     {message.name: Privilege.WRITE for message in MEMCACHED.messages if message.document}
     | dict.fromkeys(_READS, Privilege.READ)

@@ -80,6 +80,27 @@ class Status(IntEnum):
     RANGE_SCAN_MORE = 0xA6
     RANGE_SCAN_COMPLETE = 0xA7
     VBUUID_NOT_EQUAL = 0xA8
+    SUBDOC_PATH_ENOENT = 0xC0
+    SUBDOC_PATH_MISMATCH = 0xC1
+    SUBDOC_PATH_EINVAL = 0xC2
+    SUBDOC_PATH_E2BIG = 0xC3
+    SUBDOC_PATH_E2DEEP = 0xC4
+    SUBDOC_VALUE_CANTINSERT = 0xC5
+    SUBDOC_DOC_NOTJSON = 0xC6
+    SUBDOC_NUM_ERANGE = 0xC7
+    SUBDOC_DELTA_EINVAL = 0xC8
+    SUBDOC_PATH_EEXISTS = 0xC9
+    SUBDOC_VALUE_ETOODEEP = 0xCA
+    SUBDOC_INVALID_COMBO = 0xCB
+    SUBDOC_MULTI_PATH_FAILURE = 0xCC
+    SUBDOC_SUCCESS_DELETED = 0xCD
+    SUBDOC_XATTR_INVALID_FLAG_COMBO = 0xCE
+    SUBDOC_XATTR_INVALID_KEY_COMBO = 0xCF
+    SUBDOC_XATTR_UNKNOWN_MACRO = 0xD0
+    SUBDOC_XATTR_UNKNOWN_VATTR = 0xD1
+    SUBDOC_XATTR_CANT_MODIFY_VATTR = 0xD2
+    SUBDOC_MULTI_PATH_FAILURE_DELETED = 0xD3
+    SUBDOC_INVALID_XATTR_ORDER = 0xD4
 
 
 class Feature(IntEnum):
@@ -185,6 +206,30 @@ def _command(
     return Message(
         name, opcode, sent, Side.CONSUMER, source, answer, since=since, note=note, document=document, secret=secret
     )
+
+
+_SUBDOC = "docs/SubDocument.md"
+_PATH, _EXPIRY, _DOC_FLAGS = (u16("path_length"), u8("path_flags")), u32("expiry"), u8("doc_flags")
+# The value is the path, and after it the new value.
+_LOOK_UP = tuple(Layout(extras=extras, key=MUST, value=MAY) for extras in (_PATH, (*_PATH, _DOC_FLAGS)))
+_MUTATE = (
+    *_LOOK_UP,
+    *(Layout(extras=extras, key=MUST, value=MUST) for extras in ((*_PATH, _EXPIRY), (*_PATH, _EXPIRY, _DOC_FLAGS))),
+)
+_FOUND = (
+    Layout(value=MAY),
+    Layout(status=Status.SUBDOC_SUCCESS_DELETED, value=MAY, note="of a tombstone"),
+)
+_MUTATED = (
+    Layout(value=MAY),
+    Layout(extras=(u64("vbuuid"), u64("seqno")), value=MAY, note="with HELLO MutationSeqno"),
+)
+
+
+def _part(name: str, opcode: int, *, mutation: bool = True, since: str = "4.5") -> Message:
+    """Return a command about one path of a document."""
+    forms = (_MUTATE, _MUTATED) if mutation else (_LOOK_UP, _FOUND)
+    return _command(f"subdoc_{name}", opcode, *forms, source=_SUBDOC, since=since, document=True)
 
 
 MEMCACHED = Dialect(
@@ -344,6 +389,39 @@ MEMCACHED = Dialect(
             since="6.5",
             source=_COLLECTIONS,
         ),
+        _part("get", 0xC5, mutation=False),
+        _part("exists", 0xC6, mutation=False),
+        _part("dict_add", 0xC7),
+        _part("dict_upsert", 0xC8),
+        _part("delete", 0xC9),
+        _part("replace", 0xCA),
+        _part("array_push_last", 0xCB),
+        _part("array_push_first", 0xCC),
+        _part("array_insert", 0xCD),
+        _part("array_add_unique", 0xCE),
+        _part("counter", 0xCF),
+        _command(
+            "subdoc_multi_lookup",
+            0xD0,
+            (Layout(key=MUST, value=MUST), Layout(extras=(_DOC_FLAGS,), key=MUST, value=MUST)),
+            _FOUND,
+            source=_SUBDOC,
+            since="4.5",
+            document=True,
+        ),
+        _command(
+            "subdoc_multi_mutation",
+            0xD1,
+            tuple(
+                Layout(extras=extras, key=MUST, value=MUST)
+                for extras in ((), (_DOC_FLAGS,), (_EXPIRY,), (_EXPIRY, _DOC_FLAGS))
+            ),
+            _MUTATED,
+            source=_SUBDOC,
+            since="4.5",
+            document=True,
+        ),
+        _part("get_count", 0xD2, mutation=False, since="5.0"),
         Message(
             "get_error_map",
             0xFE,

@@ -10,7 +10,7 @@ _VERSION, _REVISION = 2, 9
 
 _ITEM, _INPUT, _SUPPORT, _AUTH = ("item-only",), ("invalid-input",), ("support",), ("conn-state-invalidated", "auth")
 _LATER, _NOW, _FULL = ("temp", "retry-later"), ("temp", "retry-now"), ("item-only", "system-constraint", "no-retry")
-_RATE = (*_LATER, "rate-limit")
+_RATE, _SUBDOC = (*_LATER, "rate-limit"), ("subdoc",)
 
 # Copied from the servers' own map: etc/couchbase/kv/error_maps/error_map_v2.json in kv_engine.
 ATTRIBUTES: dict[Status, tuple[str, ...]] = {
@@ -72,6 +72,27 @@ ATTRIBUTES: dict[Status, tuple[str, ...]] = {
     Status.RANGE_SCAN_MORE: ("success",),
     Status.RANGE_SCAN_COMPLETE: ("success",),
     Status.VBUUID_NOT_EQUAL: _INPUT,
+    Status.SUBDOC_PATH_ENOENT: (*_SUBDOC, *_ITEM),
+    Status.SUBDOC_PATH_MISMATCH: (*_SUBDOC, *_ITEM),
+    Status.SUBDOC_PATH_EINVAL: (*_SUBDOC, *_INPUT),
+    Status.SUBDOC_PATH_E2BIG: (*_SUBDOC, *_INPUT),
+    Status.SUBDOC_PATH_E2DEEP: (*_SUBDOC, *_INPUT),
+    Status.SUBDOC_VALUE_CANTINSERT: (*_SUBDOC, *_INPUT),
+    Status.SUBDOC_DOC_NOTJSON: (*_SUBDOC, *_ITEM),
+    Status.SUBDOC_NUM_ERANGE: (*_SUBDOC, *_ITEM),
+    Status.SUBDOC_DELTA_EINVAL: (*_SUBDOC, *_ITEM),
+    Status.SUBDOC_PATH_EEXISTS: (*_SUBDOC, *_ITEM),
+    Status.SUBDOC_VALUE_ETOODEEP: (*_SUBDOC, *_INPUT, *_ITEM),
+    Status.SUBDOC_INVALID_COMBO: (*_SUBDOC, *_INPUT),
+    Status.SUBDOC_MULTI_PATH_FAILURE: (*_SUBDOC, "special-handling"),
+    Status.SUBDOC_SUCCESS_DELETED: ("item-deleted", "success", *_SUBDOC),
+    Status.SUBDOC_XATTR_INVALID_FLAG_COMBO: (*_SUBDOC, *_INPUT),
+    Status.SUBDOC_XATTR_INVALID_KEY_COMBO: (*_SUBDOC, *_INPUT),
+    Status.SUBDOC_XATTR_UNKNOWN_MACRO: (*_SUBDOC, *_INPUT),
+    Status.SUBDOC_XATTR_UNKNOWN_VATTR: (*_SUBDOC, *_INPUT),
+    Status.SUBDOC_XATTR_CANT_MODIFY_VATTR: (*_SUBDOC, *_INPUT),
+    Status.SUBDOC_MULTI_PATH_FAILURE_DELETED: ("item-deleted", *_SUBDOC, "special-handling"),
+    Status.SUBDOC_INVALID_XATTR_ORDER: (*_SUBDOC, *_INPUT),
 }
 
 

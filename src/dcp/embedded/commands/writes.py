@@ -97,11 +97,11 @@ def _touch(connection: ServerConnection, frame: Frame) -> StoredItem:
 
 def delete(connection: ServerConnection, frame: Frame) -> Frame:
     ref = document_ref(connection, frame)
-    _check_frame_info(frame)
+    check_frame_info(frame)
     old = existing(find(connection, ref))
     check_cas(connection, frame, ref, old)
     tombstone = connection.bucket.remove(ref.key, ref.collection_id, number=ref.vbucket.number)
-    return _write_response(connection, frame, ref, existing(tombstone))
+    return write_response(connection, frame, ref, existing(tombstone))
 
 
 # Common parts of all writes.
@@ -123,7 +123,7 @@ def write_document(
 
     `compressed` is the body as the client compressed it. `number` is the value of a counter, which its response has.
     """
-    _check_frame_info(frame)
+    check_frame_info(frame)
     check_cas(connection, frame, ref, old)
     if len(body) > _LARGEST_BODY:
         raise Refusal(Status.E2BIG)
@@ -136,7 +136,7 @@ def write_document(
     else:
         value = body
     item = _put(connection, ref, value, flags, expiry, datatype)
-    return _write_response(connection, frame, ref, item, {} if number is None else {"number": number})
+    return write_response(connection, frame, ref, item, {} if number is None else {"number": number})
 
 
 def _put(
@@ -158,17 +158,19 @@ def _with_xattrs_of(old: StoredItem, body: bytes) -> bytes:
     return join_xattrs(split_xattrs(value)[0], body)
 
 
-def _write_response(
+def write_response(
     connection: ServerConnection,
     frame: Frame,
     ref: DocumentRef,
     item: StoredItem,
     fields: dict[str, int | bytes] | None = None,
+    value: bytes = b"",
 ) -> Frame:
+    """Return the response of a write, with its mutation token if the client negotiated that."""
     mutation_token: dict[str, int | bytes] = {}
     if connection.has(Feature.MUTATION_SEQNO):
         mutation_token = {"vbuuid": ref.vbucket.log.newest.vbuuid, "seqno": item.seqno}
-    return response(frame, fields={**mutation_token, **(fields or {})}, cas=item.cas)
+    return response(frame, fields={**mutation_token, **(fields or {})}, value=value, cas=item.cas)
 
 
 def absolute_expiry(connection: ServerConnection, expiry: int) -> int:
@@ -176,7 +178,7 @@ def absolute_expiry(connection: ServerConnection, expiry: int) -> int:
     return connection.bucket.now + expiry if 0 < expiry <= _LONGEST_RELATIVE_EXPIRY else expiry
 
 
-def _check_frame_info(frame: Frame) -> None:
+def check_frame_info(frame: Frame) -> None:
     """Refuse framing extras that are unknown or wrong.
 
     Durability needs no more than this check: when a write is done, the replicas that exist have it.
