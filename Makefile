@@ -15,11 +15,7 @@ CODE := $(wildcard src tests bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-<<<<<<< HEAD
-.PHONY: help test lowest lint types demo bench soak sanitize fuzz coverage dist clean
-=======
-.PHONY: help test lowest lint types demo bench mutants sanitize fuzz coverage dist clean
->>>>>>> mutants
+.PHONY: help test lowest lint types demo bench soak mutants sanitize fuzz coverage dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -79,17 +75,15 @@ BENCH ?=
 bench: $(VENV)/.installed $(VENV)/.bench ## the benchmarks; tables, JSON and a plot in build/bench
 	$(BIN)/dcp bench --out build/bench $(BENCH)
 
-<<<<<<< HEAD
 # SOAK='--seconds 600' is shorter.
 SOAK ?= --seconds 3600
 soak: $(VENV)/.installed ## an hour of writes, faults and restarts; memory, threads and lag in build/soak
 	$(BIN)/python -m tests.soak --out build/soak $(SOAK)
-=======
+
 # MUTANTS=--known runs those that no test noticed once; `python -m tests.mutants --help` says what else there is.
 MUTANTS ?= --count 40
 mutants: $(VENV)/.installed ## change the code in one place at a time, and report the changes that no test notices
 	$(BIN)/python -m tests.mutants $(MUTANTS)
->>>>>>> mutants
 
 # The sanitizers' run time has to be loaded before Python, and the C++ one with it: pyarrow throws exceptions.
 # The interpreter frees little at its end, so leaks are not looked for here. pytest may not capture file descriptors,

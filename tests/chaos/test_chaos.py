@@ -35,5 +35,7 @@ def test_no_change_is_lost(first: int, tally: Counter[str]) -> None:
     assert not failed, f"replay these seeds: {failed}"
     if len(seeds) == BLOCK:
         # Without these events the schedules would prove little.
-        assert {name for name in STEPS_OF.keys() | SELDOM if not any(outcome.done[name] for outcome in outcomes)} == set()
+        assert {
+            name for name in STEPS_OF.keys() | SELDOM if not any(outcome.done[name] for outcome in outcomes)
+        } == set()
         assert sum(outcome.done["rollback rows"] for outcome in outcomes) > BLOCK // 10

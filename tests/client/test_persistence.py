@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import threading
 
 import pytest
 
@@ -164,12 +165,15 @@ def test_of_an_older_history_only_what_came_before_its_end_is_persisted() -> Non
     """The persisted seqno in such an answer is that of the newest history."""
 
     opaques: list[int] = []
+    taken = threading.Event()
 
     def script(guest: socket.socket, opaque: int) -> None:
         # The vbucket is requested again when its second row is found to be lost: then there is nothing more.
         opaques.append(opaque)
-        for seqno in (1, 2) if len(opaques) == 1 else ():
-            guest.sendall(marker(opaque, seqno, seqno) + mutation(opaque, seqno))
+        if len(opaques) == 1:
+            guest.sendall(marker(opaque, 1, 1) + mutation(opaque, 1))
+            taken.wait(PATIENCE)
+            guest.sendall(marker(opaque, 2, 2) + mutation(opaque, 2))
 
     # Format, vbucket, uuid, persisted and current seqno; uuid that was asked for, and the seqno at which it ended.
     answer = struct.pack(">BHQQQQQ", 1, 0, 0xB, 100, 100, 0xA, 1)
@@ -179,6 +183,7 @@ def test_of_an_older_history_only_what_came_before_its_end_is_persisted() -> Non
         client.stream(persisted_only=True, batch_rows=1) as stream,
     ):
         assert stream.next(PATIENCE) is not None
+        taken.set()
         until(lambda: len(opaques) == 2)
         with pytest.raises(TimeoutError):
             stream.next(0)
