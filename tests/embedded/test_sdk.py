@@ -19,6 +19,7 @@ pytest.importorskip("couchbase", reason="the official client is not installed")
 auth = pytest.importorskip("couchbase.auth")
 errors = pytest.importorskip("couchbase.exceptions")
 options = pytest.importorskip("couchbase.options")
+subdocument = pytest.importorskip("couchbase.subdocument")
 Sdk = pytest.importorskip("couchbase.cluster").Cluster
 
 VBUCKETS = 8
@@ -147,6 +148,50 @@ def test_counters_of_the_sdk_work(collection: Any) -> None:
     assert [binary.increment("counter", options.IncrementOptions(initial=begin)).content for _ in range(3)] == [5, 6, 7]
     assert binary.decrement("counter").content == 6
     collection.remove("counter")
+
+
+def test_parts_of_documents_are_read_and_changed(cluster: Cluster, collection: Any, path: str) -> None:
+    collection.upsert("parts", {"a": {"b": [1, 2]}, "n": 5}, options.UpsertOptions(expiry=timedelta(hours=1)))
+    assert collection.get("parts", options.GetOptions(with_expiry=True)).expiry_time.timestamp() > 1_700_000_000
+    found = collection.lookup_in(
+        "parts", [subdocument.get("a.b[1]"), subdocument.count("a.b"), subdocument.exists("x")]
+    )
+    assert (found.content_as[int](0), found.content_as[int](1), found.exists(2)) == (2, 2, False)
+    changed = collection.mutate_in(
+        "parts",
+        [
+            subdocument.upsert("txn.cas", subdocument.MutationMacro.cas(), xattr=True, create_parents=True),
+            subdocument.array_append("a.b", 3),
+            subdocument.increment("n", 2),
+        ],
+    )
+    assert changed.content_as[int](2) == 7
+    assert collection.get("parts").content_as[dict] == {"a": {"b": [1, 2, 3]}, "n": 7}
+    (change,) = changes(cluster, path, "parts")
+    assert (change.cas, json.loads(change.value)) == (changed.cas, {"a": {"b": [1, 2, 3]}, "n": 7})
+    collection.remove("parts")
+
+
+def test_a_locked_document_is_written_by_its_owner_only(collection: Any) -> None:
+    collection.upsert("locked", 1)
+    lock = collection.get_and_lock("locked", timedelta(seconds=30))
+    with pytest.raises(errors.DocumentLockedException):
+        collection.upsert("locked", 2, options.UpsertOptions(timeout=timedelta(milliseconds=100)))
+    collection.unlock("locked", lock.cas)
+    collection.upsert("locked", 3)
+    collection.remove("locked")
+
+
+def test_collections_are_created_and_dropped(cluster: Cluster, sdk: Any) -> None:
+    manager = sdk.bucket("default").collections()
+    manager.create_scope("made")
+    manager.create_collection("made", "here")
+    sdk.bucket("default").scope("made").collection("here").upsert("key", 1)
+    assert list(cluster.truth("made.here")) == [b"key"]
+    with pytest.raises(errors.ScopeAlreadyExistsException):
+        manager.create_scope("made")
+    manager.drop_scope("made")
+    assert "made" not in [scope.name for scope in manager.get_all_scopes()]
 
 
 def test_many_documents_reach_all_nodes(cluster: Cluster, collection: Any, path: str) -> None:
