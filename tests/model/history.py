@@ -21,7 +21,7 @@ class Change(NamedTuple):
 
 @dataclass
 class Vbucket:
-    """What the active copy has, and how far each copy has it on disk.
+    """Changes of the active copy, and how far each copy has them on disk.
 
     log: pairs of uuid and seqno, newest first.
     copies: index of the node of each copy, the active first; `persisted` has the same order.

@@ -40,7 +40,7 @@ MANIFEST_TEXT = {
 
 @dataclass
 class Habits:
-    """What the servers of one schedule do, drawn once."""
+    """Features and controls of the servers of one schedule, drawn once."""
 
     features: frozenset[int]
     controls: frozenset[str]
@@ -49,7 +49,7 @@ class Habits:
 
 
 class Cluster(Protocol):
-    """What a producer has to know of its cluster. Its lock is held around every call of a producer."""
+    """The part of the cluster that a producer reads. Its lock is held around every call of a producer."""
 
     habits: Habits
     vbuckets: list[Vbucket]

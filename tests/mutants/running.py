@@ -19,7 +19,7 @@ ONE_TEST, ALL_TESTS = 60, 1200
 
 
 class Result(NamedTuple):
-    """What the tests said of a mutant.
+    """Outcome of the tests of a mutant.
 
     noticed: a test failed, or never ended. seconds: how long that took. test: the one that failed, if any.
     """

@@ -69,7 +69,7 @@ class StallDetector:
         """Return the vbuckets that are stuck at this time."""
         standing, stuck = {}, {}
         for vbucket, received, end, reason, detail in observations:
-            # Without an owner, a connection or an answer nobody knows the high seqno: assume that there is more.
+            # Without an owner, a connection or an answer the high seqno is unknown: assume that there is more.
             behind = received < min(end, high_seqnos.get(vbucket, 0)) or reason in _UNREACHABLE
             if not behind or reason == CONSUMER:
                 continue
@@ -171,7 +171,7 @@ class Monitor:
         self._agent, self._stream, self._interval, self._chosen = agent, stream, interval, chosen
         self._stalls = StallDetector(_POLLS * interval)
         self._backlogs: dict[str | None, Backlog] = {}
-        # Vbuckets whose high seqno nobody told at the last poll.
+        # Vbuckets whose high seqno was unknown at the last poll.
         self._unknown: frozenset[int] = frozenset()
         # Collections to ask for, by id; None until a node has sent them.
         self._wanted: dict[int, str] | None = None
