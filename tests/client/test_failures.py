@@ -18,6 +18,7 @@ from dcp.embedded import Cluster
 from dcp.embedded.certificate import Authority
 from dcp.embedded.users import Privilege, User
 from tests.pages import ROOT
+from tests.waiting import until
 
 # Only who waits for what never comes gives up so soon.
 IMPATIENT: dict[str, Any] = {"bootstrap_timeout": 0.3, "kv_connect_timeout": 0.3}
@@ -206,3 +207,20 @@ def test_what_is_about_a_node_names_it_and_says_what_to_do() -> None:
 def test_a_timeout_is_what_python_calls_one() -> None:
     assert issubclass(dcp.TimeoutError, TimeoutError)
     assert issubclass(dcp.TimeoutError, dcp.TransportError)
+
+
+def test_a_stream_that_an_error_ends_releases_its_connections() -> None:
+    with Cluster(vbuckets=4) as cluster, dcp.connect(cluster.url, stats_interval=0) as client:
+        cluster.load(100)
+        before = threading.active_count()
+        refused = cluster.fault("refuse", status="E2BIG")
+        # Kept, as a program does that looks at it later.
+        stream = client.stream()
+        with pytest.raises(dcp.ServerError, match="E2BIG"):
+            list(stream)
+        refused.clear()
+        assert stream.closed
+        until(lambda: threading.active_count() == before and not client.stats().streams)
+        # The error stays the answer.
+        with pytest.raises(dcp.ServerError, match="E2BIG"):
+            stream.next()

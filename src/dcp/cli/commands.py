@@ -92,9 +92,9 @@ def dcp() -> None:
     """Read, copy and debug Couchbase's change protocol (DCP).
 
     \b
-    A URL is couchbase://host1,host2/bucket?option=value; couchbases:// uses TLS. The user and password come from
-    DCP_USERNAME and DCP_PASSWORD in the environment, from --username and --password-file, or from a prompt. Other users
-    of this machine can see a user:password@ in the URL.
+    A URL is couchbase://host1,host2/bucket?option=value; couchbases:// uses TLS. The user comes from --username or
+    DCP_USERNAME, the password from --password-file, DCP_PASSWORD or a prompt. Other users of this machine can see a
+    user:password@ in the URL.
     Exit codes: 0 success, 1 failure, 2 wrong usage, 3 negative result (checkpoint diff and verify,
     inspect --check), 130 interrupted.
     """

@@ -50,10 +50,13 @@ class Login:
         if not self.password_file:
             return os.environ.get(PASSWORD)
         try:
-            return Path(self.password_file).read_text("utf-8").rstrip("\r\n")
+            password = Path(self.password_file).read_text("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8"
             raise UsageError(f"password file: cannot read {self.password_file}: {reason}") from None
+        if not password:
+            raise UsageError(f"password file: expected a password in {self.password_file}, found an empty file")
+        return password
 
 
 def split_url(url: str) -> tuple[str, str, str]:

@@ -18,6 +18,12 @@ _PURGE_SEQNO = re.compile(r"vb_([0-9]{1,5}):purge_seqno")
 _NO_COLLECTIONS = (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.NO_COLLECTIONS_MANIFEST)
 
 
+_NOT_READABLE = (
+    "the user may not read the whole bucket: grant the role data_dcp_reader on it, or select collections that the user "
+    "may read (collections=, --collection)"
+)
+
+
 def server_version(agent: Agent) -> str:
     """Return the version of the node that commands go to."""
     return str(agent.ask("version").value, errors="replace")
@@ -33,9 +39,11 @@ def high_seqnos(agent: Agent, collection_id: int | None = None) -> dict[int, int
     for node, owned in _owners(cluster_map):
         (answer,) = agent.ask_node(node, "get_all_vb_seqnos", [{"fields": fields}])
         if answer.status == Status.UNKNOWN_COLLECTION:
-            raise ServerError(f"{node}: no collection has the id {collection_id}", answer.status)
+            problem = f"the collection with the id {collection_id} was dropped, or is not readable for this user"
+            raise ServerError(f"{node}: {problem}", answer.status)
         if answer.status:
-            raise _refused(f"{node}: the node refused to send its high seqnos", answer.status)
+            problem = "the node refused to send its high seqnos" if answer.status != Status.EACCESS else _NOT_READABLE
+            raise _refused(f"{node}: {problem}", answer.status)
         # During a failover the old and the new owner may both report a vbucket. Histories and streams are asked of
         # the owner in the map, so its high seqno is the one that counts.
         found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {}) if row.vbucket in owned}

@@ -76,7 +76,13 @@ class ChangeStream:
             if self._item is not None:
                 self._follower.processed(self._item)
                 self._item = None
-            item = self._follower.next(seconds)
+            try:
+                item = self._follower.next(seconds)
+            except Exception:
+                # An error that ends the stream. The threads would go on receiving what is never read.
+                if self._follower.failed:
+                    self.close()
+                raise
             if item is None:
                 self.close()
                 return None

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from dcp.embedded.refusals import Refusal
-from dcp.errors import RemoteProtocolError
+from dcp.errors import RemoteProtocolError, UsageError
 from dcp.wire.body import JSON
 from dcp.wire.document import Datatype
 from dcp.wire.frame import Frame
@@ -45,6 +45,10 @@ class User:
     password: str = field(repr=False)
     privileges: frozenset[Privilege] = EVERYTHING
     collections: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.collections is not None and not isinstance(self.collections, frozenset):
+            raise UsageError(f"collections: expected a frozenset of names, found a {type(self.collections).__name__}")
 
 
 Users = Mapping[str, User]

@@ -215,7 +215,7 @@ def _authenticate(settings: ConnectionSettings, credentials: sasl.Credentials) -
     if answer.status in (Status.AUTH_ERROR, Status.KEY_ENOENT):
         raise AuthenticationError(
             f"{mechanism}: the server refuses user {credentials.username!r}: wrong name or password; check both, and "
-            "percent-encode special characters in the URL",
+            "percent-encode special characters of a user and password in the URL",
             answer.status,
         )
     raise AuthenticationError(
@@ -267,7 +267,9 @@ def _select(settings: ConnectionSettings, *, required: bool) -> Generator[Frame,
     if answer.status == Status.KEY_ENOENT:
         raise ServerError(f"{subject}: bucket not found; check the path of the URL", answer.status)
     if answer.status == Status.EACCESS and settings.credentials is None:
-        raise AuthenticationError(f"{subject}: the URL has no user; write couchbase://user:password@host/bucket")
+        raise AuthenticationError(
+            f"{subject}: no user; write couchbase://user:password@host/bucket, or set DCP_USERNAME for the command dcp"
+        )
     if answer.status == Status.EACCESS and required:
         raise ServerError(
             f"{subject}: bucket not found, or the user may not use it; grant a role on it, such as data_dcp_reader",

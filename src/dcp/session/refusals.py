@@ -166,7 +166,7 @@ OF_DOCUMENTS = frozenset(
         Status.RANGE_SCAN_COMPLETE,
         Status.VBUUID_NOT_EQUAL,
     }
-)
+) | {status for status in Status if status.name.startswith("SUBDOC_")}
 
 
 _ROWS = {status: row for row in REFUSALS for status in row.statuses}

@@ -125,6 +125,11 @@ class Follower:
         """Return the next batch; None at the end. Raises TimeoutError after `timeout` seconds without one."""
         return self._queue.next(timeout)
 
+    @property
+    def failed(self) -> bool:
+        """True if an error ends the stream, after the batches that arrived before it."""
+        return self._queue.error is not None
+
     def processed(self, item: QueuedBatch) -> None:
         """Acknowledge a batch: its node may send more."""
         self._queue.processed(item)
