@@ -27,8 +27,8 @@ SEEN = {
     (0x80, 0x57): (7, "mutation"),
     (0x80, 0x5D): (2, "buffer_ack"),
     (0x80, 0xB5): (2, "get_cluster_config"),
-    (0x80, 0xC5): (1, "unknown"),
-    (0x80, 0xC8): (2, "unknown"),
+    (0x80, 0xC5): (1, "subdoc_get"),
+    (0x80, 0xC8): (2, "subdoc_dict_upsert"),
     (0x81, 0x01): (1, "set"),
     (0x81, 0x1F): (3, "hello"),
     (0x81, 0x20): (3, "sasl_list_mechs"),
@@ -36,8 +36,8 @@ SEEN = {
     (0x81, 0x50): (1, "open"),
     (0x81, 0x53): (1, "stream_request"),
     (0x81, 0xB5): (2, "get_cluster_config"),
-    (0x81, 0xC5): (1, "unknown"),
-    (0x81, 0xC8): (2, "unknown"),
+    (0x81, 0xC5): (1, "subdoc_get"),
+    (0x81, 0xC8): (2, "subdoc_dict_upsert"),
 }
 
 
@@ -81,7 +81,7 @@ def test_the_xattrs_of_the_client_stream_split_and_join_exactly() -> None:
 
 def test_the_stream_has_the_xattrs_that_the_capture_shows_being_written() -> None:
     (stored,) = (frame for frame in _received(CLIENT) if frame.name == "set")
-    subdocument_sets = [frame for frame in _received(CLIENT) if frame.fields.get("opcode") == 0xC8]
+    subdocument_sets = [frame for frame in _received(CLIENT) if frame.name == "subdoc_dict_upsert"]
     written = {frame.value[:5]: frame.value[5:] for frame in subdocument_sets}
     assert list(written) == [b"_sync", b"_data"]
     mutation = _mutations(CLIENT)[-1]

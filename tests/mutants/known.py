@@ -383,7 +383,7 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         "spark/driver_view.py",
-        "            if self._options.fail_on_data_loss:\n                raise\n"
+        "            if self._options.fail_on_data_loss or error.retriable:\n                raise\n"
         "        # A collection was dropped since",
         "            pass\n        # A collection was dropped since",
         "spark/test_driver_view.py::test_a_collection_that_was_dropped_since_is_an_error_or_leaves_the_end_unknown",
