@@ -1,4 +1,4 @@
-"""What the driver of a stream knows of its cluster."""
+"""The driver's view of its cluster."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from dcp.client.agent import Agent
@@ -213,7 +214,7 @@ def owned_high_seqnos(agent: Agent, vbuckets: Iterable[int], limited_to: Collect
             raise
         # A vbucket that never had a change of the collections is not reported.
         owned = {number for _, numbers in _owners(agent.map) for number in numbers}
-        found = dict.fromkeys(owned, 0) | highest_seqnos(agent, ids)
+        found = dict.fromkeys(owned, 0) | highest_seqnos(partial(high_seqnos, agent), ids)
     wanted = [*vbuckets]
     missing = [number for number in wanted if number not in found]
     if missing:
@@ -221,11 +222,14 @@ def owned_high_seqnos(agent: Agent, vbuckets: Iterable[int], limited_to: Collect
     return {number: found[number] for number in wanted}
 
 
-def highest_seqnos(agent: Agent, collection_ids: Iterable[int]) -> dict[int, int]:
-    """Return the seqno of the newest change of any of these collections, by vbucket that had one."""
+def highest_seqnos(of_collection: Callable[[int], Mapping[int, int]], collection_ids: Iterable[int]) -> dict[int, int]:
+    """Return the seqno of the newest change of any of these collections, by vbucket that had one.
+
+    of_collection: returns the high seqnos of one collection.
+    """
     found: dict[int, int] = {}
     for number in collection_ids:
-        for vbucket, seqno in high_seqnos(agent, number).items():
+        for vbucket, seqno in of_collection(number).items():
             found[vbucket] = max(seqno, found.get(vbucket, 0))
     return found
 

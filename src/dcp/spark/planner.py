@@ -12,7 +12,7 @@ import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
 from dcp.client.filters import collection_path
-from dcp.client.queries import CollectionsManifest
+from dcp.client.queries import CollectionsManifest, highest_seqnos
 from dcp.cluster_map import no_owner_error
 from dcp.errors import UsageError
 from dcp.spark.options import Options
@@ -188,11 +188,7 @@ def filtered_high_seqnos(client: Client, identity: Checkpoint, scope: str | None
     ids = identity.collections or [
         number for number, path in client.collections().items() if path.split(".")[0] == scope
     ]
-    found: dict[int, int] = {}
-    for number in ids:
-        for vbucket, seqno in client.high_seqnos(number).items():
-            found[vbucket] = max(seqno, found.get(vbucket, 0))
-    return found
+    return highest_seqnos(client.high_seqnos, ids)
 
 
 def highs_and_uuids(
