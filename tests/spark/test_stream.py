@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -386,11 +388,20 @@ def test_a_dropped_or_recreated_collection_fails_the_query(cluster: Cluster) -> 
             query.batch()
 
 
+def at_a_port_of_its_own() -> tuple[Cluster, int]:
+    """Start a cluster at a port that no other program gets when it is closed: none that the system hands out."""
+    for port in random.sample(range(10_000, 32_000, 2), 100):
+        with contextlib.suppress(dcp.LocalProtocolError):
+            return Cluster(vbuckets=4, port=port), port
+    raise AssertionError("all ports are taken")
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_recreated_bucket_fails_the_query(restarts: bool) -> None:
-    with Cluster(vbuckets=4) as cluster:
+    cluster, port = at_a_port_of_its_own()
+    with cluster:
         cluster.load(100)
-        port, password = int(cluster.addresses[0].rpartition(":")[2]), cluster.credentials.password
+        password = cluster.credentials.password
         query = Query(cluster.url)
         query.batch()
     with query, Cluster(vbuckets=4, port=port, password=password) as cluster:
