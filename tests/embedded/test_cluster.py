@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Callable
 
 import pytest
 
 from dcp.embedded import Cluster
+from dcp.embedded.server import _LONGEST_SLEEP
 from dcp.errors import LocalProtocolError
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import MarkerFlag, StreamEnd
@@ -186,3 +189,31 @@ def test_traffic_of_nodes_is_counted() -> None:
         while cluster.stats()[0].connections:
             cluster.upsert("other", b"")
         assert cluster.stats()[0][1:3] == (0, highs[0])
+
+
+def writes(cluster: Cluster, consumer: Consumer) -> Callable[[], object]:
+    consumer.stream(0)
+    return lambda: cluster.upsert("key", b"")
+
+
+def clears_a_fault(cluster: Cluster, consumer: Consumer) -> Callable[[], object]:
+    cluster.upsert("key", b"")
+    fault = cluster.fault("silent")
+    consumer.stream(0)
+    return fault.clear
+
+
+@pytest.mark.parametrize("prepare", [writes, clears_a_fault])
+def test_a_change_wakes_the_nodes(prepare: Callable[[Cluster, Consumer], Callable[[], object]]) -> None:
+    def is_sent_at_once() -> bool:
+        with Cluster(vbuckets=1) as cluster, Consumer(cluster) as consumer:
+            change = prepare(cluster, consumer)
+            begun = time.monotonic()
+            # After this turn, the nodes sleep until something wakes them, or for the longest sleep.
+            consumer.request("get_failover_log")
+            change()
+            consumer.until("mutation")
+            return time.monotonic() - begun < _LONGEST_SLEEP
+
+    # Nothing else but a machine that stood still for seconds, three times, delays what is sent at once.
+    assert any(is_sent_at_once() for _ in range(3))

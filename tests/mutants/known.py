@@ -251,6 +251,18 @@ KNOWN: list[KnownMutant] = [
     ),
     # The embedded cluster.
     KnownMutant(
+        "embedded/cluster.py",
+        "        self._lock.release()\n        self._server.wake()\n",
+        "        self._lock.release()\n",
+        "embedded/test_cluster.py::test_a_change_wakes_the_nodes",
+    ),
+    KnownMutant(
+        "embedded/cluster.py",
+        "            self._faults.remove(fault, self._server.links)\n        self._server.wake()\n",
+        "            self._faults.remove(fault, self._server.links)\n",
+        "embedded/test_cluster.py::test_a_change_wakes_the_nodes",
+    ),
+    KnownMutant(
         "embedded/store.py",
         "other.highs = dict(self.highs)",
         "other.highs = self.highs",
