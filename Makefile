@@ -37,7 +37,7 @@ $(VENV)/.installed: $(BIN)/activate $(BUILT_FROM)
 	$(BIN)/python -m pip install --quiet --editable '.$(EXTRAS)' $(TEST_GROUPS:%=--group %)
 	@touch $@
 
-$(VENV)/.lint $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/activate pyproject.toml
+$(VENV)/.lint $(VENV)/.bench $(VENV)/.coverage $(VENV)/.dist: $(VENV)/.%: $(BIN)/activate pyproject.toml
 	$(BIN)/python -m pip install --quiet --group $*
 	@touch $@
 
@@ -82,7 +82,7 @@ soak: $(VENV)/.installed ## an hour of writes, faults and restarts; memory, thre
 
 # MUTANTS=--known runs those that no test noticed once; `python -m tests.mutants --help` says what else there is.
 MUTANTS ?= --count 40
-mutants: $(VENV)/.installed ## change the code in one place at a time, and report the changes that no test notices
+mutants: $(VENV)/.installed $(VENV)/.coverage ## change the code in one place at a time, and report the changes that no test notices
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # The sanitizers' run time has to be loaded before Python, and the C++ one with it: pyarrow throws exceptions.

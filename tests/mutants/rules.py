@@ -13,12 +13,18 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-# Modules and rooms of `src/dcp` that keep data safe, and streams moving.
-ROOMS = ("position.py", "session", "client", "spark")
+# Modules and rooms of `src/dcp`.
+ROOMS = (
+    *("position.py", "session", "client", "spark", "cli", "embedded", "checkpoint.py", "foreign_checkpoints.py"),
+    *("cluster_map.py", "columns", "wire", "value_grammar.py", "json_reader.py", "metrics.py"),
+)
 
-
-# Modules without rules of their own: tables, help texts, and the words of errors, which tests compare as a whole.
-_TABLES = {"client/options.py", "client/network_errors.py", "client/stats.py"}
+# Modules without rules of their own: tables, help texts, what is drawn on a screen or written into a page, and the
+# words of errors, which tests compare as a whole.
+_TABLES = {
+    *("client/options.py", "client/network_errors.py", "client/stats.py", "wire/coverage.py", "wire/describe.py"),
+    *("cli/demo/screen.py", "cli/demo/chart.py", "cli/terminal.py"),
+}
 # What is said to people is no rule: these calls, and what is raised, may say anything.
 _WORDS = {"log", "warnings", "click"}
 
@@ -27,7 +33,7 @@ class Mutant(NamedTuple):
     """A change of one place in a module of `src/dcp`.
 
     start, end: the bytes of the module that `text` replaces. rule: name of the rule. number, line: of the line in which
-    they begin. function: line in which the function begins, as its code object has it.
+    they begin. statement: first and last line of the statement, without the statements inside of it.
     """
 
     module: str
@@ -37,7 +43,7 @@ class Mutant(NamedTuple):
     text: str
     number: int
     line: str
-    function: int
+    statement: tuple[int, int]
 
     def applied(self, code: str) -> str:
         """Return the code of the module with the change."""
@@ -102,15 +108,21 @@ class _Module:
         self._data = path.read_bytes()
         self._lines = self._data.splitlines(keepends=True)
         self._begins = [0, *accumulate(map(len, self._lines))]
-        self._function = 0
+        self._statement = 0, 0
+        # Names with the same annotation, the one after each: of the function's parameters, and of the object's fields.
+        self._parameters: dict[str, str] = {}
+        self._fields: dict[str, str] = {}
 
     def mutants(self) -> Iterator[Mutant]:
         """Yield the mutants of all functions. Those of a nested function are the outer one's."""
-        functions = [node for node in ast.walk(ast.parse(self._data)) if isinstance(node, ast.FunctionDef)]
-        for function in functions:
-            self._function = min([function.lineno, *(each.lineno for each in function.decorator_list)])
-            if function.name == "__repr__":
+        tree = ast.parse(self._data)
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        fields = {function: _twins(_fields(each)) for each in classes for function in each.body}
+        for function in ast.walk(tree):
+            if not isinstance(function, ast.FunctionDef) or function.name == "__repr__":
                 continue
+            self._fields = fields.get(function, {})
+            self._parameters = _twins([*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs])
             for statement in function.body:
                 for node in ast.walk(statement):
                     if isinstance(node, ast.stmt):
@@ -119,15 +131,16 @@ class _Module:
     def _of_statement(self, node: ast.stmt) -> Iterator[Mutant]:
         if _is_words(node):
             return
+        # Statements inside of it have mutants of their own.
+        children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        self._statement = node.lineno, max([node.lineno, *(child.end_lineno or 0 for child in children)])
         if _is_step(node):
             yield self._change(node, "pass", "a step left out")
         elif isinstance(node, ast.If | ast.While):
             yield self._change(node.test, "False", "a condition that never holds")
-        # Statements inside of it have mutants of their own.
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                for each in ast.walk(child):
-                    yield from self._of_expression(each)
+        for child in children:
+            for each in ast.walk(child):
+                yield from self._of_expression(each)
 
     def _of_expression(self, node: ast.AST) -> Iterator[Mutant]:
         if isinstance(node, ast.Compare):
@@ -153,6 +166,10 @@ class _Module:
             yield self._change(node, str(not node.value), f"{not node.value} for its opposite")
         elif isinstance(node, ast.Constant) and type(node.value) is int:
             yield self._change(node, str(node.value + 1), "one more")
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in self._parameters:
+            yield self._change(node, self._parameters[node.id], f"{self._parameters[node.id]} for {node.id}")
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in self._fields:
+            yield self._change(node, other := self._fields[ast.unparse(node)], f"{other} for {ast.unparse(node)}")
 
     def _at(self, line: int, column: int) -> int:
         return self._begins[line - 1] + column
@@ -176,8 +193,26 @@ class _Module:
 
     def _mutant(self, begin: int, end: int, text: str, rule: str, number: int) -> Mutant:
         return Mutant(
-            self._name, rule, begin, end, text, number, self._lines[number - 1].decode().strip(), self._function
+            self._name, rule, begin, end, text, number, self._lines[number - 1].decode().strip(), self._statement
         )
+
+
+def _fields(node: ast.ClassDef) -> list[ast.arg]:
+    """Return the fields that a class declares, as methods name them."""
+    return [
+        ast.arg(f"self.{each.target.id}", each.annotation)
+        for each in node.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    ]
+
+
+def _twins(names: list[ast.arg]) -> dict[str, str]:
+    """Return the next name of the same type for each name: what a reader may take it for."""
+    alike: dict[str, list[str]] = {}
+    for each in names:
+        if each.annotation is not None:
+            alike.setdefault(ast.unparse(each.annotation), []).append(each.arg)
+    return {name: other for group in alike.values() for name, other in pairwise([*group, group[0]]) if name != other}
 
 
 def _is_step(node: ast.stmt) -> bool:
@@ -193,7 +228,7 @@ def _is_words(node: ast.stmt) -> bool:
     """Return whether a statement says something to people."""
     if isinstance(node, ast.Raise | ast.Assert):
         return True
-    call = node.value if isinstance(node, ast.Expr) else None
+    call = node.value if isinstance(node, ast.Expr | ast.Return) else None
     while isinstance(call, ast.Call | ast.Attribute):
         call = call.func if isinstance(call, ast.Call) else call.value
-    return isinstance(call, ast.Name) and call.id in _WORDS
+    return isinstance(call, ast.Name) and (call.id in _WORDS or call.id.endswith("Error"))

@@ -1,0 +1,59 @@
+"""Which tests run which lines: a pytest plugin that notes it, `-p tests.mutants.lines --lines=DIRECTORY`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from coverage import Coverage
+
+SOURCE = Path(__file__).parents[2] / "src" / "dcp"
+
+
+class Lines:
+    """Lines of each test, in a file of `coverage` with a context for each test; and the seconds that each takes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._seconds: dict[str, float] = {}
+        self._directory = directory
+        self._coverage = Coverage(data_file=directory / f"{os.getpid()}.lines", source=[str(SOURCE)], config_file=False)
+        # The newer way to count lines knows no contexts.
+        self._coverage.set_option("run:core", "ctrace")
+        # A process that shares no code with the tests, or one that was forked, has noted nothing.
+        self._coverage.set_option("run:disable_warnings", ["no-data-collected", "module-not-imported"])
+        self._coverage.start()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Note the lines of a test, in all threads that it starts."""
+        self._coverage.switch_context(item.nodeid)
+        begun = time.monotonic()
+        try:
+            return (yield)
+        finally:
+            self._seconds[item.nodeid] = time.monotonic() - begun
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out tests with a session of Spark: its start takes longer than all others of the room."""
+        items[:] = [item for item in items if "spark" not in getattr(item, "fixturenames", ())]
+
+    def pytest_sessionfinish(self) -> None:
+        """Write down what was noted. Processes that share the tests have a file each."""
+        self._coverage.stop()
+        self._coverage.save()
+        (self._directory / f"{os.getpid()}.json").write_text(json.dumps(self._seconds), "utf-8")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--lines", type=Path, help="directory for files that say which tests run which lines")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The process that only hands out the tests has no lines.
+    if (directory := config.getoption("--lines")) and (hasattr(config, "workerinput") or not config.getoption("-n")):
+        directory.mkdir(parents=True, exist_ok=True)
+        config.pluginmanager.register(Lines(directory))
