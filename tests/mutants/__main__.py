@@ -20,10 +20,17 @@ from typing import TypeVar
 
 from tests.mutants.choice import Choice
 from tests.mutants.known import KNOWN, KnownMutant
-from tests.mutants.rules import EQUIVALENTS, Mutant, mutants
-from tests.mutants.running import ROOT, Result, changed, copied_source, run_tests
+from tests.mutants.rules import EQUIVALENTS, Mutant, codec_mutants, mutants
+from tests.mutants.running import ROOT, Result, build, changed, copied_source, run_tests
 
 T = TypeVar("T")
+
+# Tests that have to notice mutants of the extension, the fastest first.
+CODEC_TESTS = [
+    *("tests/test_codec.py", "tests/test_vectors.py", "tests/test_document.py", "tests/test_encoder.py"),
+    *("tests/test_batch.py", "tests/test_framing.py", "tests/test_transcripts.py", "tests/test_receiving.py"),
+    *("tests/test_decoder.py", "tests/test_fuzz.py"),
+]
 
 
 def on_mutant(source: Path, module: str, code: str, tests: Sequence[str]) -> Result:
@@ -52,6 +59,18 @@ def run_drawn(choice: Choice, source: Path, mutant: Mutant) -> tuple[bool, str]:
     verdict = "noticed" if found.noticed else "SURVIVED"
     where = f"{mutant.module}:{mutant.number}: {mutant.line}  ({mutant.rule})"
     return found.noticed, f"{verdict:8} {found.seconds:5.1f} s  {where}  {found.test or f'{len(tests)} tests'}"
+
+
+def run_codec(source: Path, mutant: Mutant) -> tuple[bool, str]:
+    """Return whether a test of the extension notices a drawn mutant of it, and a line of the report."""
+    path = source / "dcp" / mutant.module
+    with changed(path, mutant.applied(path.read_text("utf-8"))):
+        found = run_tests(source, CODEC_TESTS) if build(source) else Result(True, 0.0, "it does not compile")
+    where = f"{path.name}:{mutant.number}: {mutant.line}  ({mutant.rule})"
+    return (
+        found.noticed,
+        f"{'noticed' if found.noticed else 'SURVIVED':8} {found.seconds:5.1f} s  {where}  {found.test}",
+    )
 
 
 def report(run: Callable[[Path, T], tuple[bool, str]], chosen: Sequence[T], jobs: int, within: float) -> list[bool]:
@@ -91,19 +110,21 @@ def report(run: Callable[[Path, T], tuple[bool, str]], chosen: Sequence[T], jobs
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--known", action="store_true", help="run the known mutants instead of drawn ones")
+    parser.add_argument("--codec", action="store_true", help="draw from the extension: a minute for each mutant")
     parser.add_argument("--only", default="", help="only mutants whose module or test has this text")
     parser.add_argument("--count", type=int, default=40, help="number of drawn mutants")
     parser.add_argument("--seed", default="", help="text that decides which are drawn, such as a commit")
     parser.add_argument("--within", type=float, default=1e9, help="seconds after which no other mutant is begun")
-    parser.add_argument(
-        "--most", type=float, default=15.0, help="seconds that the tests of a mutant may take"
-    )
+    parser.add_argument("--most", type=float, default=15.0, help="seconds that the tests of a mutant may take")
     parser.add_argument("--jobs", type=int, default=2, help="number of mutants at a time")
     arguments = parser.parse_args()
     if arguments.known:
         known = [one for one in KNOWN if arguments.only in one.module + one.test]
         Random(arguments.seed).shuffle(known)
         results = report(run_known, known, arguments.jobs, arguments.within)
+    elif arguments.codec:
+        chosen = Random(arguments.seed).sample(codec_mutants(ROOT / "src"), arguments.count)
+        results = report(run_codec, chosen, arguments.jobs, arguments.within)
     else:
         possible = [one for one in mutants(ROOT / "src") if arguments.only in one.module]
         drawn = Random(arguments.seed).sample(possible, min(arguments.count, len(possible)))

@@ -15,10 +15,11 @@ SOURCE = Path(__file__).parents[2] / "src" / "dcp"
 
 
 class Lines:
-    """Lines of each test, in a file of `coverage` with a context for each test; and the seconds that each takes."""
+    """Lines of each test, in a file of `coverage` with a context for each; and the seconds of those that passed."""
 
     def __init__(self, directory: Path) -> None:
         self._seconds: dict[str, float] = {}
+        self._failed: set[str] = set()
         self._directory = directory
         self._coverage = Coverage(data_file=directory / f"{os.getpid()}.lines", source=[str(SOURCE)], config_file=False)
         # The newer way to count lines knows no contexts.
@@ -37,6 +38,10 @@ class Lines:
         finally:
             self._seconds[item.nodeid] = time.monotonic() - begun
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.add(report.nodeid)
+
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave out tests with a session of Spark: its start takes longer than all others of the room."""
         items[:] = [item for item in items if "spark" not in getattr(item, "fixturenames", ())]
@@ -45,7 +50,8 @@ class Lines:
         """Write down what was noted. Processes that share the tests have a file each."""
         self._coverage.stop()
         self._coverage.save()
-        (self._directory / f"{os.getpid()}.json").write_text(json.dumps(self._seconds), "utf-8")
+        passed = {test: each for test, each in self._seconds.items() if test not in self._failed}
+        (self._directory / f"{os.getpid()}.json").write_text(json.dumps(passed), "utf-8")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

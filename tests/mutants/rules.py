@@ -81,6 +81,11 @@ _COMPARED: dict[type[ast.cmpop], str] = {
     ast.In: "not in",
     ast.NotIn: "in",
 }
+# The same in the extension, whose language `ast` does not know.
+_CODEC = {
+    **{"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "and": "or", "or": "and"},
+    **{"+ 1": "+ 2", "- 1": "- 0"},
+}
 _CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
@@ -98,6 +103,25 @@ def mutants(source: Path) -> list[Mutant]:
     # Those of nested functions are found twice.
     once = {(mutant.module, mutant.start, mutant.text): mutant for mutant in reversed([*found])}
     return [mutant for mutant in reversed([*once.values()]) if (mutant.module, mutant.line, mutant.rule) not in known]
+
+
+def codec_mutants(source: Path) -> list[Mutant]:
+    """Return the mutants of the extension, in order. Each of them has to be built, which takes most of its time."""
+    found = list[Mutant]()
+    for path in sorted((source / "codec").glob("*.pxi")):
+        position = 0
+        for number, line in enumerate(path.read_text("utf-8").splitlines(keepends=True), 1):
+            code = line.partition("#")[0]
+            # Words, declarations and what is not in a function.
+            if code[:1] == " " and not re.search(r"[\"\']|\braise\b|\bcdef (?!.*=)|\bdef\b", code):
+                for before, after in _CODEC.items():
+                    for at in (match.start() for match in re.finditer(re.escape(f" {before} "), code)):
+                        begin = position + len(line[: at + 1].encode())
+                        name, rule = f"../codec/{path.name}", f"{after} for {before}"
+                        end = begin + len(before)
+                        found.append(Mutant(name, rule, begin, end, after, number, line.strip(), (number, number)))
+            position += len(line.encode())
+    return found
 
 
 class _Module:

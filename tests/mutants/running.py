@@ -54,6 +54,17 @@ def changed(path: Path, code: str) -> Iterator[None]:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
+def build(source: Path) -> bool:
+    """Build the extension of a copy of the code, without optimisation; return whether it is valid code."""
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source.parent)
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--force", "--inplace"]
+    done = subprocess.run(
+        command, cwd=source.parent, env={**os.environ, "DCP_BUILD": "debug"}, capture_output=True, check=False
+    )
+    return done.returncode == 0
+
+
 def run_tests(source: Path, tests: Sequence[str], limit: float = ALL_TESTS) -> Result:
     """Run tests on a copy of the code, up to the first that fails or cannot be loaded.
 
