@@ -1,7 +1,7 @@
 """Whatever happens, a consumer that resumes from its checkpoint ends up with the documents of the cluster.
 
-Each schedule is drawn from a seed. CHAOS_SEED is the first seed, CHAOS_COUNT the number of schedules. To see the steps
-of a failed one: `python -m tests.chaos --replay --seed N`.
+Each schedule is drawn from a seed. CHAOS_SEED is the first seed, CHAOS_COUNT the number of schedules. A failure shows
+its steps, and the command that runs them again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from tests.chaos.running import play_all
+from tests.chaos.running import failures, play_all
 from tests.chaos.schedule import STEPS_OF
 
 FIRST = int(os.environ.get("CHAOS_SEED", "0"))
@@ -29,10 +29,8 @@ def test_no_change_is_lost(first: int, tally: Counter[str]) -> None:
     for outcome in outcomes:
         tally["schedules"] += 1
         tally.update(outcome.done)
-        if outcome.error:
-            print(f"seed {outcome.seed}:\n{outcome.error}")
-    failed = sorted(outcome.seed for outcome in outcomes if outcome.error)
-    assert not failed, f"replay these seeds: {failed}"
+    if failed := failures("sockets", outcomes):
+        pytest.fail(failed)
     if len(seeds) == BLOCK:
         # Without these events the schedules would prove little.
         assert {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from tests.chaos.running import play_all
+import pytest
+
+from tests.chaos.running import failures, play_all
 
 FIRST = int(os.environ.get("CHAOS_SEED", "0"))
 COUNT = int(os.environ.get("MODEL_COUNT", "200"))
@@ -15,10 +17,7 @@ EVENTS = ("write_some", "persist", "read", "cut", "end_stream", "move", "fail_ov
 
 def test_no_change_is_lost_altered_or_delivered_twice() -> None:
     outcomes = list(play_all("model", range(FIRST, FIRST + COUNT)))
-    for outcome in outcomes:
-        if outcome.error:
-            print(f"seed {outcome.seed}:\n{outcome.error}")
-    failed = sorted(outcome.seed for outcome in outcomes if outcome.error)
-    assert not failed, f"seeds: {failed}"
+    if failed := failures("model", outcomes):
+        pytest.fail(failed)
     done = sum((outcome.done for outcome in outcomes), Counter[str]())
     assert [name for name in EVENTS if not done[name]] == []
