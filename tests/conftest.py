@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from importlib.util import find_spec
 from typing import Any
@@ -17,6 +18,10 @@ settings.register_profile(
     "untimed", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("untimed")
+
+# A shell starts what runs in its background with SIGINT ignored, and so would be the commands that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _TALLY = pytest.StashKey[Counter[str]]()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from click.testing import CliRunner, Result
@@ -23,15 +25,23 @@ def run(*arguments: str | int | Path) -> Result:
     return result
 
 
-def start(*arguments: str | int | Path, main: str = "from dcp.cli import main; main()") -> subprocess.Popen[str]:
-    """Start a command in a process of its own."""
-    return subprocess.Popen(
+@contextmanager
+def start(
+    *arguments: str | int | Path, main: str = "from dcp.cli import main; main()"
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a command in a process of its own, and wait for its end; a test that fails ends it."""
+    with subprocess.Popen(
         [sys.executable, "-c", main, *map(str, arguments)],
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
-    )
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def fill_two_collections(cluster: Cluster) -> None:

@@ -24,7 +24,7 @@ from dcp.cli.copy import _copy, _ProgressBar, _stop_signals
 from dcp.cli.copy_output import CopyOutput
 from dcp.cli.json_rows import CollectionNames
 from dcp.embedded import Cluster
-from tests.cli.commands import fill_two_collections, run, start
+from tests.cli.commands import TIMEOUT, fill_two_collections, run, start
 from tests.waiting import until
 
 COLLECTIONS = ("_default._default", "inventory.hotel")
@@ -72,8 +72,10 @@ def test_a_copy_of_a_bucket_is_not_resumed_with_one_collection(cluster: Cluster,
 def test_a_failed_write_names_the_file(cluster: Cluster, tmp_path: Path) -> None:
     cluster.load(500, value_size=1000)
     small = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
-    copying = start("copy", cluster.url, str(tmp_path / "out.ndjson"), main=small + "from dcp.cli import main; main()")
-    _, errors = copying.communicate(timeout=30)
+    with start(
+        "copy", cluster.url, str(tmp_path / "out.ndjson"), main=small + "from dcp.cli import main; main()"
+    ) as copying:
+        _, errors = copying.communicate(timeout=TIMEOUT)
     assert copying.returncode == 1
     assert "part-00000001.ndjson" in errors
     assert "File too large" in errors
@@ -83,8 +85,8 @@ def test_a_failed_first_save_leaves_nothing_that_the_next_run_refuses(cluster: C
     cluster.load(10)
     out = tmp_path / "out.ndjson"
     small = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); "
-    copying = start("copy", cluster.url, str(out), main=small + "from dcp.cli import main; main()")
-    _, errors = copying.communicate(timeout=30)
+    with start("copy", cluster.url, str(out), main=small + "from dcp.cli import main; main()") as copying:
+        _, errors = copying.communicate(timeout=TIMEOUT)
     assert copying.returncode == 1
     assert "_checkpoint-00000000.json: File too large" in errors
     assert not out.exists()

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from dcp.cli.demo.chart import draw
 from dcp.cli.demo.monitor import ProgressSample, TimelineEvent
 from dcp.cli.demo.parquet_batches import COLUMNS, ParquetBatches
-from tests.cli.commands import run, start
+from tests.cli.commands import TIMEOUT, run, start
 from tests.waiting import until
 
 TYPES = {"event": pa.string(), "vbucket": pa.int32(), "key": pa.string(), "value": pa.string()}
@@ -43,10 +43,10 @@ def test_the_copy_survives_the_failover(tmp_path: Path) -> None:
 
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    demo = start("demo", "--small", "--no-spark", "--out", out)
-    until(lambda: (out / "changes" / "batch=00000001").exists())
-    demo.send_signal(signal.SIGINT)
-    _, errors = demo.communicate(timeout=30)
+    with start("demo", "--small", "--no-spark", "--out", out) as demo:
+        until(lambda: (out / "changes" / "batch=00000001").exists())
+        demo.send_signal(signal.SIGINT)
+        _, errors = demo.communicate(timeout=TIMEOUT)
     assert demo.returncode == 130
     assert errors == "\ninterrupted\n"
     assert not out.exists()
@@ -67,8 +67,8 @@ def test_too_few_documents_are_refused() -> None:
 
 def test_a_missing_spark_is_reported_on_one_line(tmp_path: Path) -> None:
     main = "import sys; sys.modules['pyspark'] = None; from dcp.cli import main; main()"
-    demo = start("demo", "--small", "--out", tmp_path / "demo", main=main)
-    _, errors = demo.communicate(timeout=60)
+    with start("demo", "--small", "--out", tmp_path / "demo", main=main) as demo:
+        _, errors = demo.communicate(timeout=TIMEOUT)
     assert demo.returncode == 1
     assert "needs pyspark: pip install 'dcp-arrow[spark]', or leave Spark out: dcp demo --no-spark" in errors
     assert not (tmp_path / "demo").exists()

@@ -62,8 +62,9 @@ def test_a_node_that_grants_less_than_before_is_read_when_it_grants_as_much_agai
         warnings = {record.getMessage() for record in caplog.records if record.levelno == logging.WARNING}
         refused = [text for text in warnings if "the first connection of this client" in text]
         missing = f"{name} ({CONSEQUENCES[name]})" if name in CONSEQUENCES else name
-        assert refused
-        assert all(f"{cluster.addresses[0]}: the node " in text and missing in text for text in refused)
+        assert all(f"{cluster.addresses[0]}: the node " in text for text in refused)
+        # A handshake that was under way when the fault ended may lack something else, which it had done without before.
+        assert any(missing in text for text in refused)
     assert sum(map(len, consumer.rows.values())) == 16
 
 
