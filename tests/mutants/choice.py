@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from coverage import CoverageData
+from coverage import Coverage, CoverageData
 
 from tests.mutants.lines import SOURCE
 from tests.mutants.rules import Mutant
@@ -45,13 +45,15 @@ class Choice:
         self._seconds: dict[str, float] = {}
         self._data = list[tuple[CoverageData, set[str]]]()
         for directory, files in _noted(_test_files()):
+            tests = set[str]()
             for path in directory.glob("*.json"):
                 seconds: dict[str, float] = json.loads(path.read_text("utf-8"))
-                tests = {test: each for test, each in seconds.items() if test.partition("::")[0] in files}
-                self._seconds |= tests
-                data = CoverageData(str(path.with_suffix(".lines")))
-                data.read()
-                self._data.append((data, set(tests)))
+                known = {test: each for test, each in seconds.items() if test.partition("::")[0] in files}
+                self._seconds |= known
+                tests.update(known)
+            data = CoverageData(str(directory / "lines"))
+            data.read()
+            self._data.append((data, tests))
         self.lines = cache(self._lines)
 
     def tests(self, mutant: Mutant) -> list[str]:
@@ -121,5 +123,8 @@ def _note(files: dict[str, str]) -> Path:
         print("tests that fail on the code itself are left out", flush=True)
     elif code:
         raise SystemExit("the tests do not run: repair that first")
+    noted = Coverage(data_file=unfinished / "lines", config_file=False)
+    noted.combine([str(path) for path in unfinished.glob("*.lines*")])
+    noted.save()
     (unfinished / "files").write_text(json.dumps(files), "utf-8")
     return unfinished.rename(directory)

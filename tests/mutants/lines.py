@@ -14,23 +14,38 @@ from coverage import Coverage
 SOURCE = Path(__file__).parents[2] / "src" / "dcp"
 
 
+# What a process does that a test starts: `coverage` begins by itself in it, since it is told so by the environment.
+_OF_PROCESSES = """
+[run]
+core = ctrace
+source = {source}
+data_file = {directory}/process.lines
+parallel = true
+sigterm = true
+context = ${{DCP_TEST}}
+disable_warnings = no-data-collected, module-not-imported
+"""
+
+
 class Lines:
-    """Lines of each test, in a file of `coverage` with a context for each; and the seconds of those that passed."""
+    """Lines of each test, in files of `coverage` with a context for each; and the seconds of those that passed."""
 
     def __init__(self, directory: Path) -> None:
         self._seconds: dict[str, float] = {}
         self._failed: set[str] = set()
         self._directory = directory
+        settings = directory / "settings"
+        settings.write_text(_OF_PROCESSES.format(source=SOURCE, directory=directory), "utf-8")
+        os.environ["COVERAGE_PROCESS_START"] = str(settings)
         self._coverage = Coverage(data_file=directory / f"{os.getpid()}.lines", source=[str(SOURCE)], config_file=False)
         # The newer way to count lines knows no contexts.
         self._coverage.set_option("run:core", "ctrace")
-        # A process that shares no code with the tests, or one that was forked, has noted nothing.
-        self._coverage.set_option("run:disable_warnings", ["no-data-collected", "module-not-imported"])
         self._coverage.start()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Note the lines of a test, in all threads that it starts."""
+        """Note the lines of a test, in all threads and processes that it starts."""
+        os.environ["DCP_TEST"] = item.nodeid
         self._coverage.switch_context(item.nodeid)
         begun = time.monotonic()
         try:

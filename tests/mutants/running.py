@@ -87,4 +87,5 @@ def run_tests(source: Path, tests: Sequence[str], limit: float = ALL_TESTS) -> R
             f"{' '.join(tests)}: pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr}"
         )
     failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return Result(done.returncode != 0, time.monotonic() - begun, failed[0] if failed else "the tests do not start")
+    noticed = done.returncode != 0
+    return Result(noticed, time.monotonic() - begun, failed[0] if failed else "the tests do not start" * noticed)
