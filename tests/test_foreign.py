@@ -95,13 +95,14 @@ def test_what_is_exported_is_imported_again(kind: str, position: StreamPosition)
     assert again.resume_point() == position.resume_point()
 
 
+@pytest.mark.parametrize("seqno", [1500, UNKNOWN_END])
 @pytest.mark.parametrize("kind", ["cbes", "cbes-backup", "java-dcp-client", "kafka-connect", "spark-3"])
-def test_java_has_no_unsigned_numbers(kind: str) -> None:
-    unknown = Checkpoint((StreamPosition(0, UUID, 1500, 0, UNKNOWN_END),), bucket="travel")
+def test_java_has_no_unsigned_numbers(kind: str, seqno: int) -> None:
+    unknown = Checkpoint((StreamPosition(0, UUID, seqno, 0, UNKNOWN_END),), bucket="travel")
     text = unknown.to_foreign(kind)
     assert "-1" in text
     assert str(UNKNOWN_END) not in text
-    assert window(Checkpoint.from_foreign(kind, text)) == (1500, 0, UNKNOWN_END)
+    assert window(Checkpoint.from_foreign(kind, text)) == (seqno, 0, UNKNOWN_END)
 
 
 OLD_KAFKA = {"offsets": [{"partition": KAFKA_KEY, "offset": {"bySeqno": 1500}}]}

@@ -159,3 +159,16 @@ def test_the_uncounted_stream_id_of_real_servers_is_read_and_can_be_written() ->
     assert raw[2] == 0
     assert decode(raw) == [frame]
     assert decode(raw)[0].stream_id == 71
+
+
+@pytest.mark.parametrize("number", [-(1 << 63), -1, (1 << 63) - 1])
+def test_a_signed_field_takes_all_numbers_of_its_width(number: int) -> None:
+    frame = dcp.Frame("get_cluster_config", 0x80, fields={"epoch": number, "revision": 0})
+    (again,) = dcp.decode(encode(frame))
+    assert again.fields["epoch"] == number
+
+
+@pytest.mark.parametrize("number", [-(1 << 63) - 1, 1 << 63])
+def test_a_signed_field_takes_no_other_number(number: int) -> None:
+    with pytest.raises(dcp.LocalProtocolError, match="epoch: expected an integer of 64 bits"):
+        encode(dcp.Frame("get_cluster_config", 0x80, fields={"epoch": number, "revision": 0}))

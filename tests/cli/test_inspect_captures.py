@@ -15,6 +15,7 @@ import dpkt
 import pytest
 
 from dcp.cli.capture import Flow, Segment, streams
+from dcp.cli.frame_finder import FrameFinder
 from dcp.cli.inspect import FrameReader, _counted_frames, _RowWriter, _Totals
 from dcp.wire.dcp import DCP
 from tests.cli.captures import (
@@ -315,3 +316,11 @@ def test_a_direction_ends_with_its_last_byte_and_only_once() -> None:
         (noop(7), False),
         (b"", True),
     ]
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_after_bytes_that_are_no_frame_the_rest_is_read_only_if_reading_resumes(resumes: bool) -> None:
+    finder = FrameFinder(DCP, resumes=resumes)
+    pieces = [*finder.feed(b"\0" * 24), *finder.feed(noop(7)), *finder.end()]
+    assert [piece.raw for piece in pieces if piece.raw] == ([noop(7)] if resumes else [])
+    assert len([piece for piece in pieces if piece.problem]) == (2 if resumes else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -87,3 +88,17 @@ NEWS: dict[str, Callable[[BatchQueue], None]] = {
 def test_a_waiting_consumer_is_woken_by(news: str) -> None:
     queue = queue_of()
     assert wakes(queue.changed, lambda: NEWS[news](queue), PATIENCE)
+
+
+def test_rows_that_wait_for_disks_are_kept_when_another_vbucket_rolls_back() -> None:
+    with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
+        start = {vbucket: LazyPosition(BEGUN, 0) for vbucket in (0, 1)}
+        queue = BatchQueue(threading.RLock(), start, Persistence(client._agent, 60), lambda: False)
+        for vbucket, seqno in ((1, 3), (0, 3), (1, 5)):
+            rows = delivery(seqno, seqno)
+            with queue.changed:
+                queue.deliver(ended_link(), replace(rows, positions={(vbucket, None): LazyPosition(BEGUN, seqno)}))
+        # What follows the first batch of the vbucket is dropped with it, whatever it is of.
+        assert queue.drop_from(0) == {0, 1}
+        assert queue.position_after_queued(1).seqno == 3
+        assert queue.drop_from(0) == set()

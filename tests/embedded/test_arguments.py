@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import re
@@ -164,3 +165,15 @@ def test_the_only_node_that_is_up_is_not_failed_over() -> None:
             cluster.failover(0)
         cluster.failover(1)
         assert all(cluster.owner(f"key-{n}") == 0 for n in range(20))
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_loading_leaves_garbage_collection_as_it_was(enabled: bool) -> None:
+    was_enabled = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with Cluster() as cluster:
+            cluster.load(1)
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()

@@ -428,3 +428,10 @@ def test_a_cleared_fault_has_no_effect(cluster: Cluster) -> None:
         cluster.fault(name).clear()
     assert cluster._faults.active == ()
     assert everything(cluster) == list(range(1, COUNT + 1))
+
+
+def test_a_stream_is_ended_by_one_fault_only(cluster: Cluster) -> None:
+    with Consumer(cluster) as consumer, cluster.fault("end") as first, cluster.fault("end") as second:
+        consumer.stream(0)
+        consumer.until("stream_end")
+        assert first.hits + second.hits == 1

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dcp.embedded.refusals import error_value
+from dcp.embedded.refusals import error_value, malformed_context
 from dcp.embedded.release import Release
+from dcp.wire.dcp import DCP
+from dcp.wire.frame import Frame, encode
+from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
 
 JSON = b'{"error":{"context":"why"}}', 1
@@ -32,3 +35,18 @@ def test_error_values_differ_by_release(version: str, status: Status, said: tupl
 
 def test_an_error_without_context_has_no_value() -> None:
     assert error_value(Status.ERANGE, "", Release.of("7.0")) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("key", "extras", "said"),
+    [
+        (3, 0, ""),
+        (0, 0, "Request must include key"),
+        (256, 0, ""),
+        (3, 4, "Request must include extras of length 0"),
+    ],
+)
+def test_a_malformed_request_is_told_what_it_lacks(key: int, extras: int, said: str) -> None:
+    raw = bytearray(encode(Frame("get", Magic.REQUEST, key=b"key")))
+    raw[2:5] = key.to_bytes(2, "big") + bytes([extras])
+    assert malformed_context(bytes(raw), DCP) == said

@@ -114,3 +114,13 @@ def test_a_seqno_that_does_not_rise_is_refused() -> None:
     vb, _ = filled([(b"a", "mutation")])
     with pytest.raises(ValueError, match="vbucket 7: expected a seqno above 1, found 1"):
         vb.put(StoredItem("mutation", 1, b"b"))
+
+
+def test_what_was_undone_is_not_persisted() -> None:
+    vb, _ = filled([(b"a", "mutation"), (b"b", "mutation"), (b"c", "mutation")])
+    high = vb.high_seqno
+    for persisted, undone in ((high, 1), (vb.since(0)[0].seqno, 1)):
+        copy = vb.copy(VbucketState.ACTIVE)
+        copy.persisted_seqno = persisted
+        copy.undo_writes(undone)
+        assert copy.persisted_seqno == min(persisted, high - 1)

@@ -21,7 +21,7 @@ from typing import TypeVar
 from tests.mutants.choice import Choice
 from tests.mutants.known import KNOWN, KnownMutant
 from tests.mutants.rules import EQUIVALENTS, Mutant, codec_mutants, mutants
-from tests.mutants.running import ROOT, Result, build, changed, copied_source, run_tests
+from tests.mutants.running import ALL_TESTS, ROOT, Result, build, changed, copied_source, run_tests
 
 T = TypeVar("T")
 
@@ -33,10 +33,10 @@ CODEC_TESTS = [
 ]
 
 
-def on_mutant(source: Path, module: str, code: str, tests: Sequence[str]) -> Result:
-    """Run tests on a copy of the code in which a module is another."""
+def on_mutant(source: Path, module: str, code: str, tests: Sequence[str], limit: float = ALL_TESTS) -> Result:
+    """Run tests on a copy of the code in which a module is another, for no longer than `limit` seconds."""
     with changed(source / "dcp" / module, code):
-        return run_tests(source, tests)
+        return run_tests(source, tests, limit)
 
 
 def run_known(source: Path, mutant: KnownMutant) -> tuple[bool, str]:
@@ -55,7 +55,9 @@ def run_drawn(choice: Choice, source: Path, mutant: Mutant) -> tuple[bool, str]:
     """Return whether a test that runs the line notices a drawn mutant, and a line of the report."""
     tests = choice.tests(mutant)
     code = mutant.applied((ROOT / "src/dcp" / mutant.module).read_text("utf-8"))
-    found = on_mutant(source, mutant.module, code, tests) if tests else Result(False, 0.0, "no test runs it")
+    # Far longer than they take on the code, whatever else the machine does.
+    limit = 60 + 8 * choice.most
+    found = on_mutant(source, mutant.module, code, tests, limit) if tests else Result(False, 0.0, "no test runs it")
     verdict = "noticed" if found.noticed else "SURVIVED"
     where = f"{mutant.module}:{mutant.number}: {mutant.line}  ({mutant.rule})"
     return found.noticed, f"{verdict:8} {found.seconds:5.1f} s  {where}  {found.test or f'{len(tests)} tests'}"

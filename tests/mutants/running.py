@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +19,23 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Seconds after which a test that did not end has noticed that something stands still: those of a test that takes a few
-# seconds, on a machine that is busy. After the second number, all of a mutant's tests have.
-ONE_TEST, ALL_TESTS = 40, 600
+# seconds, on a machine that is busy. After the second number, all tests of a mutant have.
+ONE_TEST, ALL_TESTS = 40, 300
+
+_OPTIONS = [
+    *("-x", "-q", "-p", "no:cacheprovider", "--tb=no", "--hypothesis-seed=0", f"--timeout={ONE_TEST}"),
+    # The libraries below are there before it could rewrite them.
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
+]
+# A server that has imported the libraries is forked for each mutant: to import them takes longer than most tests. What
+# is tested is imported after the fork.
+_LIBRARIES = [
+    *("pytest", "_hypothesis_pytestplugin", "hypothesis.strategies", "pytest_timeout", "xdist", "coverage"),
+    *("pyarrow.parquet", "pyarrow.compute", "numpy", "click.testing", "rich.live", "rich.table", "cramjam"),
+    *("scramp", "dpkt", "flatbuffers", "prometheus_client", "cryptography.x509"),
+]
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(_LIBRARIES)
 
 
 class Result(NamedTuple):
@@ -70,22 +87,40 @@ def run_tests(source: Path, tests: Sequence[str], limit: float = ALL_TESTS) -> R
 
     Raises RuntimeError if there are no such tests.
     """
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", f"--timeout={ONE_TEST}", "--hypothesis-seed=0"]
-    command = [sys.executable, "-m", "pytest", *options, *tests]
-    # Bytecode would be taken for that of a line changed within the same second.
-    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(source.parent / "hypothesis")
     begun = time.monotonic()
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, timeout=limit, capture_output=True, text=True, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Result(True, time.monotonic() - begun, "no end")
-    if done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED:
-        raise RuntimeError(
-            f"{' '.join(tests)}: pytest ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr}"
-        )
-    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    noticed = done.returncode != 0
-    return Result(noticed, time.monotonic() - begun, failed[0] if failed else "the tests do not start" * noticed)
+    printed = source.parent / "printed"
+    process = _CONTEXT.Process(target=_run, args=(source, [*_OPTIONS, *tests], printed))
+    process.start()
+    process.join(limit)
+    ended = process.exitcode is not None
+    # It leads a group: commands that its tests have started end with it.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid or 0, signal.SIGKILL)
+    process.join()
+    seconds = time.monotonic() - begun
+    if not ended:
+        return Result(True, seconds, "no end")
+    output = printed.read_text("utf-8", "replace")
+    if process.exitcode == pytest.ExitCode.NO_TESTS_COLLECTED:
+        raise RuntimeError(f"{' '.join(tests)}: there are no such tests: {output[-2000:]}")
+    failed = [line.split()[1] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    noticed = process.exitcode != 0
+    return Result(noticed, seconds, failed[0] if failed else "the tests do not start" * noticed)
+
+
+def _run(source: Path, arguments: Sequence[str], printed: Path) -> None:
+    """Run pytest in this process, and end it."""
+    os.setsid()
+    os.chdir(ROOT)
+    with printed.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.path.insert(0, str(source))
+    # Bytecode would be taken for that of a line changed within the same second.
+    sys.dont_write_bytecode = True
+    os.environ |= {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(source.parent / "hypothesis")
+    code = pytest.main([*arguments])
+    sys.stdout.flush()
+    # Threads that a mutant has left are not waited for.
+    os._exit(code)

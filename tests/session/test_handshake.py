@@ -30,7 +30,7 @@ from dcp.session.session import Session
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.frame import Frame, encode
 from dcp.wire.layout import Kind, Magic
-from dcp.wire.memcached import Status
+from dcp.wire.memcached import FEATURES, Feature, Status
 from tests.conformance import TRANSCRIPTS, cut, transcript
 from tests.session.harness import MANY, PASSWORD, SETTINGS, Answer, Peer, decoder, handshake, hear, requested
 
@@ -407,3 +407,11 @@ def test_bytes_do_not_extend_the_time_of_the_handshake() -> None:
     session.buffer()[:1] = b"\x81"
     session.received(1, 106.0, MANY, MANY)
     assert (session.last_heard, session.deadline()) == (106.0, 107.0)
+
+
+@pytest.mark.parametrize("snappy", [False, True])
+def test_compressed_values_are_requested_only_if_they_are_wanted(snappy: bool) -> None:
+    peer = Peer()
+    handshake(peer, snappy=snappy)
+    (hello,) = peer.named("hello")
+    assert (Feature.SNAPPY in FEATURES.decode(hello.value, {})) == snappy

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.embedded.legacy import clients
+from dcp.embedded.legacy.backfill import Backfill
 from dcp.embedded.load import load_documents, padded_values
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.frame import Frame, decode, encode
@@ -693,3 +694,18 @@ def test_a_malformed_filter_is_refused() -> None:
     admin = LegacyClient(peer.bucket)
     admin.send(Frame("change_vb_filter", Magic.REQUEST, key=b"me", value=b"\0\2\0\1"), dialect="tap")
     assert decode(admin.receive_bytes(), "tap")[0].status == Status.EINVAL
+
+
+def test_a_vbucket_that_is_dropped_before_its_turn_is_not_sent() -> None:
+    bucket = filled().bucket
+    first, second = (vbucket.number for vbucket in bucket.actives())
+    backfill = Backfill(bucket.nodes[0], 0, lambda: NOW)
+    backfill.add(first, 0)
+    backfill.add(second, 0)
+    backfill.drop(second)
+    run = backfill.run()
+    assert run is not None
+    assert run.vbucket == first
+    run.next = len(run.items)
+    assert backfill.run() is None
+    assert backfill.vbuckets == [first]
