@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.client.follow.vbucket import FollowedVbucket, observe
 from dcp.client.monitor import CONSUMER, NO_OWNER, SILENT, Backlog, Observation, StallDetector
 from dcp.client.stats import Lag
+from dcp.position import StreamPosition
 from dcp.wire.dcp import ENDLESS
 from tests.client.consumer import hasty_threads
+from tests.client.links import ended_link
 
 LIMIT = 30.0
 
@@ -91,3 +95,11 @@ def test_several_may_ask_at_the_same_time() -> None:
         over.set()
         for one in asked:
             one.result()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_vbucket_whose_consumer_takes_nothing_waits_for_it_whatever_else_is_wrong(full: bool) -> None:
+    link = ended_link()
+    link.full = full
+    vbucket = FollowedVbucket(7, StreamPosition(7), link=link)
+    assert observe(vbucket, None, {}, {}).reason == (CONSUMER if full else NO_OWNER)

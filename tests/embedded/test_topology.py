@@ -364,3 +364,15 @@ def test_a_purge_reaches_every_copy() -> None:
         bucket.remove(key)
     assert bucket.purge() == len(KEYS) - 1
     assert {bucket.nodes[owner].vbuckets[0].purge_seqno for owner in bucket.owners[0]} == {2 * len(KEYS) - 2}
+
+
+def test_a_node_that_comes_back_gets_the_replicas_that_are_missing() -> None:
+    bucket = make_bucket(nodes=2, replicas=1)
+    fill(bucket, 20)
+    before = documents(bucket)
+    topology.failover(bucket, 1)
+    assert all(NOBODY in owners for owners in bucket.owners)
+    topology.recover(bucket, 1)
+    assert all(sorted(owners) == [0, 1] for owners in bucket.owners)
+    topology.failover(bucket, 0)
+    assert documents(bucket) == before

@@ -520,3 +520,12 @@ def test_a_purge_is_reported_to_a_resumed_stream_that_ignores_it(
         data += start + row(stream, 9) + end
     _, *events = hear(session, data + marker(stream, 9, 20, purge_seqno=11, **PURGES))
     assert events == ([DeletionsPurged(stream, 9, 11)] if reported else [])
+
+
+def test_the_history_that_a_node_names_is_delivered_before_any_row() -> None:
+    session = ready()
+    stream = session.open(Progress(StreamPosition(7)))
+    session.outgoing()
+    hear(session, answer(stream))
+    (position,) = session.take().positions.values()
+    assert position.progress.position.failover_log == LOG
