@@ -29,7 +29,7 @@ def unconnected_link() -> NodeLink:
     def refuse(*_: object) -> NoReturn:
         raise OSError
 
-    return NodeLink("one:11210", refuse, refuse, Unheard(), BatchLimits(1, 1, 0.0))
+    return NodeLink("one:11210", refuse, refuse, Unheard(), BatchLimits(1, 1, 0.0, held=1))
 
 
 def ended_link() -> NodeLink:

@@ -100,6 +100,7 @@ def test_several_may_ask_at_the_same_time() -> None:
 @pytest.mark.parametrize("full", [False, True])
 def test_a_vbucket_whose_consumer_takes_nothing_waits_for_it_whatever_else_is_wrong(full: bool) -> None:
     link = ended_link()
-    link.full = full
+    # A link holds no more than it may: 1 byte.
+    link.held = int(full)
     vbucket = FollowedVbucket(7, StreamPosition(7), link=link)
     assert observe(vbucket, None, {}, {}).reason == (CONSUMER if full else NO_OWNER)
