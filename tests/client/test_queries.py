@@ -78,7 +78,7 @@ def test_a_node_that_owns_nothing_and_is_down_is_not_asked() -> None:
     with Cluster(nodes=2, vbuckets=1) as cluster:
         cluster.load(20)
         (owner,) = {cluster.owner(f"key-{number:010}") for number in range(20)}
-        with dcp.connect(cluster.url, kv_connect_timeout=1) as client, cluster.fault("partition", node=1 - owner):
+        with dcp.connect(cluster.url, kv_connect_timeout=5) as client, cluster.fault("partition", node=1 - owner):
             assert client.high_seqnos() == {0: 20}
             assert client.positions("now").by_vbucket()[0].seqno == 20
             with client.stream(end="now") as stream:
