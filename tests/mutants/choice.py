@@ -22,7 +22,7 @@ from tests.mutants.rules import Mutant
 from tests.mutants.running import ROOT
 
 # Where it is kept which tests run which lines. It is noted anew for files of tests that have changed, and for all of
-# them when the code or what tests share has.
+# them when the code has.
 KEPT = ROOT / "build" / "mutants"
 # Tests that cannot notice a mutant within seconds, or that say nothing about one line: they start Spark, benchmarks,
 # programs in other languages or thousands of schedules, or compare pages.
@@ -80,15 +80,12 @@ class Choice:
 
 
 def _test_files() -> dict[str, str]:
-    """Return the files of tests, and the state of each: it contains that of all that tests share."""
-    files = {path: path.read_bytes() for room in ("src", "tests") for path in sorted((ROOT / room).rglob("*.py"))}
-    tests = {path for path in files if path.name.startswith("test_")}
-    mutants = ROOT / "tests" / "mutants"
-    shared = b"".join(code for path, code in files.items() if path not in tests and mutants not in path.parents)
+    """Return the files of tests, and the state of each: its text, and that of the code."""
+    code = sha256(b"".join(path.read_bytes() for path in sorted(SOURCE.rglob("*.py"))))
     left_out = {ROOT / "tests" / name for name in NOT}
     return {
-        path.relative_to(ROOT).as_posix(): sha256(shared + files[path]).hexdigest()
-        for path in sorted(tests)
+        path.relative_to(ROOT).as_posix(): sha256(code.digest() + path.read_bytes()).hexdigest()
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
         if not left_out.intersection((path, *path.parents))
     }
 
