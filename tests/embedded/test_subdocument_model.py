@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,7 +147,6 @@ MODELS: dict[Edit, Any] = {
     subdocument.array_add_unique: model_add_unique,
     subdocument.counter: model_counter,
 }
-EDITS = st.sampled_from(sorted(MODELS, key=lambda edit: edit.__name__))
 
 
 @given(places(), SPACES)
@@ -169,8 +169,9 @@ def test_what_is_read_at_a_path_is_what_is_there(place: tuple[Any, Path], indent
         assert subdocument.count(text, path) == str(len(expected))
 
 
-@settings(max_examples=300)
-@given(EDITS, places(), SPACES, VALUES | st.integers(-3, 3), st.booleans())
+@pytest.mark.parametrize("edit", MODELS, ids=lambda edit: edit.__name__)
+@settings(max_examples=200)
+@given(place=places(), indent=SPACES, new=VALUES | st.integers(-3, 3), create=st.booleans())
 def test_an_edit_does_what_it_does_to_an_object(
     edit: Edit, place: tuple[Any, Path], indent: Any, new: Any, create: bool
 ) -> None:
