@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
+from secrets import token_hex
 from typing import TypeVar
 
 from tests.mutants.choice import Choice
@@ -43,7 +44,7 @@ def run_known(source: Path, mutant: KnownMutant) -> tuple[bool, str]:
     """Return whether the test of a known mutant notices it, and a line of the report."""
     test = [f"tests/{mutant.test}"]
     whole = run_tests(source, test)
-    code = (ROOT / "src/dcp" / mutant.module).read_text("utf-8")
+    code = (source / "dcp" / mutant.module).read_text("utf-8")
     broken = on_mutant(source, mutant.module, code.replace(mutant.code, mutant.mutant), test)
     verdict = "FAILS ON THE CODE" if whole.noticed else "noticed" if broken.noticed else "SURVIVED"
     line = mutant.code.strip().splitlines()[0]
@@ -54,7 +55,8 @@ def run_known(source: Path, mutant: KnownMutant) -> tuple[bool, str]:
 def run_drawn(choice: Choice, source: Path, mutant: Mutant) -> tuple[bool, str]:
     """Return whether a test that runs the line notices a drawn mutant, and a line of the report."""
     tests = choice.tests(mutant)
-    code = mutant.applied((ROOT / "src/dcp" / mutant.module).read_text("utf-8"))
+    # The copy stays as it was when the mutants were drawn.
+    code = mutant.applied((source / "dcp" / mutant.module).read_text("utf-8"))
     # Far longer than they take on the code, whatever else the machine does.
     limit = 60 + 8 * choice.most
     found = on_mutant(source, mutant.module, code, tests, limit) if tests else Result(False, 0.0, "no test runs it")
@@ -115,11 +117,12 @@ def main() -> int:
     parser.add_argument("--codec", action="store_true", help="draw from the extension: a minute for each mutant")
     parser.add_argument("--only", default="", help="only mutants whose module or test has this text")
     parser.add_argument("--count", type=int, default=40, help="number of drawn mutants")
-    parser.add_argument("--seed", default="", help="text that decides which are drawn, such as a commit")
+    parser.add_argument("--seed", default=token_hex(4), help="text that decides which are drawn, such as a commit")
     parser.add_argument("--within", type=float, default=1e9, help="seconds after which no other mutant is begun")
     parser.add_argument("--most", type=float, default=15.0, help="seconds that the tests of a mutant may take")
     parser.add_argument("--jobs", type=int, default=2, help="number of mutants at a time")
     arguments = parser.parse_args()
+    print(f"--seed {arguments.seed} draws the same again", flush=True)
     if arguments.known:
         known = [one for one in KNOWN if arguments.only in one.module + one.test]
         Random(arguments.seed).shuffle(known)
