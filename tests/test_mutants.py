@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.known import KNOWN, KnownMutant
-from tests.mutants.rules import EQUIVALENTS, mutants
+from tests.mutants.rules import EQUIVALENTS, codec_mutants, mutants
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,6 +27,15 @@ def test_drawn_mutants_are_python() -> None:
     assert len(found) > 1000
     for mutant in found[::25]:
         ast.parse(mutant.applied((ROOT / "src/dcp" / mutant.module).read_text("utf-8")))
+
+
+def test_drawn_mutants_of_the_extension_change_what_their_rule_says() -> None:
+    found = codec_mutants(ROOT / "src")
+    assert len(found) > 300
+    for mutant in found[::7]:
+        code = (ROOT / "src/dcp" / mutant.module).read_bytes()
+        assert mutant.rule == f"{mutant.text} for {code[mutant.start : mutant.end].decode()}"
+        assert mutant.applied(code.decode()).splitlines()[mutant.number - 1].strip() != mutant.line
 
 
 def test_an_equivalent_has_its_line() -> None:
