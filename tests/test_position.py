@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,3 +63,9 @@ def test_who_took_less_goes_back_to_a_snapshot_below_that(ends: set[int], seqno:
         assert back == less if kept >= position.snapshot_end else back.seqno in {0, *marks}
         assert back.seqno <= max(most, kept)
     assert position.short_of(seqno) == position
+
+
+def test_of_a_whole_position_the_ends_of_snapshots_in_its_window_remain() -> None:
+    whole = StreamPosition(1, 7, 9, 1, 9, marks=(5,))
+    assert whole.within(7).seqno == 5
+    assert replace(whole, snapshot_end=12).within(7).seqno == 0

@@ -308,9 +308,7 @@ def test_vbuckets_that_a_node_never_announces_end_a_tap_stream_in_an_error() -> 
             # The map still says that they are here.
             cluster._bucket.active(vbucket).state = VbucketState.DEAD
         keeper = Keeper()
-        message = (
-            f"^{cluster.addresses[1]}: vbuckets 1, 5 were not announced within 2 s of the TAP request, so nothing"
-        )
+        message = f"^{cluster.addresses[1]}: vbuckets 1, 5 were not announced within 2 s of the TAP request, so nothing"
         with client.stream(end="now") as stream, pytest.raises(dcp.TransportError, match=message) as found:
             keeper.take_all(stream, PATIENCE)
         assert found.value.retriable

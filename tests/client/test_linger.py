@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
 import dcp
+from dcp.embedded import Cluster
 from dcp.wire.dcp import StreamEnd
 from tests.client.consumer import PATIENCE
 from tests.client.hostile import HostileNode, marker, mutation, stream_end
@@ -48,3 +51,19 @@ def test_rows_before_the_end_of_a_stream_do_not_wait_for_the_stream_after_it() -
     streams: list[int] = []
     with HostileNode(script) as node, dcp.connect(node.url) as client, client.stream(linger=HOUR) as stream:
         assert seqnos(stream, 1) == [1]
+
+
+def test_a_row_waits_for_others_after_its_arrival() -> None:
+    def script(guest: socket.socket, opaque: int) -> None:
+        guest.sendall(marker(opaque, 0, 9) + mutation(opaque, 1))
+
+    with HostileNode(script) as node, dcp.connect(node.url) as client, client.stream(linger=HOUR) as stream:
+        with pytest.raises(dcp.TimeoutError):
+            stream.next(1)
+
+
+def test_a_stream_is_closed_at_the_end_of_its_block() -> None:
+    with Cluster() as cluster, dcp.connect(cluster.url) as client:
+        with client.stream() as stream:
+            assert not stream.closed
+        assert stream.closed

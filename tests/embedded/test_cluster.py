@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import Callable
 
@@ -13,8 +14,11 @@ from dcp.embedded.server import _LONGEST_SLEEP
 from dcp.errors import LocalProtocolError
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import MarkerFlag, StreamEnd
+from dcp.wire.frame import Frame, encode
+from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
 from tests.embedded.consumer import Consumer, frames_named, items
+from tests.waiting import until
 
 
 def filled(count: int = 30, *, nodes: int = 2, vbuckets: int = 2, replicas: int = 1, record: bool = False) -> Cluster:
@@ -217,3 +221,19 @@ def test_a_change_wakes_the_nodes(prepare: Callable[[Cluster, Consumer], Callabl
 
     # Nothing else but a machine that stood still for seconds, three times, delays what is sent at once.
     assert any(is_sent_at_once() for _ in range(3))
+
+
+def test_a_client_that_is_gone_is_dropped_although_its_answers_were_not_sent() -> None:
+    with Cluster(vbuckets=1) as cluster, Consumer(cluster) as consumer:
+        cluster.load(1, value_size=1 << 20)
+        (key,) = cluster.truth()
+        consumer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        # The node reads no more requests than it can answer.
+        for _ in range(100):
+            consumer.socket.sendall(encode(Frame("get", Magic.REQUEST, key=key)))
+        (link,) = cluster._server.links
+        until(lambda: link.connection.backlogged and link.pending)
+        # Without a last message: the connection is reset.
+        consumer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        consumer.socket.close()
+        until(lambda: not cluster.stats()[0].connections)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.embedded.store import JOURNAL, StoredItem, SystemItem, VbucketStore
+from dcp.embedded.store import CHECKPOINT, JOURNAL, StoredItem, SystemItem, VbucketStore
 from dcp.position import FailoverLog
 from dcp.wire.memcached import VbucketState
 
@@ -124,3 +124,14 @@ def test_what_was_undone_is_not_persisted() -> None:
         copy.persisted_seqno = persisted
         copy.undo_writes(undone)
         assert copy.persisted_seqno == min(persisted, high - 1)
+
+
+@pytest.mark.parametrize("key", [b"same", b"key %d"])
+def test_checkpoints_are_numbered_in_the_order_in_which_they_begin(key: bytes) -> None:
+    vb = vbucket()
+    begun = {vb.checkpoint: vb.checkpoint_start}
+    for seqno in range(1, 2 * CHECKPOINT + 10):
+        vb.put(StoredItem("mutation", seqno, key % seqno if b"%" in key else key))
+        assert begun.setdefault(vb.checkpoint, vb.checkpoint_start) == vb.checkpoint_start
+    assert list(begun) == list(range(1, len(begun) + 1))
+    assert len(begun) > 2

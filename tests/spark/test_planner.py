@@ -293,3 +293,9 @@ def test_a_range_is_shortened_to_the_last_seqno_that_passes_the_filter() -> None
     assert shortened(part, {}) == shortened(part, {4: 150}) == shortened(part, {3: 300}) == part
     assert shortened(part, {3: 150}) == replace(part, end=150)
     assert shortened(part, {3: 50}).size == 0
+
+
+@pytest.mark.parametrize(("seqno", "uuid", "needed"), [(0, 8, False), (1, 7, False), (1, 8, True)])
+def test_a_new_history_is_read_even_if_nothing_was_written_in_it(seqno: int, uuid: int, needed: bool) -> None:
+    start = StreamPosition(3, 7 if seqno else 0, seqno, seqno, seqno)
+    assert needs_stream(Range(start, seqno), uuid) == needed

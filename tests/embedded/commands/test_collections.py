@@ -90,3 +90,11 @@ def test_ids_need_collections_to_be_negotiated() -> None:
     client = make_client()
     client.hello(Feature.XERROR)
     assert client.status("get_collection_id", value=b"inventory.hotel") is Status.NOT_SUPPORTED
+
+
+@pytest.mark.parametrize(("version", "found"), [("6.5", False), ("6.6", False), ("7.0", True), ("7.2", True)])
+def test_the_path_may_be_the_value_since_7_0(version: str, found: bool) -> None:
+    client = make_client(version)
+    assert client.request("get_collection_id", key=b"inventory.hotel").status == Status.SUCCESS
+    answer = client.request("get_collection_id", value=b"inventory.hotel")
+    assert answer.status == (Status.SUCCESS if found else Status.EINVAL)
