@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -18,10 +19,13 @@ from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from dcp import connect
 from dcp.cli.commands import dcp
+from dcp.cli.serve import _table
 from dcp.embedded.faults import FAULTS
+from dcp.embedded.server import Traffic
 from dcp.wire import DIALECTS
 
 # Seconds: longer than any step takes unless it fails.
@@ -166,3 +170,10 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
 
 def test_a_bucket_has_a_name() -> None:
     assert "bucket: expected" in refused("--bucket", "").output
+
+
+def test_rates_are_those_since_the_last_row() -> None:
+    now, before = Traffic(1, 2, 5000, 3_000_000), Traffic(1, 2, 4000, 1_000_000)
+    shown = Console(width=100, record=True, file=io.StringIO())
+    shown.print(_table({0: now}, {0: before}))
+    assert shown.export_text().splitlines()[1].split() == ["0", "1", "2", "5,000", "1,000", "3", "MB", "2", "MB"]

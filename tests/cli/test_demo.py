@@ -42,7 +42,7 @@ def test_the_copy_survives_the_failover(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
-    out = tmp_path / "demo"
+    out = tmp_path / "new" / "demo"
     with start("demo", "--small", "--no-spark", "--out", out) as demo:
         until(lambda: (out / "changes" / "batch=00000001").exists())
         demo.send_signal(signal.SIGINT)

@@ -18,6 +18,7 @@ from dcp.cli.capture import Flow, Segment, streams
 from dcp.cli.frame_finder import FrameFinder
 from dcp.cli.inspect import FrameReader, _counted_frames, _RowWriter, _Totals
 from dcp.wire.dcp import DCP
+from dcp.wire.frame import Frame, encode
 from tests.cli.captures import (
     BSD_RAW,
     CLIENT,
@@ -324,3 +325,13 @@ def test_after_bytes_that_are_no_frame_the_rest_is_read_only_if_reading_resumes(
     pieces = [*finder.feed(b"\0" * 24), *finder.feed(noop(7)), *finder.end()]
     assert [piece.raw for piece in pieces if piece.raw] == ([noop(7)] if resumes else [])
     assert len([piece for piece in pieces if piece.problem]) == (2 if resumes else 1)
+
+
+def test_a_gap_in_a_header_is_followed_by_a_search(tmp_path: Path) -> None:
+    finder = FrameFinder(DCP, resumes=True)
+    # The size of the frame is in the part that is missing.
+    frame = encode(Frame("select_bucket", 0x80, key=b"travel"))
+    pieces = [*finder.feed(frame[:8]), *finder.skip(5), *finder.feed(frame[13:] + noop(7)), *finder.end()]
+    assert [piece.raw for piece in pieces if piece.raw] == [noop(7)]
+    assert [piece.missing for piece in pieces if piece.problem] == [5, 0]
+    assert sum(piece.skipped for piece in pieces) == len(frame[13:])

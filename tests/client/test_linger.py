@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 
 import pytest
 
@@ -57,9 +58,13 @@ def test_a_row_waits_for_others_after_its_arrival() -> None:
     def script(guest: socket.socket, opaque: int) -> None:
         guest.sendall(marker(opaque, 0, 9) + mutation(opaque, 1))
 
-    with HostileNode(script) as node, dcp.connect(node.url) as client, client.stream(linger=HOUR) as stream:
-        with pytest.raises(dcp.TimeoutError):
-            stream.next(1)
+    with (
+        HostileNode(script) as node,
+        dcp.connect(node.url) as client,
+        client.stream(linger=HOUR) as stream,
+        pytest.raises(dcp.TimeoutError),
+    ):
+        stream.next(1)
 
 
 def test_a_stream_is_closed_at_the_end_of_its_block() -> None:
@@ -67,3 +72,14 @@ def test_a_stream_is_closed_at_the_end_of_its_block() -> None:
         with client.stream() as stream:
             assert not stream.closed
         assert stream.closed
+
+
+def test_an_idle_stream_takes_no_processor() -> None:
+    with Cluster() as cluster, dcp.connect(cluster.url, stats_interval=0) as client, client.stream() as stream:
+        cluster.upsert("key", b"")
+        assert seqnos(stream, 1) == [1]
+        begun = time.process_time()
+        with pytest.raises(dcp.TimeoutError):
+            stream.next(1)
+        # A thread that does not sleep takes all of this second, unless others leave it less.
+        assert time.process_time() - begun < 0.25

@@ -451,3 +451,13 @@ def test_a_replica_is_streamed_unless_active_is_required() -> None:
     consumer = DcpClient(bucket)
     assert consumer.refused_stream(flags=StreamFlag.ACTIVE_VB_ONLY).status == Status.NOT_MY_VBUCKET
     assert len(consumer.stream()) == 3
+
+
+def test_a_stream_that_is_not_open_is_told_from_one_of_another_id() -> None:
+    bucket = make_bucket(vbuckets=2)
+    consumer = DcpClient(bucket, controls={"enable_stream_id": "true"})
+    for vbucket, sid in ((0, 4), (1, 5)):
+        consumer.stream(vbucket=vbucket, opaque=vbucket, chosen={"sid": sid})
+    assert consumer.close_stream(0, 5).status == Status.DCP_STREAM_ID_INVALID
+    assert consumer.close_stream(0, 4).status == Status.SUCCESS
+    assert consumer.close_stream(0, 4).status == Status.KEY_ENOENT

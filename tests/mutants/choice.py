@@ -24,11 +24,10 @@ from tests.mutants.running import ROOT
 # Where it is kept which tests run which lines. It is noted anew for files of tests that have changed, and for all of
 # them when the code has.
 KEPT = ROOT / "build" / "mutants"
-# Tests that cannot notice a mutant within seconds, or that say nothing about one line: they start Spark, benchmarks,
-# programs in other languages or thousands of schedules, or compare pages.
+# Tests that cannot notice a mutant within seconds, or that say nothing about one line: they start Spark, programs in
+# other languages or hundreds of schedules, or compare all modules.
 NOT = [
-    *("interop", "soak", "chaos", "model", "mutants", "test_mutants.py", "test_bench.py", "test_architecture.py"),
-    *("test_readme.py", "test_docs.py", "test_pytest_plugin.py", "cli/test_guide.py"),
+    *("interop", "soak", "chaos", "model", "mutants", "test_mutants.py", "test_architecture.py"),
     *("spark/test_attempts.py", "spark/test_demo.py", "spark/test_read.py", "spark/test_readme.py"),
     *("spark/test_sinks.py", "spark/test_standalone.py", "spark/test_java.py", "spark/test_stream_by_chance.py"),
 ]

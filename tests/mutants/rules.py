@@ -68,6 +68,12 @@ EQUIVALENTS: list[Equivalent] = [
         "at the seqno itself the position cut short there is the position",
     ),
     Equivalent(
+        "cli/demo/python_copier.py",
+        "while time.monotonic() < due:",
+        "<= in a comparison",
+        "the clock does not stop at one moment",
+    ),
+    Equivalent(
         "wire/writing.py",
         "counted = len(infos) if infos and all(info.counted for info in frame.frame_info) else 0",
         "any for all",

@@ -6,7 +6,8 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from dcp.spark.admission import bytes_per_seqno
+from dcp.position import StreamPosition
+from dcp.spark.admission import bytes_per_seqno, limited_ends
 from dcp.spark.offsets import from_offset
 from dcp.spark.options import Options
 from dcp.spark.planner import ranges_of
@@ -90,3 +91,10 @@ def test_a_batch_has_about_as_many_bytes_as_its_limit(cluster: Cluster, options:
     # Besides its value of 1,000 bytes, a row has about a hundred.
     assert sum(sizes) == 1000
     assert all(85 < size < 100 for size in sizes[:-1])
+
+
+def test_a_vbucket_that_has_everything_gets_nothing() -> None:
+    starts = {vbucket: StreamPosition(vbucket, 7, seqno, seqno, seqno) for vbucket, seqno in ((0, 10), (1, 5), (2, 9))}
+    ends = limited_ends(starts, {0: 10, 1: 1005, 2: 8}, 100)
+    assert (ends[0], ends[1]) == (10, 105)
+    assert ends[2] == 8
