@@ -394,3 +394,11 @@ def test_warnings_of_the_client_are_printed_on_standard_error(tmp_path: Path) ->
                 result = run("copy", cluster.url, tmp_path / f"out{option}.ndjson", option)
             assert result.exit_code == 0
             assert result.stderr.count("warning: ") == warnings
+
+
+def test_a_copy_that_ends_commits_at_its_end_only(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(3000, value_size=300)
+    # It takes several times as long as the interval.
+    with cluster.fault("slow", rate=1_000_000):
+        assert run("copy", cluster.url, tmp_path / "out", "--commit-every", "100ms").exit_code == 0
+    assert len(list((tmp_path / "out").glob("part-*"))) == 1

@@ -421,6 +421,8 @@ def test_the_table_describes_every_fault_and_option() -> None:
         assert dataclasses.is_dataclass(fault)
         assert f"{name}: " in text
         assert all(f"  {one.name}=" in text for one in options_of(fault))
+    # Where there is no default, nothing is shown.
+    assert "=None" not in text
 
 
 def test_a_cleared_fault_has_no_effect(cluster: Cluster) -> None:
