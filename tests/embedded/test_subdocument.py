@@ -141,6 +141,7 @@ def test_objects_on_the_way_are_created_on_request(edit: Edit, path: str, expect
         (subdocument.array_push_last, "[]", "", "1],[2", Status.SUBDOC_VALUE_CANTINSERT),
         (subdocument.array_insert, "[]", "[1]", "1", Status.SUBDOC_PATH_ENOENT),
         (subdocument.array_insert, "[1]", "[-1]", "1", Status.SUBDOC_PATH_EINVAL),
+        (subdocument.array_insert, "{}", "a[0]", "1", Status.SUBDOC_PATH_ENOENT),
         (subdocument.array_insert, '{"a":[]}', "a", "1", Status.SUBDOC_PATH_EINVAL),
         (subdocument.array_add_unique, "[1]", "", "1", Status.SUBDOC_PATH_EEXISTS),
         (subdocument.array_add_unique, "[1]", "", "[1]", Status.SUBDOC_VALUE_CANTINSERT),

@@ -237,6 +237,8 @@ def array_insert(text: str, path: Path, new: str, create: bool) -> str:
     if not path or not isinstance(path[-1], int) or path[-1] < 0:
         _fail(Status.SUBDOC_PATH_EINVAL)
     index = path[-1]
+    # The array must exist.
+    _find(text, path[:-1])
 
     def place(array: list[_JsonValue]) -> int:
         return index if index <= len(array) else _fail(Status.SUBDOC_PATH_ENOENT)
