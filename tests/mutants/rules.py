@@ -74,6 +74,18 @@ EQUIVALENTS: list[Equivalent] = [
         "the clock does not stop at one moment",
     ),
     Equivalent(
+        "cli/doctor_checks.py",
+        "if vbucket in logs and high > 1",
+        "one more",
+        "of such a vbucket one change more is read, and the newest is the same",
+    ),
+    Equivalent(
+        "client/follow/node_link.py",
+        "return self._oldest_arrival + self._limits.linger if session.has_updates or self._finished else None",
+        "the first choice always",
+        "the thread wakes up once each linger, and finds nothing to deliver",
+    ),
+    Equivalent(
         "wire/writing.py",
         "counted = len(infos) if infos and all(info.counted for info in frame.frame_info) else 0",
         "any for all",

@@ -529,3 +529,13 @@ def test_the_history_that_a_node_names_is_delivered_before_any_row() -> None:
     hear(session, answer(stream))
     (position,) = session.take().positions.values()
     assert position.progress.position.failover_log == LOG
+
+
+def test_a_stream_that_is_closed_without_rows_is_delivered_as_closed() -> None:
+    session, stream = streaming(replace(AGREEMENT, controls=frozenset()))
+    session.take()
+    session.close_stream(stream)
+    hear(session, encode(Frame("close_stream", Magic.RESPONSE, stream.opaque)))
+    assert session.has_updates
+    assert (7, None) in session.take().positions
+    assert not session.has_updates

@@ -286,3 +286,16 @@ def test_its_owner_stops_reading_when_the_consumer_is_behind(draft: str) -> None
     assert session.deadline() is None
     session.processed(delivery.flow_bytes)
     assert session.wants_bytes
+
+
+@both
+@pytest.mark.parametrize(("position", "start"), [((9, 5, 9), 9), ((9, 5, 12), 5), ((9, 9, 12), 9)])
+def test_a_stream_is_requested_from_the_last_whole_snapshot(
+    draft: str, position: tuple[int, int, int], start: int
+) -> None:
+    session = ready(draft)
+    stream = session.open(Progress(StreamPosition(7, 0xB, *position)))
+    session.outgoing()
+    hear(session, Node(draft, stream).histories(((0xB, 0),)))
+    (request,) = dcp.decode(session.outgoing(), draft)
+    assert request.fields["start_seqno"] == start

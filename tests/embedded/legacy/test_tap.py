@@ -709,3 +709,13 @@ def test_a_vbucket_that_is_dropped_before_its_turn_is_not_sent() -> None:
     run.next = len(run.items)
     assert backfill.run() is None
     assert backfill.vbuckets == [first]
+
+
+def test_the_last_of_all_changes_asks_for_an_acknowledgement() -> None:
+    peer = filled()
+    peer.connect(ACK, date=FUTURE)
+    peer.follow()
+    for n in range(20):
+        peer.bucket.store(b"new-%d" % n, b"1")
+    asking = [wants_acknowledgement(frame) for frame in peer.receive() if frame.key]
+    assert asking == [False] * 19 + [True]
