@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,12 @@ def test_a_password_is_never_printed(tmp_path: Path) -> None:
     output = inspect(tmp_path, dcp.encode(frame)).output
     assert "s3cret" not in output
     assert "(13 bytes, not shown)" in output
+
+
+def test_a_frame_says_what_it_means_in_json_too(tmp_path: Path) -> None:
+    found = [json.loads(line) for line in inspect(tmp_path, NOOP + BAD_OPEN, "--json").output.splitlines()]
+    assert next((one["frame"], "says" in one, "violation" in one) for one in found if "frame" in one) == (
+        "dcp_noop",
+        True,
+        False,
+    )

@@ -17,7 +17,8 @@ from pyarrow import parquet
 
 from dcp.cli.demo.chart import draw
 from dcp.cli.demo.monitor import ProgressSample, TimelineEvent
-from dcp.cli.demo.parquet_batches import COLUMNS, ParquetBatches
+from dcp.cli.demo.parquet_batches import COLUMNS, CopiedState, ParquetBatches, differences
+from dcp.embedded import Cluster
 from tests.cli.commands import TIMEOUT, run, start
 from tests.waiting import until
 
@@ -167,3 +168,13 @@ def test_any_measurements_can_be_drawn(
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
     assert texts.count("a <title>") == 1
     assert {event.text for event in events} <= set(texts)
+
+
+def test_documents_that_differ_from_their_copy_are_counted() -> None:
+    with Cluster(vbuckets=2) as cluster:
+        for key in "abc":
+            cluster.upsert(key, "1")
+        same = {"a": "1", "b": "1", "c": "1"}
+        assert differences(CopiedState({0: same}, 3, 0), cluster) == (3, 0)
+        # One is older, one is missing, and one was deleted.
+        assert differences(CopiedState({0: {"a": "1", "b": "0", "d": "1"}}, 3, 0), cluster) == (3, 3)

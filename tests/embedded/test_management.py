@@ -22,6 +22,7 @@ from dcp.embedded.management.routes import ENDPOINTS
 from dcp.errors import LocalProtocolError
 from tests.embedded.sockets import TIMEOUT, addresses_of
 from tests.pages import ROOT
+from tests.waiting import until
 
 READER = User("reader", "s3cret", frozenset({Privilege.READ}))
 REFUSED = "Requested resource not found.\r\n"
@@ -213,6 +214,9 @@ def test_the_streams_of_a_node_end_with_it(cluster: Cluster) -> None:
         next(stream)
         cluster.rebalance_out(1)
         assert list(stream) == []
+        # The node closes the connection, whatever its client does.
+        node = cluster._bucket.nodes[1]
+        until(lambda: all(link.connection.node is not node for link in cluster._server._all_links))
     with pytest.raises(URLError):
         send(f"http://127.0.0.1:{ports[1]}/pools", login(cluster))
 

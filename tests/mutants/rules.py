@@ -86,6 +86,12 @@ EQUIVALENTS: list[Equivalent] = [
         "the thread wakes up once each linger, and finds nothing to deliver",
     ),
     Equivalent(
+        "client/time_search.py",
+        "start = self.low if self.high - self.low <= self.width else (self.low + self.high) // 2",
+        "< in a comparison",
+        "a span as wide as a probe is halved once more",
+    ),
+    Equivalent(
         "wire/writing.py",
         "counted = len(infos) if infos and all(info.counted for info in frame.frame_info) else 0",
         "any for all",
