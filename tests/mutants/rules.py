@@ -92,6 +92,12 @@ EQUIVALENTS: list[Equivalent] = [
         "a span as wide as a probe is halved once more",
     ),
     Equivalent(
+        "position.py",
+        "known_end = max(here.snapshot_end, self.announced.end if self.announced else 0)",
+        "one more",
+        "the position is at seqno 0 then, where a snapshot is complete and begins at 0 in either case",
+    ),
+    Equivalent(
         "wire/writing.py",
         "counted = len(infos) if infos and all(info.counted for info in frame.frame_info) else 0",
         "any for all",
