@@ -177,3 +177,10 @@ def test_loading_leaves_garbage_collection_as_it_was(enabled: bool) -> None:
         assert gc.isenabled() == enabled
     finally:
         (gc.enable if was_enabled else gc.disable)()
+
+
+def test_nodes_take_ports_of_the_system_unless_one_is_asked_for() -> None:
+    with Cluster(nodes=3) as cluster:
+        ports = [int(address.rpartition(":")[2]) for address in cluster.addresses]
+        assert min(ports) > 1023
+        assert len(set(ports)) == 3

@@ -98,6 +98,24 @@ EQUIVALENTS: list[Equivalent] = [
         "the position is at seqno 0 then, where a snapshot is complete and begins at 0 in either case",
     ),
     Equivalent(
+        "embedded/stream.py",
+        "self._next = 0",
+        "one more",
+        "there are no items yet, and each snapshot begins at its first one",
+    ),
+    Equivalent(
+        "client/follow/persistence.py",
+        "if self._retry_at.get(node, 0.0) > time.monotonic():",
+        ">= in a comparison",
+        "the clock does not stop at one moment",
+    ),
+    Equivalent(
+        "client/follow/disk_wait.py",
+        "if self.due is None or time.monotonic() < self.due:",
+        "<= in a comparison",
+        "the clock does not stop at one moment",
+    ),
+    Equivalent(
         "wire/writing.py",
         "counted = len(infos) if infos and all(info.counted for info in frame.frame_info) else 0",
         "any for all",
