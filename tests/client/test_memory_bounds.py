@@ -120,3 +120,17 @@ def test_the_time_in_which_a_node_is_not_read_is_not_its_silence() -> None:
         until(lambda: time.monotonic() > began + 3)
         drain(stream, COUNT)
         assert client.stats().reconnects == 0
+
+
+def test_a_connection_over_tls_that_was_full_is_read_again() -> None:
+    pytest.importorskip("cryptography", reason="certificates are made with cryptography")
+    with Cluster(vbuckets=1, tls=True) as cluster, cluster.fault("overfill", bytes=1 << 30):
+        cluster.load(COUNT, value_size=1000)
+        with (
+            dcp.connect(cluster.tls_url, ca_cert_path=cluster.ca_file, dcp_buffer_size=WINDOW) as client,
+            client.stream(max_frame=MAX_FRAME) as stream,
+        ):
+            link = link_of(stream)
+            until(lambda: link.full)
+            take_turns(link)
+            drain(stream, COUNT)
