@@ -134,3 +134,23 @@ def test_a_connection_over_tls_that_was_full_is_read_again() -> None:
             until(lambda: link.full)
             take_turns(link)
             drain(stream, COUNT)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_rows_are_a_sign_of_life(tls: bool) -> None:
+    if tls:
+        pytest.importorskip("cryptography", reason="certificates are made with cryptography")
+    with Cluster(vbuckets=1, tls=tls) as cluster:
+        options: dict[str, Any] = {"ca_cert_path": cluster.ca_file} if tls else {}
+        with (
+            dcp.connect(cluster.tls_url if tls else cluster.url, **options) as client,
+            client.stream(linger=0.0) as stream,
+        ):
+            heard = []
+            for number in range(3):
+                cluster.upsert("key", str(number))
+                drain(stream, 1)
+                session = link_of(stream).session
+                assert session is not None
+                heard.append(session.last_heard)
+            assert heard == sorted(set(heard))
