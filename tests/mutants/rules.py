@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -116,6 +116,12 @@ EQUIVALENTS: list[Equivalent] = [
         "the clock does not stop at one moment",
     ),
     Equivalent(
+        "../codec/columns.pxi",
+        "while i + 64 <= rows:",
+        "< for <=",
+        "the last 64 cells are counted one by one",
+    ),
+    Equivalent(
         "wire/writing.py",
         "counted = len(infos) if infos and all(info.counted for info in frame.frame_info) else 0",
         "any for all",
@@ -164,11 +170,15 @@ def modules(source: Path) -> list[str]:
 
 def mutants(source: Path) -> list[Mutant]:
     """Return all mutants, in order, without the known equivalents."""
-    known = {(one.module, one.line, one.rule) for one in EQUIVALENTS}
     found = (mutant for module in modules(source) for mutant in _Module(source / "dcp" / module, module).mutants())
     # Those of nested functions are found twice.
     once = {(mutant.module, mutant.start, mutant.text): mutant for mutant in reversed([*found])}
-    return [mutant for mutant in reversed([*once.values()]) if (mutant.module, mutant.line, mutant.rule) not in known]
+    return _without_equivalents(reversed([*once.values()]))
+
+
+def _without_equivalents(found: Iterable[Mutant]) -> list[Mutant]:
+    known = {(one.module, one.line, one.rule) for one in EQUIVALENTS}
+    return [mutant for mutant in found if (mutant.module, mutant.line, mutant.rule) not in known]
 
 
 def codec_mutants(source: Path) -> list[Mutant]:
@@ -187,7 +197,7 @@ def codec_mutants(source: Path) -> list[Mutant]:
                         end = begin + len(before)
                         found.append(Mutant(name, rule, begin, end, after, number, line.strip(), (number, number)))
             position += len(line.encode())
-    return found
+    return _without_equivalents(found)
 
 
 class _Module:
