@@ -122,6 +122,18 @@ EQUIVALENTS: list[Equivalent] = [
         "the last 64 cells are counted one by one",
     ),
     Equivalent(
+        "embedded/outbox.py",
+        "return len(self._parts) < _MAX_PARTS and self._at + _HEADROOM <= CHUNK and not self.stalled",
+        "< in a comparison",
+        "how many bytes are sent at once is no matter of right or wrong",
+    ),
+    Equivalent(
+        "wire/reading.py",
+        "if meta_length > room - engine_length:",
+        "+ for its opposite",
+        "no message has both an engine section and a trailer",
+    ),
+    Equivalent(
         "wire/writing.py",
         "counted = len(infos) if infos and all(info.counted for info in frame.frame_info) else 0",
         "any for all",
