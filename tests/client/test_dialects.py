@@ -372,3 +372,18 @@ def test_connections_of_which_nothing_is_wanted_are_closed() -> None:
                 follower._work.notify_all()
             until(lambda: link not in pool._full and len(pool._full) == 1)
             assert link.closing
+
+
+def test_a_tap_stream_with_an_end_fails_if_changes_stay_in_memory() -> None:
+    with (
+        Cluster(vbuckets=2, server_version="3.1") as cluster,
+        dcp.connect(cluster.url, dialect="tap") as client,
+    ):
+        cluster.set_persistence(0, False)
+        cluster.upsert("key", b"1")
+        message = "are not on disk after 0.3 s, and a TAP stream"
+        with client.stream(end="now", persisted_within=0.3) as stream, pytest.raises(dcp.TransportError, match=message):
+            list(stream)
+        cluster.set_persistence(0, True)
+        with client.stream(end="now", persisted_within=PATIENCE) as stream:
+            assert sum(map(len, stream)) == 1

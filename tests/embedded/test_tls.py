@@ -165,3 +165,12 @@ def test_tls_url_needs_tls() -> None:
 
 def test_a_private_key_is_in_no_repr(authority: Authority) -> None:
     assert "PRIVATE" not in repr(authority.issue("a"))
+
+
+def test_the_certificate_of_an_authority_is_one_of_an_authority() -> None:
+    """RFC 5280, 4.2.1.9: clients may refuse it otherwise."""
+    from cryptography import x509
+
+    found = x509.load_pem_x509_certificate(Authority().certificate)
+    limits = found.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert (limits.critical, limits.value.ca, limits.value.path_length) == (True, True, 0)

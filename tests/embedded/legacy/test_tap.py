@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.embedded.legacy import clients
-from dcp.embedded.legacy.backfill import Backfill
+from dcp.embedded.legacy.backfill import Backfill, _without_expired
 from dcp.embedded.load import load_documents, padded_values
+from dcp.embedded.store import StoredItem
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.layout import Magic
@@ -719,3 +720,9 @@ def test_the_last_of_all_changes_asks_for_an_acknowledgement() -> None:
         peer.bucket.store(b"new-%d" % n, b"1")
     asking = [wants_acknowledgement(frame) for frame in peer.receive() if frame.key]
     assert asking == [False] * 19 + [True]
+
+
+def test_a_document_expires_in_the_second_of_its_expiry() -> None:
+    items = [StoredItem("mutation", n + 1, b"key", expiry=at) for n, at in enumerate((0, NOW - 1, NOW, NOW + 1))]
+    sent = ["mutation", "deletion", "deletion", "mutation"]
+    assert [item.event for item in _without_expired(items, NOW)] == sent
