@@ -6,6 +6,8 @@ import contextlib
 import datetime
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -224,3 +226,11 @@ def test_a_stream_that_an_error_ends_releases_its_connections() -> None:
         # The error stays the answer.
         with pytest.raises(dcp.ServerError, match="E2BIG"):
             stream.next()
+
+
+def test_a_process_ends_although_its_stream_was_not_closed() -> None:
+    program = "import dcp, sys; stream = dcp.connect(sys.argv[1]).stream(); stream.next(); print('read', flush=True)"
+    with Cluster(vbuckets=1) as cluster:
+        cluster.upsert("key", b"1")
+        done = subprocess.run([sys.executable, "-c", program, cluster.url], capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"read\n"

@@ -461,3 +461,14 @@ def test_a_stream_that_is_not_open_is_told_from_one_of_another_id() -> None:
     assert consumer.close_stream(0, 5).status == Status.DCP_STREAM_ID_INVALID
     assert consumer.close_stream(0, 4).status == Status.SUCCESS
     assert consumer.close_stream(0, 4).status == Status.KEY_ENOENT
+
+
+@pytest.mark.parametrize("snappy", [False, True])
+def test_a_consumer_without_snappy_gets_values_inflated(snappy: bool) -> None:
+    bucket = make_bucket()
+    value = bytes(100)
+    stored = deflate(value)
+    bucket.active(0).put(StoredItem("mutation", 1, b"key", stored, datatype=int(Datatype.SNAPPY)))
+    consumer = DcpClient(bucket, features=ALL_FEATURES - (set() if snappy else {Feature.SNAPPY}))
+    (frame,) = (frame for frame in consumer.stream() if frame.name == "mutation")
+    assert (frame.value, frame.datatype) == ((stored, Datatype.SNAPPY) if snappy else (value, 0))

@@ -134,6 +134,12 @@ EQUIVALENTS: list[Equivalent] = [
         "no message has both an engine section and a trailer",
     ),
     Equivalent(
+        "embedded/system_event.py",
+        "data += bytes(4)",
+        "one more",
+        "padding: readers find what follows by its offset",
+    ),
+    Equivalent(
         "wire/writing.py",
         "counted = len(infos) if infos and all(info.counted for info in frame.frame_info) else 0",
         "any for all",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dcp.embedded.document import deflate
 from dcp.wire.dcp import OpenFlag
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 from dcp.wire.frame import Frame
@@ -231,3 +232,10 @@ def test_what_is_cut_off_is_refused(filled: CommandClient) -> None:
 def test_xattrs_have_to_be_negotiated(filled: CommandClient) -> None:
     filled.hello(Feature.XERROR, Feature.COLLECTIONS)
     assert single(filled, "get", "meta", flags=XATTR).status == Status.NOT_SUPPORTED
+
+
+def test_a_compressed_document_is_looked_up_too(client: CommandClient) -> None:
+    value = deflate(join_xattrs([(b"meta", b"[1, 2]")], b'{"n": 5}'))
+    client.bucket.store(b"key", value, datatype=7, number=client.bucket.active(0).number)
+    assert single(client, "get", "meta[1]", flags=XATTR).value == b"2"
+    assert single(client, "get", "n").value == b"5"
