@@ -402,3 +402,13 @@ def test_a_copy_that_ends_commits_at_its_end_only(cluster: Cluster, tmp_path: Pa
     with cluster.fault("slow", rate=1_000_000):
         assert run("copy", cluster.url, tmp_path / "out", "--commit-every", "100ms").exit_code == 0
     assert len(list((tmp_path / "out").glob("part-*"))) == 1
+
+
+def test_a_directory_is_known_as_that_of_a_copy_before_its_first_commit(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(10)
+    out = tmp_path / "out"
+    with dcp.connect(cluster.url) as client, client.stream(end="now") as stream:
+        with closing(CopyOutput(out, "ndjson")) as output:
+            output.begin(stream.checkpoint, CollectionNames(client))
+        with closing(CopyOutput(out, "ndjson")) as again:
+            assert again.checkpoint == stream.checkpoint

@@ -472,3 +472,10 @@ def test_a_consumer_without_snappy_gets_values_inflated(snappy: bool) -> None:
     consumer = DcpClient(bucket, features=ALL_FEATURES - (set() if snappy else {Feature.SNAPPY}))
     (frame,) = (frame for frame in consumer.stream() if frame.name == "mutation")
     assert (frame.value, frame.datatype) == ((stored, Datatype.SNAPPY) if snappy else (value, 0))
+
+
+def test_a_consumer_without_noops_gets_none_and_is_never_idle() -> None:
+    consumer = DcpClient(make_bucket(), controls={"enable_noop": "false"})
+    assert consumer.connection.due() is None
+    consumer.connection.tick(100 * IDLE_TIMEOUT)
+    assert (consumer.receive(), consumer.closed) == ([], False)

@@ -26,7 +26,7 @@ _TABLES = {
     *("cli/demo/screen.py", "cli/demo/chart.py", "cli/demo/workload.py", "cli/terminal.py"),
 }
 # What is said to people is no rule: these calls, and what is raised, may say anything.
-_WORDS = {"log", "warnings", "click"}
+_WORDS = {"log", "warnings", "click", "screen"}
 
 
 class Mutant(NamedTuple):
@@ -138,6 +138,12 @@ EQUIVALENTS: list[Equivalent] = [
         "data += bytes(4)",
         "one more",
         "padding: readers find what follows by its offset",
+    ),
+    Equivalent(
+        "cli/inspect.py",
+        "self._mismatches = [0] * len(self._readers)",
+        "one more",
+        "the dialects are compared with each other",
     ),
     Equivalent(
         "wire/writing.py",
