@@ -146,6 +146,12 @@ EQUIVALENTS: list[Equivalent] = [
         "the dialects are compared with each other",
     ),
     Equivalent(
+        "client/follow/patience.py",
+        "or now - self._logged.get((node, error.status), -_LOG_INTERVAL) < _LOG_INTERVAL",
+        "<= in a comparison",
+        "the clock does not stop at one moment",
+    ),
+    Equivalent(
         "wire/writing.py",
         "counted = len(infos) if infos and all(info.counted for info in frame.frame_info) else 0",
         "any for all",
