@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import dcp
-from dcp.client.follow.persistence import VbucketHistory, needed_seqnos
+from dcp.client.follow.persistence import VbucketHistory, _persisted, needed_seqnos
 from dcp.embedded import Cluster
 from dcp.position import Progress, StreamPosition
 from dcp.session.stream import LazyPosition
@@ -188,6 +188,14 @@ def test_of_an_older_history_only_what_came_before_its_end_is_persisted() -> Non
         with pytest.raises(TimeoutError):
             stream.next(0)
         assert stream.checkpoint.by_vbucket()[0].seqno == 1
+
+
+@pytest.mark.parametrize(("ended", "persisted"), [(1, 1), (100, 100), (200, 100)])
+def test_a_copy_has_of_an_ended_history_no_more_than_came_before_its_end(ended: int, persisted: int) -> None:
+    """Only the owner's answer ends the history for the stream: those of replicas count as well."""
+    fields = {"vbucket_id": 0, "vbuuid": 0xB, "persisted_seqno": 100, "current_seqno": 100}
+    answer = dcp.Frame("observe_seqno", 0x81, fields=fields | {"old_vbuuid": 0xA, "old_seqno": ended})
+    assert _persisted(answer) == persisted
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -43,7 +43,7 @@ KNOWN: list[KnownMutant] = [
         f"{FOLLOW}persistence.py",
         'min(int(fields["persisted_seqno"]), int(fields.get("old_seqno", fields["persisted_seqno"])))',
         'int(fields["persisted_seqno"])',
-        "client/test_persistence.py::test_of_an_older_history_only_what_came_before_its_end_is_persisted",
+        "client/test_persistence.py::test_a_copy_has_of_an_ended_history_no_more_than_came_before_its_end",
     ),
     KnownMutant(
         f"{FOLLOW}persistence.py",
