@@ -151,16 +151,20 @@ class BucketStore:
         key: bytes,
         value: bytes,
         *,
+        event: str = "mutation",
         collection_id: int = 0,
         flags: int = 0,
         expiry: int = 0,
         datatype: int = 0,
         number: int | None = None,
         cas: int | None = None,
+        prepared: bool = False,
     ) -> StoredItem:
         """Write a document and return its new version.
 
-        `expiry` is in Unix seconds, 0 for none. `cas` is one that `next_cas` has returned; None for a new one.
+        `event` "deletion" makes a tombstone with this value, which consists of xattrs. `expiry` is in Unix seconds, 0
+        for none. `cas` is one that `next_cas` has returned; None for a new one. `prepared` writes have two seqnos, the
+        first of which consumers do not see: the document's is that of the commit.
         """
         vbucket = self._active_for(key, number)
         old = vbucket.get(collection_id, key)
@@ -168,16 +172,17 @@ class BucketStore:
         if collection.max_ttl:
             latest = self.now + collection.max_ttl
             expiry = min(expiry, latest) if expiry else latest
+        alive = event == "mutation"
         item = StoredItem(
-            "mutation",
-            vbucket.high_seqno + 1,
+            event,
+            vbucket.high_seqno + 1 + prepared,
             key,
             value,
             1 if old is None else old.rev_seqno + 1,
             self.next_cas() if cas is None else cas,
             flags,
-            expiry,
-            0,
+            expiry if alive else 0,
+            0 if alive else self.now,
             datatype,
             collection_id,
         )
@@ -185,7 +190,13 @@ class BucketStore:
         return item
 
     def remove(
-        self, key: bytes, collection_id: int = 0, *, event: str = "deletion", number: int | None = None
+        self,
+        key: bytes,
+        collection_id: int = 0,
+        *,
+        event: str = "deletion",
+        number: int | None = None,
+        prepared: bool = False,
     ) -> StoredItem | None:
         """Delete a document (or expire it, by `event`) and return its tombstone; None if there is no document."""
         vbucket = self._active_for(key, number)
@@ -194,7 +205,7 @@ class BucketStore:
             return None
         item = old._replace(
             event=event,
-            seqno=vbucket.high_seqno + 1,
+            seqno=vbucket.high_seqno + 1 + prepared,
             rev_seqno=old.rev_seqno + 1,
             cas=self.next_cas(),
             flags=0,

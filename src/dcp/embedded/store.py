@@ -102,6 +102,8 @@ class VbucketStore:
         self.highs: dict[int, int] = {}
         # Locks by the identity of the document. A write ends the lock; no copy of the vbucket has it.
         self.locks: dict[Identity, DocumentLock] = {}
+        # Documents that a durable write is about to change; no copy of the vbucket has them.
+        self.prepared: set[Identity] = set()
         # All versions, in a bucket that retains history; otherwise None.
         self.history: list[AnyItem] | None = None
         # By identity, in order of seqnos: a replaced item is removed first, so that the new one is the last.
@@ -144,6 +146,12 @@ class VbucketStore:
         self.mixed = self.mixed or not isinstance(item, StoredItem) or item.collection_id != 0
         if self.history is not None:
             self.history.append(item)
+
+    def skip_seqno(self) -> None:
+        """Use a seqno for something that consumers do not see: the prepare or the abort of a durable write."""
+        self.high_seqno += 1
+        if self.persists:
+            self.persisted_seqno = self.high_seqno
 
     def _needs_checkpoint(self, replaced: AnyItem | None) -> bool:
         """Return whether a new version needs a new checkpoint: one checkpoint has each key once, history has all."""
