@@ -1,8 +1,9 @@
-// Follows a bucket with gocbcore. For each line on standard input it prints the number of documents, and the sum of
-// their checksums. It ends with its standard input.
+// Follows one bucket after the other with gocbcore. It answers each line on standard input with one: `start` and options,
+// `state` (the number of documents, and the sum of their checksums), `out-of-order` (the number of such snapshots),
+// `stop`. It ends with its standard input.
 //
-// Options: url, user, password, bucket, and if they are given: ca (PEM file), window (bytes), snappy, oso, collection
-// (id of the only one).
+// Options: url, user, password, bucket, and if they are given: ca (PEM file), window (bytes), snappy, oso, collection_id
+// (of the only one), stream (id of all streams).
 package main
 
 import (
@@ -29,6 +30,8 @@ type version struct {
 type observer struct {
 	mutex  sync.Mutex
 	newest map[string]version
+	// Out-of-order snapshots that were completed.
+	outOfOrder int
 }
 
 func (o *observer) keep(collection uint32, key []byte, seqno uint64, datatype uint8, value []byte) {
@@ -66,8 +69,10 @@ func (o *observer) Mutation(m gocbcore.DcpMutation) {
 	o.keep(m.CollectionID, m.Key, m.SeqNo, m.Datatype, value)
 }
 
-func (o *observer) Deletion(d gocbcore.DcpDeletion)     { o.keep(d.CollectionID, d.Key, d.SeqNo, 0, nil) }
-func (o *observer) Expiration(e gocbcore.DcpExpiration) { o.keep(e.CollectionID, e.Key, e.SeqNo, 0, nil) }
+func (o *observer) Deletion(d gocbcore.DcpDeletion) { o.keep(d.CollectionID, d.Key, d.SeqNo, 0, nil) }
+func (o *observer) Expiration(e gocbcore.DcpExpiration) {
+	o.keep(e.CollectionID, e.Key, e.SeqNo, 0, nil)
+}
 func (o *observer) End(end gocbcore.DcpStreamEnd, err error) {
 	fmt.Fprintln(os.Stderr, "stream end", end.VbID, err)
 }
@@ -78,24 +83,55 @@ func (o *observer) FlushCollection(gocbcore.DcpCollectionFlush)         {}
 func (o *observer) CreateScope(gocbcore.DcpScopeCreation)               {}
 func (o *observer) DeleteScope(gocbcore.DcpScopeDeletion)               {}
 func (o *observer) ModifyCollection(gocbcore.DcpCollectionModification) {}
-func (o *observer) OSOSnapshot(gocbcore.DcpOSOSnapshot)                 {}
-func (o *observer) SeqNoAdvanced(gocbcore.DcpSeqNoAdvanced)             {}
+func (o *observer) OSOSnapshot(snapshot gocbcore.DcpOSOSnapshot) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	if snapshot.SnapshotType == 2 {
+		o.outOfOrder++
+	}
+}
+func (o *observer) SeqNoAdvanced(gocbcore.DcpSeqNoAdvanced) {}
 
 func main() {
-	options := map[string]string{}
-	for _, argument := range os.Args[1:] {
-		name, value, _ := strings.Cut(argument, "=")
-		options[name] = value
+	var agent *gocbcore.DCPAgent
+	var seen *observer
+	questions := bufio.NewScanner(os.Stdin)
+	fmt.Println("started")
+	for questions.Scan() {
+		question, arguments, _ := strings.Cut(questions.Text(), " ")
+		switch question {
+		case "start":
+			options := map[string]string{}
+			for _, argument := range strings.Fields(arguments) {
+				name, value, _ := strings.Cut(argument, "=")
+				options[name] = value
+			}
+			agent, seen = start(options)
+			fmt.Println("streaming")
+		case "state":
+			fmt.Println(seen.state())
+		case "out-of-order":
+			fmt.Println(seen.outOfOrder)
+		case "stop":
+			check(agent.Close())
+			fmt.Println("stopped")
+		}
 	}
+}
+
+func start(options map[string]string) (*gocbcore.DCPAgent, *observer) {
 	_, withSnappy := options["snappy"]
 	_, withOso := options["oso"]
+	_, withStreamID := options["stream"]
+	window := number(options["window"], 1<<20)
 	config := gocbcore.DCPAgentConfig{
 		BucketName:        options["bucket"],
 		UserAgent:         "interop",
 		IoConfig:          gocbcore.IoConfig{UseCollections: true},
 		CompressionConfig: gocbcore.CompressionConfig{Enabled: withSnappy, DisableDecompression: true},
 		EnableCCCPPoller:  true,
-		DCPConfig:         gocbcore.DCPConfig{UseOSOBackfill: withOso, UseExpiryOpcode: true, BufferSize: 1 << 20},
+		DCPConfig: gocbcore.DCPConfig{
+			UseOSOBackfill: withOso, UseStreamID: withStreamID, UseExpiryOpcode: true, BufferSize: int(window)},
 	}
 	check(config.FromConnStr(options["url"]))
 	config.EnableCCCPPoller = true
@@ -121,10 +157,13 @@ func main() {
 	count, err := snapshot.NumVbuckets()
 	check(err)
 	streamOptions := gocbcore.OpenStreamOptions{}
-	if text := options["collection"]; text != "" {
-		id, err := strconv.ParseUint(text, 10, 32)
-		check(err)
-		streamOptions.FilterOptions = &gocbcore.OpenStreamFilterOptions{CollectionIDs: []uint32{uint32(id)}}
+	if text := options["collection_id"]; text != "" {
+		ids := []uint32{uint32(number(text, 0))}
+		streamOptions.FilterOptions = &gocbcore.OpenStreamFilterOptions{CollectionIDs: ids}
+	}
+	if withStreamID {
+		id := uint16(number(options["stream"], 0))
+		streamOptions.StreamOptions = &gocbcore.OpenStreamStreamOptions{StreamID: id}
 	}
 	seen := &observer{newest: map[string]version{}}
 	for vbucket := 0; vbucket < count; vbucket++ {
@@ -134,11 +173,16 @@ func main() {
 		check(err)
 		check(<-opened)
 	}
-	fmt.Println("streaming")
-	questions := bufio.NewScanner(os.Stdin)
-	for questions.Scan() {
-		fmt.Println(seen.state())
+	return agent, seen
+}
+
+func number(text string, otherwise uint64) uint64 {
+	if text == "" {
+		return otherwise
 	}
+	value, err := strconv.ParseUint(text, 10, 32)
+	check(err)
+	return value
 }
 
 func check(err error) {
