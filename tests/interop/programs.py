@@ -69,6 +69,8 @@ SDKS = {
     "node": ForeignProgram(NODE, ("node", "sdk.js")),
     "python": ForeignProgram(PYTHON, (sys.executable, "sdk.py")),
 }
+# Does what connectors do that are in no registry.
+GO_DCP = ForeignProgram(GO, ("bin/godcp",))
 
 
 class State(NamedTuple):

@@ -192,3 +192,50 @@ def test_a_tail_lives_through_trouble(start: Start, trouble: Callable[[Cluster],
             trouble(cluster)
             cluster.load(100, prefix="after-")
             until(lambda: program.state() == truth(cluster))
+
+
+# Where a peer is wrong for a reason of its own. These tests fail when it no longer is.
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("consumer", ["gocbcore"], indirect=True)
+def test_gocbcore_misreads_deletions_with_a_stream_id(start: Start, counted: bool) -> None:
+    """Servers since 6.5 do not count the 3 bytes of the stream id in the header of deletions.
+
+    gocbcore takes them for the beginning of the extras, so that seqno, collection and key are others, and the document
+    stays. It reads the form that the protocol describes, which the fault sends.
+    """
+    with Cluster(nodes=1, vbuckets=1, password="s3cret") as cluster:
+        cluster.upsert("deleted", b"1")
+        if counted:
+            cluster.fault("stream_ids", counted=True)
+        with start(cluster, collection_id=0, stream=5) as program:
+            until(lambda: program.state() == truth(cluster))
+            cluster.delete("deleted")
+            cluster.upsert("later", b"2")
+            if counted:
+                until(lambda: program.state() == truth(cluster))
+            else:
+                until(lambda: program.state().documents == 2)
+
+
+@pytest.mark.parametrize("consumer", ["java-dcp-client"], indirect=True)
+def test_java_dcp_client_leaves_a_vbucket_closed_after_a_temporary_failure(start: Start) -> None:
+    """It logs the status of the refused stream request, and does not request the stream again."""
+    with Cluster(nodes=2, vbuckets=16, replicas=1, password="s3cret") as cluster:
+
+        def without(vbucket: int) -> int:
+            """Return the number of documents outside of a vbucket, and of those that were there before the failure."""
+            return sum(found.vbucket != vbucket or key.startswith(b"key-") for key, found in cluster.truth().items())
+
+        cluster.load(200)
+        with start(cluster) as program:
+            until(lambda: program.state() == truth(cluster))
+            cluster.fault("refuse", status="ETMPFAIL", times=1)
+            cluster.fault("cut", times=1)
+            cluster.load(200, prefix="after-")
+            expected = {without(vbucket): vbucket for vbucket in range(16)}
+            until(lambda: program.state().documents in expected)
+            closed = expected[program.state().documents]
+            cluster.load(200, prefix="still-")
+            until(lambda: program.state().documents == without(closed))
