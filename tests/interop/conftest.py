@@ -7,7 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from tests.interop.programs import CONSUMERS, SDKS, Process, Sdk
+from dcp.embedded import Cluster
+from tests.interop.programs import CONSUMERS, SDKS, Consumer, Process, Sdk, Start, connection
 
 
 @pytest.fixture(scope="session", params=list(SDKS))
@@ -24,3 +25,13 @@ def consumer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     errors = tmp_path_factory.mktemp(request.param) / "errors.txt"
     with closing(Process(CONSUMERS[request.param], errors)) as process:
         yield process
+
+
+@pytest.fixture
+def start(consumer: Process) -> Start:
+    """Function that starts a consumer of a cluster, with the options of its program."""
+
+    def run(cluster: Cluster, *, tls: bool = False, **options: object) -> Consumer:
+        return Consumer(consumer, connection(cluster, tls=tls) | options)
+
+    return run

@@ -252,6 +252,10 @@ class Consumer:
             self._process.close()
 
 
+# Starts a consumer of a cluster: the fixture `start`.
+Start = Callable[..., Consumer]
+
+
 class Answer(NamedTuple):
     """Result of a job of an SDK: seconds until it was ready, and the documents that it read in the end."""
 

@@ -10,19 +10,10 @@ import pytest
 
 from dcp.embedded import Cluster
 from dcp.errors import UsageError
-from tests.interop.programs import CONSUMERS, Consumer, Process, connection, truth
+from tests.interop.programs import CONSUMERS, Consumer, Process, Start, connection, truth
 from tests.waiting import until
 
-Start = Callable[..., Consumer]
 RELEASES = ("7.0", "7.2", "7.6", "8.0")
-
-
-@pytest.fixture
-def start(consumer: Process) -> Start:
-    def run(cluster: Cluster, *, tls: bool = False, **options: object) -> Consumer:
-        return Consumer(consumer, connection(cluster, tls=tls) | options)
-
-    return run
 
 
 def fill(cluster: Cluster) -> None:

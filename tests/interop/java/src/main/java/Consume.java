@@ -18,6 +18,7 @@ import com.couchbase.client.dcp.message.DcpSnapshotMarkerRequest;
 import com.couchbase.client.dcp.message.DcpSystemEventRequest;
 import com.couchbase.client.dcp.message.MessageUtil;
 import com.couchbase.client.dcp.message.RollbackMessage;
+import com.couchbase.client.dcp.message.StreamFlag;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
@@ -27,6 +28,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.zip.CRC32;
 
@@ -35,7 +37,8 @@ import java.util.zip.CRC32;
  * options, `state` (the number of documents, and the sum of their checksums), `stop`. It ends with its standard input.
  *
  * <p>Options: url, user, password, bucket, and if they are given: ca (PEM file), window (bytes), snappy, mitigate (ms),
- * collection (scope.name of the only one), low (the client's low-level interface, which hands out messages).
+ * collection (scope.name of the only one), low (the client's low-level interface, which hands out messages), kafka
+ * (the settings of the Kafka connector).
  */
 public final class Consume implements DatabaseChangeListener {
   private record Version(long seqno, String key, byte[] value) {}
@@ -87,6 +90,13 @@ public final class Consume implements DatabaseChangeListener {
     if (options.containsKey("collection")) {
       builder.collectionNames(options.get("collection"));
     }
+    if (options.containsKey("kafka")) {
+      builder.optionalControlParam("change_streams", true)
+          .optionalStreamFlags(Set.of(StreamFlag.IGNORE_PURGED_TOMBSTONES))
+          .xattrs(true)
+          .mitigateRollbacks(100, TimeUnit.MILLISECONDS)
+          .bufferAckWatermark(60);
+    }
     client = builder.build();
     if (options.containsKey("low")) {
       handleMessages();
@@ -107,7 +117,9 @@ public final class Consume implements DatabaseChangeListener {
           long seqno = RollbackMessage.seqno(event);
           forget(vbucket, seqno);
           client.rollbackAndRestartStream(vbucket, seqno).subscribe();
-        } else if (DcpSnapshotMarkerRequest.is(event) || DcpSeqnoAdvancedRequest.is(event) || DcpSystemEventRequest.is(event)) {
+        } else if (DcpSnapshotMarkerRequest.is(event)
+            || DcpSeqnoAdvancedRequest.is(event)
+            || DcpSystemEventRequest.is(event)) {
           flow.ack(event);
         }
       } finally {

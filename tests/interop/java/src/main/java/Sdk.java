@@ -2,6 +2,7 @@ import static com.couchbase.client.java.kv.LookupInSpec.count;
 import static com.couchbase.client.java.kv.LookupInSpec.exists;
 import static com.couchbase.client.java.kv.LookupInSpec.get;
 import static com.couchbase.client.java.kv.MutateInSpec.arrayAppend;
+import static com.couchbase.client.java.kv.MutateInSpec.arrayPrepend;
 import static com.couchbase.client.java.kv.MutateInSpec.increment;
 import static com.couchbase.client.java.kv.MutateInSpec.insert;
 import static com.couchbase.client.java.kv.MutateInSpec.upsert;
@@ -31,6 +32,7 @@ import com.couchbase.client.java.kv.MutateInOptions;
 import com.couchbase.client.java.kv.MutateInResult;
 import com.couchbase.client.java.kv.MutationResult;
 import com.couchbase.client.java.kv.PersistTo;
+import com.couchbase.client.java.kv.RemoveOptions;
 import com.couchbase.client.java.kv.ReplaceOptions;
 import com.couchbase.client.java.kv.ReplicateTo;
 import com.couchbase.client.java.kv.StoreSemantics;
@@ -113,6 +115,7 @@ public final class Sdk {
         case "connect" -> { }
         case "documents" -> documents();
         case "impossible" -> impossible();
+        case "sink" -> sink();
         case "transactions" -> transactions();
         case "rollback" -> rollback();
         case "conflict" -> conflict();
@@ -258,6 +261,30 @@ public final class Sdk {
   private void impossible() {
     expect(DurabilityImpossibleException.class, () -> bucket.defaultCollection().upsert(
         "durable", 1, UpsertOptions.upsertOptions().durability(DurabilityLevel.MAJORITY)));
+  }
+
+  /** Writes as the sink of the Kafka connector does: whole documents or parts of them, durably, in many threads. */
+  private void sink() {
+    Collection c = bucket.defaultCollection();
+    UpsertOptions durably = UpsertOptions.upsertOptions().durability(DurabilityLevel.MAJORITY);
+    MutateInOptions creating = MutateInOptions.mutateInOptions()
+        .storeSemantics(StoreSemantics.UPSERT).durability(DurabilityLevel.MAJORITY);
+    List<String> keys = new ArrayList<>();
+    for (int n = 0; n < 20; n++) {
+      keys.add(padded("whole-", n, 2));
+      keys.add(padded("parts-", n, 2));
+    }
+    Flux.range(0, 20).flatMap(n -> Flux.concat(
+        c.reactive().upsert(padded("whole-", n, 2), Map.of("n", n), durably).then(),
+        c.reactive().upsert(padded("gone-", n, 2), Map.of("n", n)).then(),
+        c.reactive().remove(padded("gone-", n, 2), RemoveOptions.removeOptions().durability(DurabilityLevel.MAJORITY))
+            .then(),
+        c.reactive().mutateIn(padded("parts-", n, 2), List.of(upsert("a.value", n).createPath()), creating).then(),
+        c.reactive().mutateIn(padded("parts-", n, 2), List.of(arrayAppend("b.list", List.of(n)).createPath()), creating)
+            .then(),
+        c.reactive().mutateIn(padded("parts-", n, 2), List.of(arrayPrepend("b.list", List.of(-n)).createPath()), creating)
+            .then())).blockLast();
+    read("_default", "_default", keys);
   }
 
   private void transactions() {
