@@ -5,23 +5,20 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"net/http"
-	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/couchbase/gocbcore/v10"
 	"github.com/couchbase/gocbcore/v10/memd"
-	"github.com/golang/snappy"
+
+	"interop/changes"
+	"interop/program"
 )
 
 const (
@@ -34,38 +31,18 @@ const (
 
 type job struct {
 	options map[string]string
-	roots   *x509.CertPool
 	agent   *gocbcore.Agent
 	dcp     *gocbcore.DCPAgent
-	// Values by collection and key, nil for deletions, and streams that have ended.
-	mutex sync.Mutex
-	seen  map[string][]byte
+	seen    *changes.Documents
+	// Why streams have ended.
 	ended chan error
 }
 
-func main() {
-	jobs := bufio.NewScanner(os.Stdin)
-	fmt.Println("started")
-	for jobs.Scan() {
-		answer, err := run(jobs.Text())
-		if err != nil {
-			answer = "failed " + strings.ReplaceAll(err.Error(), "\n", " ")
-		}
-		fmt.Println(answer)
-	}
-}
+func main() { program.Jobs(do) }
 
-func run(line string) (answer string, err error) {
-	defer func() {
-		if reason := recover(); reason != nil {
-			err = fmt.Errorf("%v", reason)
-		}
-	}()
-	j := &job{options: map[string]string{}, seen: map[string][]byte{}, ended: make(chan error, 1024)}
-	for _, argument := range strings.Fields(line) {
-		name, value, _ := strings.Cut(argument, "=")
-		j.options[name] = value
-	}
+func do(options map[string]string) string {
+	j := &job{options: options, ended: make(chan error, 1024)}
+	j.seen = changes.NewDocuments(func(err error) { j.ended <- err })
 	begin := time.Now()
 	j.connect()
 	defer j.agent.Close()
@@ -76,53 +53,23 @@ func run(line string) (answer string, err error) {
 	j.join()
 	j.observeCopies()
 	j.stream()
-	count, sum := 0, uint64(0)
-	for name, value := range j.seen {
-		if value != nil && !strings.Contains(name, prefix) {
-			count++
-			sum += uint64(crc32.ChecksumIEEE(append([]byte(name+"\x00"), value...)))
-		}
-	}
-	return fmt.Sprintf("ready=%.3f documents=%d checksum=%d", ready.Seconds(), count, sum), nil
-}
-
-// wait calls a function that begins something, and waits for the error that it passes on in the end.
-func wait(begin func(done func(error)) (gocbcore.PendingOp, error)) error {
-	result := make(chan error, 1)
-	_, err := begin(func(err error) { result <- err })
-	if err != nil {
-		return err
-	}
-	select {
-	case err = <-result:
-		return err
-	case <-time.After(10 * time.Second):
-		return errors.New("no answer")
-	}
+	count, sum := j.seen.State(func(name string) bool { return !strings.Contains(name, prefix) })
+	return fmt.Sprintf("ready=%.3f documents=%d checksum=%d", ready.Seconds(), count, sum)
 }
 
 func (j *job) connect() {
-	security := gocbcore.SecurityConfig{
-		Auth: gocbcore.PasswordAuthProvider{Username: j.options["user"], Password: j.options["password"]}}
-	if file := j.options["ca"]; file != "" {
-		text, err := os.ReadFile(file)
-		check(err)
-		j.roots = x509.NewCertPool()
-		j.roots.AppendCertsFromPEM(text)
-		security.UseTLS = true
-		security.TLSRootCAProvider = func() *x509.CertPool { return j.roots }
-	}
+	security := changes.Security(j.options)
 	seed := gocbcore.SeedConfig{HTTPAddrs: strings.Split(j.options["http"], ",")}
 	agent, err := gocbcore.CreateAgent(&gocbcore.AgentConfig{
 		BucketName: j.options["bucket"], SeedConfig: seed, SecurityConfig: security,
 		CompressionConfig: gocbcore.CompressionConfig{Enabled: true}, IoConfig: gocbcore.IoConfig{UseCollections: true},
 		DefaultRetryStrategy: gocbcore.NewBestEffortRetryStrategy(nil),
 	})
-	check(err)
+	program.Check(err)
 	j.agent = agent
 	deadline := time.Now().Add(10 * time.Second)
 	ready := gocbcore.WaitUntilReadyOptions{RetryStrategy: gocbcore.NewBestEffortRetryStrategy(nil)}
-	check(wait(func(done func(error)) (gocbcore.PendingOp, error) {
+	program.Check(changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 		return agent.WaitUntilReady(deadline, ready, func(_ *gocbcore.WaitUntilReadyResult, err error) { done(err) })
 	}))
 	dcp, err := gocbcore.CreateDcpAgent(&gocbcore.DCPAgentConfig{
@@ -131,16 +78,16 @@ func (j *job) connect() {
 		DCPConfig: gocbcore.DCPConfig{
 			BufferSize: 1 << 20, UseExpiryOpcode: true, UseChangeStreams: j.options["magma"] != ""},
 	}, "interop", memd.DcpOpenFlagProducer)
-	check(err)
+	program.Check(err)
 	j.dcp = dcp
-	check(wait(func(done func(error)) (gocbcore.PendingOp, error) {
+	program.Check(changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 		return dcp.WaitUntilReady(deadline, ready, func(_ *gocbcore.WaitUntilReadyResult, err error) { done(err) })
 	}))
 }
 
 func (j *job) askManagement() {
 	endpoint := ""
-	check(wait(func(done func(error)) (gocbcore.PendingOp, error) {
+	program.Check(changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 		return j.agent.Ping(gocbcore.PingOptions{
 			KVDeadline: time.Now().Add(5 * time.Second), MgmtDeadline: time.Now().Add(5 * time.Second),
 			ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService, gocbcore.MgmtService},
@@ -158,23 +105,23 @@ func (j *job) askManagement() {
 	}))
 	var pools struct{ ImplementationVersion string }
 	j.get(endpoint+"/pools", &pools)
-	expect(strings.HasPrefix(pools.ImplementationVersion, j.options["version"]), "version", pools)
+	program.Expect(strings.HasPrefix(pools.ImplementationVersion, j.options["version"]), "version", pools)
 	var bucket struct{ BucketType, StorageBackend string }
 	j.get(endpoint+"/pools/default/buckets/"+j.options["bucket"], &bucket)
-	expect(bucket.BucketType == "membase", "bucket", bucket)
-	expect((bucket.StorageBackend == "magma") == (j.options["magma"] != ""), "bucket", bucket)
+	program.Expect(bucket.BucketType == "membase", "bucket", bucket)
+	program.Expect((bucket.StorageBackend == "magma") == (j.options["magma"] != ""), "bucket", bucket)
 }
 
 func (j *job) get(url string, into interface{}) {
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: j.roots}}}
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: program.Roots(j.options)}}}
 	defer client.CloseIdleConnections()
 	request, err := http.NewRequest("GET", url, nil)
-	check(err)
+	program.Check(err)
 	request.SetBasicAuth(j.options["user"], j.options["password"])
 	response, err := client.Do(request)
-	check(err)
+	program.Check(err)
 	defer response.Body.Close()
-	check(json.NewDecoder(response.Body).Decode(into))
+	program.Check(json.NewDecoder(response.Body).Decode(into))
 }
 
 // keepCheckpoints writes a document for each vbucket, whose xattr has the position, reads and removes them.
@@ -182,18 +129,18 @@ func (j *job) keepCheckpoints() {
 	for vbucket := 0; vbucket < j.vbuckets(); vbucket++ {
 		key := []byte(fmt.Sprintf("%sgroup:checkpoint:%d", prefix, vbucket))
 		_, err := j.lookUp(key)
-		expect(errors.Is(err, gocbcore.ErrDocumentNotFound), "checkpoint before the first one", err)
+		program.Expect(errors.Is(err, gocbcore.ErrDocumentNotFound), "checkpoint before the first one", err)
 		position := []byte(fmt.Sprintf(`{"checkpoint":{"vbuuid":%d,"seqno":2},"bucketUuid":"x"}`, vbucket))
 		upsert := gocbcore.SubDocOp{
 			Op: memd.SubDocOpDictSet, Flags: memd.SubdocFlagXattrPath, Path: "cbgo", Value: position}
 		err = j.mutate(key, upsert, 0, 0, 0)
-		expect(errors.Is(err, gocbcore.ErrDocumentNotFound), "xattr of a missing document", err)
-		check(j.set(key, []byte{}))
-		check(j.mutate(key, upsert, 0, 0, 0))
+		program.Expect(errors.Is(err, gocbcore.ErrDocumentNotFound), "xattr of a missing document", err)
+		program.Check(j.set(key, []byte{}))
+		program.Check(j.mutate(key, upsert, 0, 0, 0))
 		found, err := j.lookUp(key)
-		check(err)
-		expect(bytes.Contains(found, []byte(`"seqno":2`)), "checkpoint", string(found))
-		check(wait(func(done func(error)) (gocbcore.PendingOp, error) {
+		program.Check(err)
+		program.Expect(bytes.Contains(found, []byte(`"seqno":2`)), "checkpoint", string(found))
+		program.Check(changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 			return j.agent.Delete(gocbcore.DeleteOptions{Key: key}, func(_ *gocbcore.DeleteResult, err error) { done(err) })
 		}))
 	}
@@ -203,25 +150,25 @@ func (j *job) keepCheckpoints() {
 func (j *job) join() {
 	all, id := []byte(prefix+"group:all"), []byte(prefix+"group:instance:3f")
 	path := gocbcore.SubDocOp{Op: memd.SubDocOpDictSet, Path: "`" + string(id) + "`", Value: []byte("17")}
-	check(j.mutate(all, path, memd.SubdocDocFlagMkDoc, 0, 0))
+	program.Check(j.mutate(all, path, memd.SubdocDocFlagMkDoc, 0, 0))
 	instance := gocbcore.SubDocOp{Op: memd.SubDocOpSetDoc, Value: []byte(`{"type":"instance"}`)}
 	err := j.mutate(id, instance, 0, 60, 0)
-	expect(errors.Is(err, gocbcore.ErrDocumentNotFound), "update of a missing document", err)
-	check(j.set(id, []byte(`{}`)))
-	check(j.mutate(id, instance, 0, 60, 0))
+	program.Expect(errors.Is(err, gocbcore.ErrDocumentNotFound), "update of a missing document", err)
+	program.Check(j.set(id, []byte(`{}`)))
+	program.Check(j.mutate(id, instance, 0, 60, 0))
 	var members map[string]int
 	cas := j.read(all, &members)
-	expect(members[string(id)] == 17, "members", members)
+	program.Expect(members[string(id)] == 17, "members", members)
 	set := gocbcore.SubDocOp{Op: memd.SubDocOpSetDoc, Value: []byte(`{}`)}
 	err = j.mutate(all, set, 0, 0, cas+1)
-	expect(errors.Is(err, gocbcore.ErrCasMismatch), "update with another CAS", err)
-	check(j.mutate(all, set, 0, 0, cas))
+	program.Expect(errors.Is(err, gocbcore.ErrCasMismatch), "update with another CAS", err)
+	program.Check(j.mutate(all, set, 0, 0, cas))
 }
 
 func (j *job) mutate(
 	key []byte, op gocbcore.SubDocOp, flags memd.SubdocDocFlag, expiry uint32, cas gocbcore.Cas,
 ) error {
-	return wait(func(done func(error)) (gocbcore.PendingOp, error) {
+	return changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 		return j.agent.MutateIn(gocbcore.MutateInOptions{
 			Key: key, Flags: flags, Ops: []gocbcore.SubDocOp{op}, Expiry: expiry, Cas: cas,
 		}, func(_ *gocbcore.MutateInResult, err error) { done(err) })
@@ -229,14 +176,14 @@ func (j *job) mutate(
 }
 
 func (j *job) set(key, value []byte) error {
-	return wait(func(done func(error)) (gocbcore.PendingOp, error) {
+	return changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 		return j.agent.Set(gocbcore.SetOptions{Key: key, Value: value, Flags: jsonFlags},
 			func(_ *gocbcore.StoreResult, err error) { done(err) })
 	})
 }
 
 func (j *job) lookUp(key []byte) (found []byte, err error) {
-	err = wait(func(done func(error)) (gocbcore.PendingOp, error) {
+	err = changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 		return j.agent.LookupIn(gocbcore.LookupInOptions{
 			Key: key,
 			Ops: []gocbcore.SubDocOp{{Op: memd.SubDocOpGet, Flags: memd.SubdocFlagXattrPath, Path: "cbgo"}},
@@ -251,7 +198,7 @@ func (j *job) lookUp(key []byte) (found []byte, err error) {
 }
 
 func (j *job) read(key []byte, into interface{}) (cas gocbcore.Cas) {
-	check(wait(func(done func(error)) (gocbcore.PendingOp, error) {
+	program.Check(changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 		return j.agent.Get(gocbcore.GetOptions{Key: key}, func(result *gocbcore.GetResult, err error) {
 			if err == nil {
 				cas, err = result.Cas, json.Unmarshal(result.Value, into)
@@ -267,7 +214,7 @@ func (j *job) observeCopies() {
 	for vbucket := 0; vbucket < j.vbuckets(); vbucket++ {
 		uuid := j.failoverLog(uint16(vbucket))[0].VbUUID
 		for replica := 0; replica < 2; replica++ {
-			check(wait(func(done func(error)) (gocbcore.PendingOp, error) {
+			program.Check(changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 				return j.agent.ObserveVb(gocbcore.ObserveVbOptions{
 					VbID: uint16(vbucket), ReplicaIdx: replica, VbUUID: uuid,
 				}, func(_ *gocbcore.ObserveVbResult, err error) { done(err) })
@@ -277,7 +224,7 @@ func (j *job) observeCopies() {
 }
 
 func (j *job) failoverLog(vbucket uint16) (log []gocbcore.FailoverEntry) {
-	check(wait(func(done func(error)) (gocbcore.PendingOp, error) {
+	program.Check(changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 		return j.dcp.GetFailoverLog(vbucket, func(entries []gocbcore.FailoverEntry, err error) {
 			log = entries
 			done(err)
@@ -298,15 +245,15 @@ func (j *job) stream() {
 			ManifestOptions: &gocbcore.OpenStreamManifestOptions{ManifestUID: 0},
 			FilterOptions:   &gocbcore.OpenStreamFilterOptions{CollectionIDs: ids},
 		}
-		check(wait(func(done func(error)) (gocbcore.PendingOp, error) {
-			return j.dcp.OpenStream(vbucket, flags, 0, 0, end, 0, 0, j, options,
+		program.Check(changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
+			return j.dcp.OpenStream(vbucket, flags, 0, 0, end, 0, 0, j.seen, options,
 				func(_ []gocbcore.FailoverEntry, err error) { done(err) })
 		}))
 	}
 	for range ends {
 		select {
 		case err := <-j.ended:
-			check(err)
+			program.Check(err)
 		case <-time.After(10 * time.Second):
 			panic("a stream does not end")
 		}
@@ -314,7 +261,7 @@ func (j *job) stream() {
 }
 
 func (j *job) collection(scope, name string) (id uint32) {
-	check(wait(func(done func(error)) (gocbcore.PendingOp, error) {
+	program.Check(changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 		return j.agent.GetCollectionID(scope, name, gocbcore.GetCollectionIDOptions{},
 			func(result *gocbcore.GetCollectionIDResult, err error) {
 				if err == nil {
@@ -329,14 +276,14 @@ func (j *job) collection(scope, name string) (id uint32) {
 func (j *job) seqnos(collections []uint32) map[uint16]gocbcore.SeqNo {
 	found := map[uint16]gocbcore.SeqNo{}
 	snapshot, err := j.dcp.ConfigSnapshot()
-	check(err)
+	program.Check(err)
 	nodes, err := snapshot.NumServers()
-	check(err)
+	program.Check(err)
 	for node := 1; node <= nodes; node++ {
 		for _, id := range collections {
 			options := gocbcore.GetVbucketSeqnoOptions{
 				FilterOptions: &gocbcore.GetVbucketSeqnoFilterOptions{CollectionID: id}}
-			check(wait(func(done func(error)) (gocbcore.PendingOp, error) {
+			program.Check(changes.Wait(func(done func(error)) (gocbcore.PendingOp, error) {
 				return j.dcp.GetVbucketSeqnos(node, memd.VbucketStateActive, options,
 					func(entries []gocbcore.VbSeqNoEntry, err error) {
 						for _, entry := range entries {
@@ -354,49 +301,8 @@ func (j *job) seqnos(collections []uint32) map[uint16]gocbcore.SeqNo {
 
 func (j *job) vbuckets() int {
 	snapshot, err := j.dcp.ConfigSnapshot()
-	check(err)
+	program.Check(err)
 	count, err := snapshot.NumVbuckets()
-	check(err)
+	program.Check(err)
 	return count
-}
-
-func (j *job) keep(collection uint32, key, value []byte) {
-	j.mutex.Lock()
-	defer j.mutex.Unlock()
-	j.seen[fmt.Sprintf("%d/%s", collection, key)] = value
-}
-
-func (j *job) Mutation(m gocbcore.DcpMutation) {
-	value := append([]byte{}, m.Value...)
-	if m.Datatype&uint8(memd.DatatypeFlagCompressed) != 0 {
-		inflated, err := snappy.Decode(nil, value)
-		check(err)
-		value = inflated
-	}
-	j.keep(m.CollectionID, m.Key, value)
-}
-
-func (j *job) Deletion(d gocbcore.DcpDeletion)                     { j.keep(d.CollectionID, d.Key, nil) }
-func (j *job) Expiration(e gocbcore.DcpExpiration)                 { j.keep(e.CollectionID, e.Key, nil) }
-func (j *job) End(_ gocbcore.DcpStreamEnd, err error)              { j.ended <- err }
-func (j *job) SnapshotMarker(gocbcore.DcpSnapshotMarker)           {}
-func (j *job) CreateCollection(gocbcore.DcpCollectionCreation)     {}
-func (j *job) DeleteCollection(gocbcore.DcpCollectionDeletion)     {}
-func (j *job) FlushCollection(gocbcore.DcpCollectionFlush)         {}
-func (j *job) CreateScope(gocbcore.DcpScopeCreation)               {}
-func (j *job) DeleteScope(gocbcore.DcpScopeDeletion)               {}
-func (j *job) ModifyCollection(gocbcore.DcpCollectionModification) {}
-func (j *job) OSOSnapshot(gocbcore.DcpOSOSnapshot)                 {}
-func (j *job) SeqNoAdvanced(gocbcore.DcpSeqNoAdvanced)             {}
-
-func check(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
-
-func expect(holds bool, what string, found interface{}) {
-	if !holds {
-		panic(fmt.Sprintf("%s: found %v", what, found))
-	}
 }

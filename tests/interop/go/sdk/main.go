@@ -3,17 +3,16 @@
 package main
 
 import (
-	"bufio"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"os"
 	"sort"
 	"strings"
 	"time"
 
 	"github.com/couchbase/gocb/v2"
+
+	"interop/program"
 )
 
 type object = map[string]interface{}
@@ -39,34 +38,15 @@ type job struct {
 	count   int
 }
 
-func main() {
-	jobs := bufio.NewScanner(os.Stdin)
-	fmt.Println("started")
-	for jobs.Scan() {
-		answer, err := run(jobs.Text())
-		if err != nil {
-			answer = "failed " + strings.ReplaceAll(err.Error(), "\n", " ")
-		}
-		fmt.Println(answer)
-	}
-}
+func main() { program.Jobs(do) }
 
-func run(line string) (answer string, err error) {
-	defer func() {
-		if reason := recover(); reason != nil {
-			err = fmt.Errorf("%v", reason)
-		}
-	}()
-	j := &job{options: map[string]string{}}
-	for _, argument := range strings.Fields(line) {
-		name, value, _ := strings.Cut(argument, "=")
-		j.options[name] = value
-	}
+func do(options map[string]string) string {
+	j := &job{options: options}
 	begin := time.Now()
 	j.connect()
 	defer j.cluster.Close(nil)
 	j.ready = time.Since(begin)
-	switch j.options["do"] {
+	switch options["do"] {
 	case "connect":
 	case "documents":
 		j.documents()
@@ -79,7 +59,7 @@ func run(line string) (answer string, err error) {
 	case "conflict":
 		j.conflict()
 	}
-	return fmt.Sprintf("ready=%.3f documents=%d checksum=%d", j.ready.Seconds(), j.count, j.sum), nil
+	return fmt.Sprintf("ready=%.3f documents=%d checksum=%d", j.ready.Seconds(), j.count, j.sum)
 }
 
 func (j *job) connect() {
@@ -89,20 +69,12 @@ func (j *job) connect() {
 			CleanupConfig: gocb.TransactionsCleanupConfig{DisableLostAttemptCleanup: true},
 		},
 	}
-	if file := j.options["ca"]; file != "" {
-		text, err := os.ReadFile(file)
-		check(err)
-		options.SecurityConfig.TLSRootCAs = x509.NewCertPool()
-		options.SecurityConfig.TLSRootCAs.AppendCertsFromPEM(text)
-	}
-	if level := j.options["durability"]; level == "none" {
-		options.TransactionsConfig.DurabilityLevel = gocb.DurabilityLevelNone
-	}
+	options.SecurityConfig.TLSRootCAs = program.Roots(j.options)
 	cluster, err := gocb.Connect(j.options["url"], options)
-	check(err)
+	program.Check(err)
 	j.cluster, j.bucket = cluster, cluster.Bucket(j.options["bucket"])
 	services := []gocb.ServiceType{gocb.ServiceTypeKeyValue, gocb.ServiceTypeManagement}
-	check(j.bucket.WaitUntilReady(10*time.Second, &gocb.WaitUntilReadyOptions{ServiceTypes: services}))
+	program.Check(j.bucket.WaitUntilReady(10*time.Second, &gocb.WaitUntilReadyOptions{ServiceTypes: services}))
 }
 
 func (j *job) documents() {
@@ -112,13 +84,13 @@ func (j *job) documents() {
 	for n := 0; n < 200; n++ {
 		bulk = append(bulk, &gocb.UpsertOp{ID: fmt.Sprintf("doc-%03d", n), Value: object{"n": n, "pad": large}})
 	}
-	check(c.Do(bulk, nil))
+	program.Check(c.Do(bulk, nil))
 	for _, one := range bulk {
-		check(one.(*gocb.UpsertOp).Err)
+		program.Check(one.(*gocb.UpsertOp).Err)
 	}
 	for n := 0; n < 200; n += 7 {
 		_, err := c.Remove(fmt.Sprintf("doc-%03d", n), nil)
-		check(err)
+		program.Check(err)
 	}
 	j.conditions(c)
 	j.counters(c)
@@ -131,149 +103,149 @@ func (j *job) documents() {
 
 func (j *job) conditions(c *gocb.Collection) {
 	first, err := c.Insert("condition", 1, nil)
-	check(err)
+	program.Check(err)
 	_, err = c.Insert("condition", 2, nil)
-	expect(errors.Is(err, gocb.ErrDocumentExists), "insert of a document that exists", err)
+	program.Expect(errors.Is(err, gocb.ErrDocumentExists), "insert of a document that exists", err)
 	_, err = c.Replace("condition", 2, &gocb.ReplaceOptions{Cas: first.Cas()})
-	check(err)
+	program.Check(err)
 	_, err = c.Replace("condition", 3, &gocb.ReplaceOptions{Cas: first.Cas()})
-	expect(errors.Is(err, gocb.ErrCasMismatch), "replace with an old CAS", err)
+	program.Expect(errors.Is(err, gocb.ErrCasMismatch), "replace with an old CAS", err)
 	_, err = c.Get("missing", nil)
-	expect(errors.Is(err, gocb.ErrDocumentNotFound), "get of a missing document", err)
+	program.Expect(errors.Is(err, gocb.ErrDocumentNotFound), "get of a missing document", err)
 	_, err = c.Insert("locked", 1, nil)
-	check(err)
+	program.Check(err)
 	locked, err := c.GetAndLock("locked", 15*time.Second, nil)
-	check(err)
+	program.Check(err)
 	_, err = c.Upsert("locked", 2, &gocb.UpsertOptions{
 		Timeout: 50 * time.Millisecond, RetryStrategy: gocb.NewBestEffortRetryStrategy(nil)})
-	expect(errors.Is(err, gocb.ErrTimeout) || errors.Is(err, gocb.ErrDocumentLocked), "write of a locked document", err)
-	check(c.Unlock("locked", locked.Cas(), nil))
+	program.Expect(errors.Is(err, gocb.ErrTimeout) || errors.Is(err, gocb.ErrDocumentLocked), "write of a locked document", err)
+	program.Check(c.Unlock("locked", locked.Cas(), nil))
 	_, err = c.Upsert("locked", 3, nil)
-	check(err)
+	program.Check(err)
 }
 
 func (j *job) counters(c *gocb.Collection) {
 	b := c.Binary()
 	for n := uint64(5); n < 8; n++ {
 		result, err := b.Increment("counter", &gocb.IncrementOptions{Delta: 1, Initial: 5})
-		check(err)
-		expect(result.Content() == n, "increment", result.Content())
+		program.Check(err)
+		program.Expect(result.Content() == n, "increment", result.Content())
 	}
 	result, err := b.Decrement("counter", &gocb.DecrementOptions{Delta: 1, Initial: -1})
-	check(err)
-	expect(result.Content() == 6, "decrement", result.Content())
+	program.Check(err)
+	program.Expect(result.Content() == 6, "decrement", result.Content())
 	_, err = c.Upsert("text", []byte("b"), &gocb.UpsertOptions{Transcoder: gocb.NewRawBinaryTranscoder()})
-	check(err)
+	program.Check(err)
 	_, err = b.Append("text", []byte("c"), nil)
-	check(err)
+	program.Check(err)
 	_, err = b.Prepend("text", []byte("a"), nil)
-	check(err)
+	program.Check(err)
 }
 
 func (j *job) expiries(c *gocb.Collection) {
 	_, err := c.Upsert("expiring", 1, &gocb.UpsertOptions{Expiry: time.Second})
-	check(err)
+	program.Check(err)
 	_, err = c.Upsert("lasting", object{"a": 1}, &gocb.UpsertOptions{Expiry: time.Hour})
-	check(err)
+	program.Check(err)
 	got, err := c.Get("lasting", &gocb.GetOptions{WithExpiry: true})
-	check(err)
-	expect(time.Until(got.ExpiryTime()) > 50*time.Minute, "expiry", got.ExpiryTime())
+	program.Check(err)
+	program.Expect(time.Until(got.ExpiryTime()) > 50*time.Minute, "expiry", got.ExpiryTime())
 	_, err = c.Upsert("lasting", object{"a": 2}, &gocb.UpsertOptions{PreserveExpiry: true})
-	check(err)
+	program.Check(err)
 	got, err = c.Get("lasting", &gocb.GetOptions{WithExpiry: true})
-	check(err)
-	expect(!got.ExpiryTime().IsZero(), "preserved expiry", got.ExpiryTime())
+	program.Check(err)
+	program.Expect(!got.ExpiryTime().IsZero(), "preserved expiry", got.ExpiryTime())
 	_, err = c.GetAndTouch("lasting", 2*time.Hour, nil)
-	check(err)
+	program.Check(err)
 	_, err = c.Touch("lasting", 3*time.Hour, nil)
-	check(err)
+	program.Check(err)
 	projected, err := c.Get("lasting", &gocb.GetOptions{Project: []string{"a"}})
-	check(err)
+	program.Check(err)
 	var content map[string]int
-	check(projected.Content(&content))
-	expect(content["a"] == 2, "projection", content)
+	program.Check(projected.Content(&content))
+	program.Expect(content["a"] == 2, "projection", content)
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		exists, err := c.Exists("expiring", nil)
-		check(err)
+		program.Check(err)
 		if !exists.Exists() {
 			break
 		}
-		expect(time.Now().Before(deadline), "expiry of a document", "still there")
+		program.Expect(time.Now().Before(deadline), "expiry of a document", "still there")
 	}
 }
 
 func (j *job) parts(c *gocb.Collection) {
 	_, err := c.Upsert("parts", object{"a": object{"b": []int{1, 2}}, "n": 5}, nil)
-	check(err)
+	program.Check(err)
 	changed, err := c.MutateIn("parts", []gocb.MutateInSpec{
 		gocb.UpsertSpec("meta.cas", gocb.MutationMacroCAS, &gocb.UpsertSpecOptions{CreatePath: true, IsXattr: true}),
 		gocb.ArrayAppendSpec("a.b", 3, nil),
 		gocb.IncrementSpec("n", 2, nil),
 		gocb.UpsertSpec("new.path", "x", &gocb.UpsertSpecOptions{CreatePath: true}),
 	}, nil)
-	check(err)
+	program.Check(err)
 	var counted int
-	check(changed.ContentAt(2, &counted))
-	expect(counted == 7, "counter in a document", counted)
+	program.Check(changed.ContentAt(2, &counted))
+	program.Expect(counted == 7, "counter in a document", counted)
 	found, err := c.LookupIn("parts", []gocb.LookupInSpec{
 		gocb.GetSpec("meta.cas", &gocb.GetSpecOptions{IsXattr: true}),
 		gocb.GetSpec("a.b[2]", nil),
 		gocb.CountSpec("a.b", nil),
 		gocb.ExistsSpec("missing", nil),
 	}, nil)
-	check(err)
+	program.Check(err)
 	var last, length int
-	check(found.ContentAt(1, &last))
-	check(found.ContentAt(2, &length))
-	expect(last == 3 && length == 3 && !found.Exists(3), "lookup in a document", found)
+	program.Check(found.ContentAt(1, &last))
+	program.Check(found.ContentAt(2, &length))
+	program.Expect(last == 3 && length == 3 && !found.Exists(3), "lookup in a document", found)
 	_, err = c.MutateIn("parts", []gocb.MutateInSpec{gocb.InsertSpec("n", 1, nil)}, nil)
-	expect(errors.Is(err, gocb.ErrPathExists), "insert of a path that exists", err)
+	program.Expect(errors.Is(err, gocb.ErrPathExists), "insert of a path that exists", err)
 	_, err = c.MutateIn("made", []gocb.MutateInSpec{gocb.UpsertSpec("x", 1, nil)},
 		&gocb.MutateInOptions{StoreSemantic: gocb.StoreSemanticsUpsert})
-	check(err)
+	program.Check(err)
 }
 
 func (j *job) replicas(c *gocb.Collection) {
 	_, err := c.Upsert("durable", 1, &gocb.UpsertOptions{DurabilityLevel: gocb.DurabilityLevelPersistToMajority})
-	check(err)
+	program.Check(err)
 	_, err = c.Upsert("observed", 1, &gocb.UpsertOptions{PersistTo: 2, ReplicateTo: 1})
-	check(err)
+	program.Check(err)
 	all, err := c.GetAllReplicas("observed", nil)
-	check(err)
+	program.Check(err)
 	copies := 0
 	for all.Next() != nil {
 		copies++
 	}
-	expect(copies == 2, "number of copies", copies)
+	program.Expect(copies == 2, "number of copies", copies)
 	if j.options["replica_lookup"] != "" {
 		found, err := c.LookupInAllReplicas("parts", []gocb.LookupInSpec{gocb.GetSpec("n", nil)}, nil)
-		check(err)
+		program.Check(err)
 		fromReplica := 0
 		for one := found.Next(); one != nil; one = found.Next() {
 			if one.IsReplica() {
 				fromReplica++
 			}
 		}
-		expect(fromReplica == 1, "lookups in replicas", fromReplica)
+		program.Expect(fromReplica == 1, "lookups in replicas", fromReplica)
 	}
 }
 
 func (j *job) collections() {
 	manager := j.bucket.CollectionsV2()
-	check(manager.CreateScope("shop", nil))
-	check(manager.CreateCollection("shop", "order", &gocb.CreateCollectionSettings{}, nil))
-	check(manager.CreateCollection("shop", "dropped", &gocb.CreateCollectionSettings{}, nil))
+	program.Check(manager.CreateScope("shop", nil))
+	program.Check(manager.CreateCollection("shop", "order", &gocb.CreateCollectionSettings{}, nil))
+	program.Check(manager.CreateCollection("shop", "dropped", &gocb.CreateCollectionSettings{}, nil))
 	c := j.bucket.Scope("shop").Collection("order")
 	for n := 0; n < 50; n++ {
 		_, err := c.Upsert(fmt.Sprintf("order-%02d", n), object{"total": n}, nil)
-		check(err)
+		program.Check(err)
 	}
-	check(manager.DropCollection("shop", "dropped", nil))
+	program.Check(manager.DropCollection("shop", "dropped", nil))
 	scopes, err := manager.GetAllScopes(nil)
-	check(err)
+	program.Check(err)
 	for _, scope := range scopes {
 		if scope.Name == "shop" {
-			expect(len(scope.Collections) == 1, "collections", scope.Collections)
+			program.Expect(len(scope.Collections) == 1, "collections", scope.Collections)
 		}
 	}
 }
@@ -299,9 +271,9 @@ func (j *job) read(scope, collection string, keys []string) {
 	c := j.bucket.Scope(scope).Collection(collection)
 	for _, key := range keys {
 		result, err := c.Get(key, &gocb.GetOptions{Transcoder: rawTranscoder{}})
-		check(err)
+		program.Check(err)
 		var value []byte
-		check(result.Content(&value))
+		program.Check(result.Content(&value))
 		j.count++
 		j.sum += uint64(crc32.ChecksumIEEE(append([]byte(scope+"."+collection+"/"+key+"\x00"), value...)))
 	}
@@ -310,14 +282,14 @@ func (j *job) read(scope, collection string, keys []string) {
 func (j *job) impossible() {
 	_, err := j.bucket.DefaultCollection().Upsert("durable", 1, &gocb.UpsertOptions{
 		DurabilityLevel: gocb.DurabilityLevelMajority})
-	expect(errors.Is(err, gocb.ErrDurabilityImpossible), "durable write with too few copies", err)
+	program.Expect(errors.Is(err, gocb.ErrDurabilityImpossible), "durable write with too few copies", err)
 }
 
 func (j *job) transactions() {
 	c := j.bucket.DefaultCollection()
 	for _, key := range []string{"replaced", "removed"} {
 		_, err := c.Upsert(key, object{"n": 1}, nil)
-		check(err)
+		program.Check(err)
 	}
 	_, err := j.cluster.Transactions().Run(func(t *gocb.TransactionAttemptContext) error {
 		replaced, err := t.Get(c, "replaced")
@@ -350,14 +322,14 @@ func (j *job) transactions() {
 		}
 		return nil
 	}, nil)
-	check(err)
+	program.Check(err)
 	j.read("_default", "_default", []string{"replaced", "inserted"})
 }
 
 func (j *job) rollback() {
 	c := j.bucket.DefaultCollection()
 	_, err := c.Upsert("kept", object{"n": 1}, nil)
-	check(err)
+	program.Check(err)
 	_, err = j.cluster.Transactions().Run(func(t *gocb.TransactionAttemptContext) error {
 		kept, err := t.Get(c, "kept")
 		if err != nil {
@@ -372,10 +344,10 @@ func (j *job) rollback() {
 		return errors.New("roll back")
 	}, nil)
 	var failed *gocb.TransactionFailedError
-	expect(errors.As(err, &failed), "rollback", err)
+	program.Expect(errors.As(err, &failed), "rollback", err)
 	exists, err := c.Exists("never", nil)
-	check(err)
-	expect(!exists.Exists(), "insert that was rolled back", "still there")
+	program.Check(err)
+	program.Expect(!exists.Exists(), "insert that was rolled back", "still there")
 	j.read("_default", "_default", []string{"kept"})
 }
 
@@ -383,7 +355,7 @@ func (j *job) rollback() {
 func (j *job) conflict() {
 	c := j.bucket.DefaultCollection()
 	_, err := c.Upsert("shared", object{"n": 0}, nil)
-	check(err)
+	program.Check(err)
 	staged, done, attempts := make(chan bool), make(chan error, 1), 0
 	increment := func(t *gocb.TransactionAttemptContext) error {
 		shared, err := t.Get(c, "shared")
@@ -413,20 +385,8 @@ func (j *job) conflict() {
 		time.Sleep(300 * time.Millisecond)
 		return nil
 	}, nil)
-	check(err)
-	check(<-done)
-	expect(attempts > 1, "attempts of the second transaction", attempts)
+	program.Check(err)
+	program.Check(<-done)
+	program.Expect(attempts > 1, "attempts of the second transaction", attempts)
 	j.read("_default", "_default", []string{"shared"})
-}
-
-func check(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
-
-func expect(holds bool, what string, found interface{}) {
-	if !holds {
-		panic(fmt.Sprintf("%s: found %v", what, found))
-	}
 }
