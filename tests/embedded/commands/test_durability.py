@@ -12,6 +12,7 @@ from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameInfo, RequestInfo
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
+from tests.embedded.commands.test_subdoc import single
 from tests.embedded.raw_client import KEY, CommandClient, DcpClient, make_bucket, store, stored_item, summaries
 
 MAJORITY, PERSIST_ACTIVE, PERSIST_MAJORITY = b"\x01", b"\x02", b"\x03"
@@ -103,6 +104,7 @@ def test_a_durable_write_waits_for_a_replica() -> None:
     for name in ("set", "delete", "touch", "get_locked"):
         parts: dict[str, Any] = {"set": {"flags": 0, "expiry": 0}, "touch": {"expiry": 9}}.get(name, {})
         assert client.status(name, key=KEY, fields=parts) is Status.SYNC_WRITE_IN_PROGRESS
+    assert single(client, "dict_upsert", "n", b"1").status == Status.SYNC_WRITE_IN_PROGRESS
     client.bucket.nodes[1].alive = True
     (answer,) = client.receive()
     assert (answer.status, stored_item(client).value, stored_item(client).seqno) == (Status.SUCCESS, b"new", 3)
@@ -121,6 +123,13 @@ def test_a_durable_write_that_waits_too_long_is_ambiguous() -> None:
     assert answer.status == Status.SYNC_WRITE_AMBIGUOUS
     assert (stored_item(client).value, client.bucket.active(0).high_seqno) == (b"old", 3)
     assert store(client).status == Status.SUCCESS
+
+
+def test_a_durable_write_without_a_timeout_of_its_own_waits_half_a_minute() -> None:
+    client = pair()
+    client.bucket.set_replica_lag(1)
+    assert durable(client, MAJORITY) == []
+    assert client.connection.due() == 30.0
 
 
 def test_a_durable_write_is_ambiguous_if_its_node_is_failed_over() -> None:

@@ -46,6 +46,8 @@ def test_parts_of_a_document_are_read_from_a_replica() -> None:
     store(active, value=b'{"n":1}')
     assert lookups(replica, (GET, 0, "n"), fields=REPLICA_READ)[1] == [(0, b"1")]
     assert lookups(active, (GET, 0, "n"), fields=REPLICA_READ)[0].status == Status.NOT_MY_VBUCKET
+    active.request("delete", key=KEY)
+    assert lookups(replica, (GET, 0, "n"), fields=REPLICA_READ)[0].status == Status.KEY_ENOENT
     assert lookups(pair("7.2")[1], (GET, 0, "n"), fields=REPLICA_READ)[0].status == Status.EINVAL
 
 

@@ -40,7 +40,7 @@ from tests.embedded.raw_client import (
 )
 
 AS_DELETED, REVIVE, BINARY = 8, 16, 0x20
-SET_BODY, DELETE_DOCUMENT, REMOVE, REPLACE_BODY = 0x01, 0x04, 0xC9, 0xD3
+GET_BODY, DELETE_DOCUMENT, REMOVE, REPLACE_BODY = 0x00, 0x04, 0xC9, 0xD3
 STAGED = b'{"id":{"txn":"1"},"op":{"stgd":{"n":1},"type":"insert"}}'
 USER_XATTRS = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETED_USER_XATTRS
 
@@ -69,6 +69,11 @@ def test_a_document_is_created_as_a_tombstone(client: CommandClient) -> None:
     found = lookups(client, (GET, XATTR, "txn.op.type"), (GET, XATTR, "$document.deleted"), **flags(DELETED))
     assert found[0].status == Status.SUBDOC_SUCCESS_DELETED
     assert found[1] == [(0, b'"insert"'), (0, b"true")]
+
+
+def test_a_tombstone_does_not_expire(client: CommandClient) -> None:
+    mutations(client, (UPSERT, XATTR, "txn", b"1"), **flags(ADD | AS_DELETED, expiry=NOW + 60))
+    assert (stored_item(client).expiry, stored_item(client).delete_time) == (0, NOW)
 
 
 def test_a_consumer_sees_a_staged_document_as_a_deletion(client: CommandClient) -> None:
@@ -136,10 +141,15 @@ def test_the_flags_say_what_becomes_of_a_tombstone(client: CommandClient, number
 
 
 def test_a_tombstone_has_no_body(client: CommandClient) -> None:
+    stage(client)
+    found = lookups(client, (GET_BODY, 0, ""), **flags(DELETED))
+    assert found[1] == [(Status.SUBDOC_PATH_ENOENT, b"")]
+    store(client, value=b"1")
+    client.request("delete", key=KEY)
     answer = mutations(client, (UPSERT, XATTR, "txn", b"1"), (UPSERT, 0, "n", b"1"), **flags(ADD | AS_DELETED))
     assert answer.status == Status.SUBDOC_MULTI_PATH_FAILURE
     assert answer.value == struct.pack(">BH", 1, Status.SUBDOC_DOC_NOTJSON)
-    stage(client)
+    mutations(client, (UPSERT, XATTR, "txn", STAGED), **flags(DELETED))
     answer = mutations(client, (REPLACE_BODY, XATTR, "txn.op.stgd", b""), **flags(DELETED))
     assert answer.status == Status.SUBDOC_DELETED_DOCUMENT_CANT_HAVE_VALUE
     body = single(client, "dict_upsert", "n", b"1", **flags(ADD | AS_DELETED))
