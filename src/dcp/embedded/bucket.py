@@ -167,6 +167,8 @@ class BucketStore:
         first of which consumers do not see: the document's is that of the commit.
         """
         vbucket = self._active_for(key, number)
+        if prepared:
+            vbucket.skip_seqno((collection_id, key))
         old = vbucket.get(collection_id, key)
         collection = self.manifest.collections()[collection_id]
         if collection.max_ttl:
@@ -175,7 +177,7 @@ class BucketStore:
         alive = event == "mutation"
         item = StoredItem(
             event,
-            vbucket.high_seqno + 1 + prepared,
+            vbucket.high_seqno + 1,
             key,
             value,
             1 if old is None else old.rev_seqno + 1,
@@ -203,9 +205,11 @@ class BucketStore:
         old = vbucket.get(collection_id, key)
         if old is None or not old.alive:
             return None
+        if prepared:
+            vbucket.skip_seqno((collection_id, key))
         item = old._replace(
             event=event,
-            seqno=vbucket.high_seqno + 1 + prepared,
+            seqno=vbucket.high_seqno + 1,
             rev_seqno=old.rev_seqno + 1,
             cas=self.next_cas(),
             flags=0,

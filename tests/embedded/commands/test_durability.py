@@ -8,12 +8,15 @@ import pytest
 
 from dcp.embedded import topology
 from dcp.embedded.bucket import BucketStore
+from dcp.wire.dcp import OpenFlag
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameInfo, RequestInfo
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
+from tests.conformance import TRANSCRIPTS, transcript
 from tests.embedded.commands.test_subdoc import single
 from tests.embedded.raw_client import KEY, CommandClient, DcpClient, make_bucket, store, stored_item, summaries
+from tests.embedded.recorded import frames_of
 
 MAJORITY, PERSIST_ACTIVE, PERSIST_MAJORITY = b"\x01", b"\x02", b"\x03"
 # Milliseconds.
@@ -78,14 +81,47 @@ def test_a_client_without_extended_errors_is_disconnected() -> None:
 def test_a_durable_write_has_two_seqnos_of_which_a_consumer_sees_one() -> None:
     client = pair()
     store(client, value=b"1")
+    consumer = DcpClient(client.bucket)
+    consumer.stream()
     (answer,) = durable(client, value=b"2")
     # The token of releases up to 8.0 has the seqno of the prepare.
     assert answer.fields["seqno"] == 2
     assert (stored_item(client).seqno, stored_item(client).rev_seqno, stored_item(client).cas) == (3, 2, answer.cas)
-    frames = DcpClient(client.bucket).stream()
-    assert summaries(frames) == [("marker", 0, 3, 5), ("mutation", 3)]
+    assert summaries(consumer.receive()) == [("marker", 2, 3, 5), ("mutation", 3)]
+    # No checkpoint has a commit and another version of the document.
+    store(client, value=b"3")
+    assert summaries(consumer.receive()) == [("marker", 4, 4, 5), ("mutation", 4)]
     (answer,) = durable(client, name="delete")
-    assert (stored_item(client).event, stored_item(client).seqno, answer.fields["seqno"]) == ("deletion", 5, 4)
+    assert (stored_item(client).event, stored_item(client).seqno, answer.fields["seqno"]) == ("deletion", 6, 5)
+
+
+@pytest.mark.parametrize("version", ["7.2.9", "8.0.1"])
+def test_durable_writes_are_streamed_as_a_recorded_server_streams_them(version: str) -> None:
+    (path,) = [path for path in TRANSCRIPTS if path.match(f"*/{version}/sync_writes_live.json")]
+    sent = [one.frame for one in frames_of(transcript(path), "server")]
+    recorded = {
+        number: [frame for frame in sent if frame.vbucket == number and not frame.kind.answers] for number in (2, 3)
+    }
+    client = client_of(make_bucket(version, vbuckets=4))
+    consumer = DcpClient(client.bucket, flags=OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES)
+    # A document is written, written again, and a third time without success.
+    frames = consumer.stream(vbucket=2)
+    for _ in range(2):
+        durable(client, vbucket=2)
+        frames += consumer.receive()
+    client.bucket.set_persistence(client.bucket.nodes[0], False)
+    assert durable(client, PERSIST_ACTIVE + TIMEOUT, vbucket=2) == []
+    frames += consumer.receive()
+    client.now = 1.0
+    assert client.receive()[0].status == Status.SYNC_WRITE_AMBIGUOUS
+    assert summaries(frames + consumer.receive()) == summaries(recorded[2])
+    client.bucket.set_persistence(client.bucket.nodes[0], True)
+    # Another one is written and deleted.
+    frames = consumer.stream(vbucket=3)
+    for name in ("set", "delete"):
+        durable(client, name=name, vbucket=3)
+        frames += consumer.receive()
+    assert summaries(frames) == summaries(recorded[3])
 
 
 def test_the_token_of_later_releases_has_the_seqno_of_the_commit() -> None:

@@ -14,7 +14,7 @@ from dcp.embedded.commands.documents import DocumentRef
 from dcp.embedded.connection import ServerConnection, response
 from dcp.embedded.refusals import Refusal
 from dcp.embedded.release import Release
-from dcp.embedded.store import VbucketStore
+from dcp.embedded.store import Identity, VbucketStore
 from dcp.wire.dcp import DurabilityLevel
 from dcp.wire.frame import Frame
 from dcp.wire.framing import RequestInfo
@@ -128,6 +128,10 @@ class _PendingWrite:
         return self.ref.vbucket
 
     @property
+    def _identity(self) -> Identity:
+        return self.ref.collection_id, self.ref.key
+
+    @property
     def _lost(self) -> bool:
         """True if the node no longer has the active copy."""
         bucket, number = self.connection.bucket, self._vbucket.number
@@ -141,8 +145,8 @@ class _PendingWrite:
     def begin(self) -> None:
         """Prepare the write."""
         self.timeout_at = self.connection.now + self.durability.timeout
-        self._vbucket.skip_seqno()
-        self._vbucket.prepared.add((self.ref.collection_id, self.ref.key))
+        self._vbucket.skip_seqno(self._identity)
+        self._vbucket.prepared.add(self._identity)
         self.connection.notifiers[self._name] = self.notify
         self.connection.timers.append(self)
         self.connection.on_close.append(self._end)
@@ -160,13 +164,13 @@ class _PendingWrite:
             connection.queue(response(self.frame, Status.SYNC_WRITE_AMBIGUOUS))
             if not self._lost:
                 # The abort has a seqno, too.
-                self._vbucket.skip_seqno()
+                self._vbucket.skip_seqno(self._identity)
         elif self.reached:
             self._end()
             connection.queue(_with_token(self.write(False), self.prepared_seqno, connection.bucket.release))
 
     def _end(self) -> None:
-        self._vbucket.prepared.discard((self.ref.collection_id, self.ref.key))
+        self._vbucket.prepared.discard(self._identity)
         self.connection.notifiers.pop(self._name, None)
         if self in self.connection.timers:
             self.connection.timers.remove(self)
