@@ -58,13 +58,8 @@ def check_not_pending(ref: DocumentRef) -> None:
         raise Refusal(Status.SYNC_WRITE_IN_PROGRESS)
 
 
-def check_frame_info(frame: Frame) -> None:
-    """Refuse framing extras that are unknown or wrong."""
-    _required(frame)
-
-
 def _required(frame: Frame) -> Durability | None:
-    """Return the durability that a request requires."""
+    """Return the durability that a request requires; refuse framing extras that are unknown or wrong."""
     found = None
     for info in frame.frame_info:
         if info.id not in _KNOWN_INFOS:
