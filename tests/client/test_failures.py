@@ -230,7 +230,7 @@ def test_a_stream_that_an_error_ends_releases_its_connections() -> None:
 
 # In a process of its own: pytest keeps what is logged, and the log has the error.
 FORGOTTEN = """
-import contextlib, gc, weakref
+import contextlib, gc, threading, weakref
 import dcp
 from dcp.embedded import Cluster
 
@@ -248,6 +248,9 @@ with Cluster(vbuckets=1) as cluster:
     cluster.load(100)
     cluster.fault("garbage")
     left = fail(cluster.url)
+    for thread in threading.enumerate():
+        if thread.name.startswith("dcp "):
+            thread.join(30)
     gc.collect()
     assert [each() for each in left] == [None, None, None], left
 """
