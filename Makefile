@@ -15,7 +15,7 @@ CODE := $(wildcard src tests bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help test lowest lint types demo bench soak mutants sanitize fuzz coverage dist clean
+.PHONY: help test interop lowest lint types demo bench soak mutants sanitize fuzz coverage dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -37,12 +37,17 @@ $(VENV)/.installed: $(BIN)/activate $(BUILT_FROM)
 	$(BIN)/python -m pip install --quiet --editable '.$(EXTRAS)' $(TEST_GROUPS:%=--group %)
 	@touch $@
 
-$(VENV)/.lint $(VENV)/.bench $(VENV)/.coverage $(VENV)/.dist: $(VENV)/.%: $(BIN)/activate pyproject.toml
+$(VENV)/.interop $(VENV)/.lint $(VENV)/.bench $(VENV)/.coverage $(VENV)/.dist: $(VENV)/.%: $(BIN)/activate pyproject.toml
 	$(BIN)/python -m pip install --quiet --group $*
 	@touch $@
 
 test: $(VENV)/.installed ## build the extension and run the tests
 	$(BIN)/python -m pytest $(SHARED) $(PYTEST)
+
+# Builds what it tests with Maven, Go and npm, once for each version of its sources, in build/interop.
+interop: $(VENV)/.installed $(VENV)/.interop ## SDKs and DCP clients of others against the embedded cluster
+	$(BIN)/python -m tests.interop
+	$(BIN)/python -m pytest tests/interop -n auto $(PYTEST)
 
 comma := ,
 # Named here as an extra, since only what is asked for directly is taken at its lowest.

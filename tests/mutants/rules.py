@@ -163,12 +163,6 @@ EQUIVALENTS: list[Equivalent] = [
         "a step left out",
         "exceptions keep their arguments when they are created",
     ),
-    Equivalent(
-        "embedded/commands/subdoc.py",
-        'doc_flags = int(frame.fields.get("doc_flags", 0))',
-        "one more",
-        "flag 1 alone is allowed, as no flag is, and here nothing else matters",
-    ),
 ]
 
 _COMPARED: dict[type[ast.cmpop], str] = {

@@ -151,33 +151,40 @@ class BucketStore:
         key: bytes,
         value: bytes,
         *,
+        event: str = "mutation",
         collection_id: int = 0,
         flags: int = 0,
         expiry: int = 0,
         datatype: int = 0,
         number: int | None = None,
         cas: int | None = None,
+        prepared: bool = False,
     ) -> StoredItem:
         """Write a document and return its new version.
 
-        `expiry` is in Unix seconds, 0 for none. `cas` is one that `next_cas` has returned; None for a new one.
+        `event` "deletion" makes a tombstone with this value, which consists of xattrs. `expiry` is in Unix seconds, 0
+        for none. `cas` is one that `next_cas` has returned; None for a new one. `prepared` writes have two seqnos, the
+        first of which consumers do not see: the document's is that of the commit.
         """
         vbucket = self._active_for(key, number)
+        if prepared:
+            vbucket.skip_seqno((collection_id, key))
         old = vbucket.get(collection_id, key)
         collection = self.manifest.collections()[collection_id]
         if collection.max_ttl:
             latest = self.now + collection.max_ttl
             expiry = min(expiry, latest) if expiry else latest
+        alive = event == "mutation"
         item = StoredItem(
-            "mutation",
+            event,
             vbucket.high_seqno + 1,
             key,
             value,
             1 if old is None else old.rev_seqno + 1,
             self.next_cas() if cas is None else cas,
             flags,
-            expiry,
-            0,
+            expiry if alive else 0,
+            0 if alive else self.now,
             datatype,
             collection_id,
         )
@@ -185,13 +192,21 @@ class BucketStore:
         return item
 
     def remove(
-        self, key: bytes, collection_id: int = 0, *, event: str = "deletion", number: int | None = None
+        self,
+        key: bytes,
+        collection_id: int = 0,
+        *,
+        event: str = "deletion",
+        number: int | None = None,
+        prepared: bool = False,
     ) -> StoredItem | None:
         """Delete a document (or expire it, by `event`) and return its tombstone; None if there is no document."""
         vbucket = self._active_for(key, number)
         old = vbucket.get(collection_id, key)
         if old is None or not old.alive:
             return None
+        if prepared:
+            vbucket.skip_seqno((collection_id, key))
         item = old._replace(
             event=event,
             seqno=vbucket.high_seqno + 1,

@@ -84,12 +84,17 @@ def body_of(item: StoredItem) -> bytes:
     return split_xattrs(value)[1] if item.datatype & Datatype.XATTR else value
 
 
+def is_system_xattr(name: str) -> bool:
+    """Return whether an xattr is one of the system, which survives a deletion."""
+    return name.startswith("_")
+
+
 def tombstone_of(item: StoredItem) -> dict[str, Any]:
-    """Return value and datatype of the tombstone: system xattrs (names that begin with _) survive a deletion."""
+    """Return value and datatype of the tombstone: system xattrs survive a deletion."""
     if not item.datatype & Datatype.XATTR:
         return {"value": b"", "datatype": 0}
     value = inflate(item.value) if item.datatype & Datatype.SNAPPY else item.value
-    kept = [pair for pair in split_xattrs(value)[0] if pair[0].startswith(b"_")]
+    kept = [pair for pair in split_xattrs(value)[0] if is_system_xattr(pair[0].decode())]
     if not kept:
         return {"value": b"", "datatype": 0}
     return {"value": join_xattrs(kept), "datatype": int(Datatype.XATTR)}

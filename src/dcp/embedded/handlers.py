@@ -10,6 +10,7 @@ from dcp.embedded.commands import (
     dcp,
     locks,
     reads,
+    replicas,
     sasl,
     seqnos,
     stat,
@@ -21,10 +22,12 @@ from dcp.embedded.legacy import tap, upr
 from dcp.embedded.users import authorized
 from dcp.wire.frame import UNKNOWN
 
+_MODULES = (
+    *(dcp, bootstrap, sasl, config, collections, reads, replicas, writes, locks, subdoc, counters, seqnos, stat),
+    tap,
+)
 HANDLERS: dict[str, Handler] = {
-    name: authorized(name, handler)
-    for module in (dcp, bootstrap, sasl, config, collections, reads, writes, locks, subdoc, counters, seqnos, stat, tap)
-    for name, handler in module.HANDLERS.items()
+    name: authorized(name, handler) for module in _MODULES for name, handler in module.HANDLERS.items()
 } | {UNKNOWN: tap.unknown}
 _UPR: dict[str, Handler] = HANDLERS | {name: authorized(name, handler) for name, handler in upr.HANDLERS.items()}
 # By the dialect that a connection begins with.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from dcp.columns.rows import RowEncoder
-from dcp.embedded.document import deflate, inflate
+from dcp.embedded.document import deflate, inflate, is_system_xattr
 from dcp.embedded.negotiated import Negotiated
 from dcp.embedded.store import AnyItem, StoredItem
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
@@ -89,8 +89,7 @@ def _visible_parts(item: StoredItem, value: bytes, datatype: int, negotiated: Ne
     if not negotiated.xattrs:
         pairs = ()
     elif not item.alive and not negotiated.tombstones_with_user_xattrs:
-        # System xattrs are those whose names begin with _.
-        pairs = tuple(pair for pair in pairs if pair[0].startswith(b"_"))
+        pairs = tuple(pair for pair in pairs if is_system_xattr(pair[0].decode()))
     # Deletions never have a body.
     if not negotiated.values or not item.alive:
         body, datatype = b"", datatype & Datatype.XATTR

@@ -171,6 +171,14 @@ class Release:
         """True if the cluster map in a NOT_MY_VBUCKET response has datatype JSON."""
         return self.number >= (7, 0)
 
+    @property
+    def tokens_are_of_prepares(self) -> bool:
+        """True if the mutation token of a durable write has the seqno of its prepare, not of its commit.
+
+        Later ones have a setting for that, which is on: sync_writes_return_committed_seqno of kv_engine.
+        """
+        return self.number < (8, 5)
+
     # Streams.
 
     @property

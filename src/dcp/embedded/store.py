@@ -102,6 +102,10 @@ class VbucketStore:
         self.highs: dict[int, int] = {}
         # Locks by the identity of the document. A write ends the lock; no copy of the vbucket has it.
         self.locks: dict[Identity, DocumentLock] = {}
+        # Documents that a durable write is about to change; no copy of the vbucket has them.
+        self.prepared: set[Identity] = set()
+        # Documents with a prepare or an abort in the checkpoint in memory.
+        self._prepares: set[Identity] = set()
         # All versions, in a bucket that retains history; otherwise None.
         self.history: list[AnyItem] | None = None
         # By identity, in order of seqnos: a replaced item is removed first, so that the new one is the last.
@@ -131,9 +135,8 @@ class VbucketStore:
         self.high_seqno = seqno
         if self.persists:
             self.persisted_seqno = seqno
-        if seqno - self.checkpoint_start >= CHECKPOINT or self._needs_checkpoint(replaced):
-            self.checkpoint_start = seqno
-            self.checkpoint += 1
+        if seqno - self.checkpoint_start >= CHECKPOINT or self._needs_checkpoint(identity, replaced):
+            self._begin_checkpoint(seqno)
         if isinstance(item, StoredItem):
             self._journal.append((item, replaced))
             self.datatypes |= item.datatype
@@ -145,9 +148,30 @@ class VbucketStore:
         if self.history is not None:
             self.history.append(item)
 
-    def _needs_checkpoint(self, replaced: AnyItem | None) -> bool:
-        """Return whether a new version needs a new checkpoint: one checkpoint has each key once, history has all."""
-        return self.history is not None and replaced is not None and replaced.seqno >= self.checkpoint_start
+    def skip_seqno(self, identity: Identity) -> None:
+        """Use a seqno for something that consumers do not see: the prepare or the abort of a durable write."""
+        self.high_seqno += 1
+        if self.persists:
+            self.persisted_seqno = self.high_seqno
+        # The checkpoint may not hold the present version either: the commit that follows is not to replace it.
+        present = self._items.get(identity)
+        if identity in self._prepares or (present is not None and present.seqno >= self.checkpoint_start):
+            self._begin_checkpoint(self.high_seqno)
+        self._prepares.add(identity)
+
+    def _begin_checkpoint(self, seqno: int) -> None:
+        self.checkpoint_start = seqno
+        self.checkpoint += 1
+        self._prepares.clear()
+
+    def _needs_checkpoint(self, identity: Identity, replaced: AnyItem | None) -> bool:
+        """Return whether a new version needs a new checkpoint.
+
+        One checkpoint has each key once. With history it has all versions, and nothing replaces a prepare, an abort or
+        a commit: Checkpoint::canDedup of kv_engine.
+        """
+        once = self.history is None and identity not in self._prepares
+        return not once and replaced is not None and replaced.seqno >= self.checkpoint_start
 
     def extend(self, items: Sequence[StoredItem]) -> None:
         """Add many items, which must be in order of seqnos, and persist them. Faster than `put` for each."""
@@ -179,8 +203,7 @@ class VbucketStore:
 
     def evict_checkpoint(self) -> None:
         """Remove all items from memory, as a restart does: streams read them from disk."""
-        self.checkpoint_start = self.high_seqno + 1
-        self.checkpoint += 1
+        self._begin_checkpoint(self.high_seqno + 1)
 
     def get(self, collection_id: int, key: bytes) -> StoredItem | None:
         """Return the latest version of a key, which may be a tombstone."""

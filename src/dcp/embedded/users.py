@@ -100,7 +100,7 @@ _REQUIREMENTS = dict.fromkeys(
 ) | dict.fromkeys(("select_bucket", "get_cluster_config"), _Requirement.AUTHENTICATED)
 
 _READS = (
-    *("get", "getq", "getk", "getkq", "get_meta", "get_random_key"),
+    *("get", "getq", "getk", "getkq", "get_meta", "get_random_key", "get_replica", "observe"),
     *("subdoc_get", "subdoc_exists", "subdoc_get_count", "subdoc_multi_lookup"),
 )
 _PRIVILEGES = (

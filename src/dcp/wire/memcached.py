@@ -101,6 +101,10 @@ class Status(IntEnum):
     SUBDOC_XATTR_CANT_MODIFY_VATTR = 0xD2
     SUBDOC_MULTI_PATH_FAILURE_DELETED = 0xD3
     SUBDOC_INVALID_XATTR_ORDER = 0xD4
+    SUBDOC_XATTR_UNKNOWN_VATTR_MACRO = 0xD5
+    SUBDOC_CAN_ONLY_REVIVE_DELETED_DOCUMENTS = 0xD6
+    SUBDOC_DELETED_DOCUMENT_CANT_HAVE_VALUE = 0xD7
+    SUBDOC_FIELD_NOT_BINARY_VALUE = 0xD8
 
 
 class Feature(IntEnum):
@@ -210,19 +214,26 @@ def _command(
 
 _SUBDOC = "docs/SubDocument.md"
 _PATH, _EXPIRY, _DOC_FLAGS = (u16("path_length"), u8("path_flags")), u32("expiry"), u8("doc_flags")
+# Those of the document; since 8.0.
+_USER_FLAGS = u32("flags")
+_MUTATION_EXTRAS = (
+    *((_EXPIRY,), (_EXPIRY, _DOC_FLAGS)),
+    *((_EXPIRY, _USER_FLAGS), (_EXPIRY, _USER_FLAGS, _DOC_FLAGS)),
+)
 # The value is the path, and after it the new value.
 _LOOK_UP = tuple(Layout(extras=extras, key=MUST, value=MAY) for extras in (_PATH, (*_PATH, _DOC_FLAGS)))
 _MUTATE = (
     *_LOOK_UP,
-    *(Layout(extras=extras, key=MUST, value=MUST) for extras in ((*_PATH, _EXPIRY), (*_PATH, _EXPIRY, _DOC_FLAGS))),
+    *(Layout(extras=(*_PATH, *extras), key=MUST, value=MUST) for extras in _MUTATION_EXTRAS),
 )
 _FOUND = (
     Layout(value=MAY),
     Layout(status=Status.SUBDOC_SUCCESS_DELETED, value=MAY, note="of a tombstone"),
 )
-_MUTATED = (
-    Layout(value=MAY),
-    Layout(extras=(u64("vbuuid"), u64("seqno")), value=MAY, note="with HELLO MutationSeqno"),
+_MUTATED = tuple(
+    Layout(extras=extras, status=status, value=MAY, note=note)
+    for status, of_what in ((Status.SUCCESS, ""), (Status.SUBDOC_SUCCESS_DELETED, "of a tombstone"))
+    for extras, note in (((), of_what), ((u64("vbuuid"), u64("seqno")), of_what or "with HELLO MutationSeqno"))
 )
 
 
@@ -300,6 +311,7 @@ MEMCACHED = Dialect(
             (Layout(value=MAY, body=SEQNOS),),
             source="docs/dcp/documentation/commands/get_seqno.md",
         ),
+        _command("get_replica", 0x83, (Layout(key=MUST),), _FETCHED, source="daemon/mcbp_validators.cc", document=True),
         _command("select_bucket", 0x89, (Layout(key=MAY),), (Layout(),), since="3.0"),
         _command(
             "observe_seqno",
@@ -313,6 +325,12 @@ MEMCACHED = Dialect(
                 ),
             ),
             since="4.0",
+        ),
+        _command(
+            "observe",
+            0x92,
+            (Layout(value=MUST, note="for each key: vbucket, length and key"),),
+            (Layout(value=MUST, note="for each key: vbucket, length, key, state and CAS"),),
         ),
         _command(
             "get_locked",
@@ -412,16 +430,14 @@ MEMCACHED = Dialect(
         _command(
             "subdoc_multi_mutation",
             0xD1,
-            tuple(
-                Layout(extras=extras, key=MUST, value=MUST)
-                for extras in ((), (_DOC_FLAGS,), (_EXPIRY,), (_EXPIRY, _DOC_FLAGS))
-            ),
+            tuple(Layout(extras=extras, key=MUST, value=MUST) for extras in ((), (_DOC_FLAGS,), *_MUTATION_EXTRAS)),
             _MUTATED,
             source=_SUBDOC,
             since="4.5",
             document=True,
         ),
         _part("get_count", 0xD2, mutation=False, since="5.0"),
+        _part("replace_body_with_xattr", 0xD3, since="7.0"),
         Message(
             "get_error_map",
             0xFE,

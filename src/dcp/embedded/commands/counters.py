@@ -18,16 +18,16 @@ _DO_NOT_CREATE = 0xFFFFFFFF
 _MODULUS = 1 << 64
 
 
-def increment(connection: ServerConnection, frame: Frame) -> Frame:
+def increment(connection: ServerConnection, frame: Frame) -> Frame | None:
     return _count(connection, frame, lambda number, delta: (number + delta) % _MODULUS)
 
 
-def decrement(connection: ServerConnection, frame: Frame) -> Frame:
+def decrement(connection: ServerConnection, frame: Frame) -> Frame | None:
     # Decrements stop at 0, while increments wrap around.
     return _count(connection, frame, lambda number, delta: max(0, number - delta))
 
 
-def _count(connection: ServerConnection, frame: Frame, operation: Callable[[int, int], int]) -> Frame:
+def _count(connection: ServerConnection, frame: Frame, operation: Callable[[int, int], int]) -> Frame | None:
     ref = document_ref(connection, frame)
     old = find(connection, ref)
     expiry = int(frame.fields["expiry"])

@@ -28,18 +28,35 @@ class DocumentRef(NamedTuple):
 
 def document_ref(connection: ServerConnection, frame: Frame) -> DocumentRef:
     """Return the document of a request; refuse if key, vbucket or collection are not valid here."""
-    collection_id, key = _split_key(connection, frame)
-    vbucket = active_vbucket(connection, frame.vbucket)
+    document = _split_key(connection, frame.key)
+    return _ref(connection, active_vbucket(connection, frame.vbucket), *document)
+
+
+def replica_ref(connection: ServerConnection, frame: Frame) -> DocumentRef:
+    """Return the document of a request on a replica; refuse with NOT_MY_VBUCKET if the node has none."""
+    ref = copy_ref(connection, frame.key, frame.vbucket)
+    if ref.vbucket.state is not VbucketState.REPLICA:
+        raise Refusal(Status.NOT_MY_VBUCKET)
+    return ref
+
+
+def copy_ref(connection: ServerConnection, key: bytes, number: int) -> DocumentRef:
+    """Return the document of a key on the node's copy of a vbucket, active or not."""
+    document = _split_key(connection, key)
+    return _ref(connection, live_vbucket(connection, number), *document)
+
+
+def _ref(connection: ServerConnection, vbucket: VbucketStore, collection_id: int, key: bytes) -> DocumentRef:
     if collection_id not in connection.bucket.manifest.collections():
         raise unknown_collection(Status.UNKNOWN_COLLECTION, connection.bucket.manifest)
     return DocumentRef(vbucket, collection_id, key)
 
 
-def _split_key(connection: ServerConnection, frame: Frame) -> tuple[int, bytes]:
-    collection_id, key = 0, frame.key
+def _split_key(connection: ServerConnection, given: bytes) -> tuple[int, bytes]:
+    collection_id, key = 0, given
     if connection.has(Feature.COLLECTIONS):
         try:
-            collection_id, key = split_collection(frame.key)
+            collection_id, key = split_collection(given)
         except RemoteProtocolError as error:
             raise Refusal(Status.EINVAL, str(error)) from None
     most = _LONGEST_KEY_IN_COLLECTION if collection_id else _LONGEST_KEY
@@ -58,6 +75,14 @@ def active_vbucket(connection: ServerConnection, number: int) -> VbucketStore:
         or vbucket.state is not VbucketState.ACTIVE
         or connection.bucket.owners[number][0] != node.number
     ):
+        raise Refusal(Status.NOT_MY_VBUCKET)
+    return vbucket
+
+
+def live_vbucket(connection: ServerConnection, number: int) -> VbucketStore:
+    """Return the node's copy of a vbucket, active or not; refuse with NOT_MY_VBUCKET if it is missing or dead."""
+    vbucket = connection.node.vbucket(number)
+    if vbucket is None or vbucket.state is VbucketState.DEAD:
         raise Refusal(Status.NOT_MY_VBUCKET)
     return vbucket
 

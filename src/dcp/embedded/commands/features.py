@@ -26,7 +26,13 @@ _SINCE: dict[Feature, ReleaseNumber] = {
     Feature.SNAPPY_EVERYWHERE: (7, 6),
     Feature.PRESERVE_TTL: (7, 0),
     Feature.VATTR: (6, 6),
+    Feature.SUBDOC_CREATE_AS_DELETED: (6, 6),
     Feature.SUBDOC_DOCUMENT_MACRO: (7, 0),
+    Feature.SUBDOC_REPLACE_BODY_WITH_XATTR: (7, 0),
+    Feature.SUBDOC_REPLICA_READ: (7, 6),
+    Feature.SUBDOC_ALLOW_MULTIPLE_XATTR_KEYS: (7, 6),
+    Feature.SUBDOC_BINARY_XATTR: (8, 0),
+    Feature.SUBDOC_REPLICA_READ_DELETED: (8, 0),
     Feature.GET_CLUSTER_CONFIG_WITH_KNOWN_VERSION: (7, 6),
     Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP: (7, 6),
     Feature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF: (7, 6),
@@ -38,8 +44,6 @@ _SINCE: dict[Feature, ReleaseNumber] = {
 _NOT_GRANTED = frozenset(
     {
         Feature.TRACING,
-        Feature.VATTR,
-        Feature.SUBDOC_DOCUMENT_MACRO,
         Feature.RANGE_SCAN_INCLUDE_XATTR,
         Feature.GET_RANDOM_KEY_INCLUDE_XATTR,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dcp.embedded.commands.documents import DocumentRef, document_ref, find, response_value
+from dcp.embedded.commands.durability import check_not_pending
 from dcp.embedded.connection import Handler, ServerConnection, response
 from dcp.embedded.refusals import Refusal
 from dcp.embedded.store import DocumentLock, StoredItem
@@ -47,6 +48,7 @@ def get_locked(connection: ServerConnection, frame: Frame) -> Frame:
     item = find(connection, ref)
     if item is None:
         raise Refusal(Status.KEY_ENOENT)
+    check_not_pending(ref)
     if lock_of(connection, ref) is not None:
         raise locked(connection)
     seconds = int(frame.fields.get("lock_time", 0))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dcp.embedded.commands.collections import unknown_collection
-from dcp.embedded.commands.documents import response_key, response_value
+from dcp.embedded.commands.documents import live_vbucket, response_key, response_value
 from dcp.embedded.connection import Handler, ServerConnection, response
 from dcp.embedded.refusals import Refusal
 from dcp.embedded.release import ReleaseNumber
@@ -83,14 +83,6 @@ def observe_seqno(connection: ServerConnection, frame: Frame) -> Frame:
             **older,
         },
     )
-
-
-def live_vbucket(connection: ServerConnection, number: int) -> VbucketStore:
-    """Return the node's copy of a vbucket, active or not; refuse with NOT_MY_VBUCKET if it is missing or dead."""
-    vbucket = connection.node.vbucket(number)
-    if vbucket is None or vbucket.state is VbucketState.DEAD:
-        raise Refusal(Status.NOT_MY_VBUCKET)
-    return vbucket
 
 
 @dataclass(eq=False)

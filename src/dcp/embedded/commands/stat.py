@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from dcp.embedded.commands.seqnos import live_vbucket
+from dcp.embedded.commands.documents import live_vbucket
 from dcp.embedded.connection import Handler, ServerConnection, response
 from dcp.embedded.dcp_connection import DcpConnection
 from dcp.embedded.refusals import Refusal

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dcp.embedded.commands.documents import DocumentRef, document_ref, find, received_value
+from dcp.embedded.commands.durability import carry_out, check_not_pending
 from dcp.embedded.commands.locks import check_cas, lock_of, locked
 from dcp.embedded.commands.reads import document_response, existing, quiet_on_miss
 from dcp.embedded.connection import Handler, ServerConnection, response
@@ -19,23 +20,21 @@ from dcp.wire.memcached import Feature, Status
 # Seconds. As in memcached: an expiry up to 30 days counts from now, a larger one is a Unix time.
 _LONGEST_RELATIVE_EXPIRY = 30 * 24 * 3600
 _LARGEST_BODY = 20 << 20
-_DURABILITY_LEVELS = (b"\x01", b"\x02", b"\x03")
-_KNOWN_INFOS = frozenset(map(int, RequestInfo))
 
 Condition = Callable[["StoredItem | None"], object]
 
 
-def set_(connection: ServerConnection, frame: Frame) -> Frame:
+def set_(connection: ServerConnection, frame: Frame) -> Frame | None:
     return _store(connection, frame, lambda old: None)
 
 
-def add(connection: ServerConnection, frame: Frame) -> Frame:
+def add(connection: ServerConnection, frame: Frame) -> Frame | None:
     if frame.cas:
         raise Refusal(Status.EINVAL, "A document that is not there has no CAS")
     return _store(connection, frame, _missing)
 
 
-def replace(connection: ServerConnection, frame: Frame) -> Frame:
+def replace(connection: ServerConnection, frame: Frame) -> Frame | None:
     return _store(connection, frame, existing)
 
 
@@ -44,7 +43,7 @@ def _missing(old: StoredItem | None) -> None:
         raise Refusal(Status.KEY_EEXISTS)
 
 
-def _store(connection: ServerConnection, frame: Frame, check: Condition) -> Frame:
+def _store(connection: ServerConnection, frame: Frame, check: Condition) -> Frame | None:
     ref = document_ref(connection, frame)
     body = received_value(connection, frame)
     old = find(connection, ref)
@@ -57,15 +56,15 @@ def _store(connection: ServerConnection, frame: Frame, check: Condition) -> Fram
     return write_document(connection, frame, ref, old, body, int(frame.fields["flags"]), expiry, compressed)
 
 
-def append(connection: ServerConnection, frame: Frame) -> Frame:
+def append(connection: ServerConnection, frame: Frame) -> Frame | None:
     return _join(connection, frame, lambda old, new: old + new)
 
 
-def prepend(connection: ServerConnection, frame: Frame) -> Frame:
+def prepend(connection: ServerConnection, frame: Frame) -> Frame | None:
     return _join(connection, frame, lambda old, new: new + old)
 
 
-def _join(connection: ServerConnection, frame: Frame, join: Callable[[bytes, bytes], bytes]) -> Frame:
+def _join(connection: ServerConnection, frame: Frame, join: Callable[[bytes, bytes], bytes]) -> Frame | None:
     ref = document_ref(connection, frame)
     addition = received_value(connection, frame)
     old = find(connection, ref)
@@ -86,6 +85,7 @@ def touch(connection: ServerConnection, frame: Frame) -> Frame:
 def _touch(connection: ServerConnection, frame: Frame) -> StoredItem:
     ref = document_ref(connection, frame)
     old = existing(find(connection, ref))
+    check_not_pending(ref)
     if lock_of(connection, ref) is not None:
         raise locked(connection)
     expiry = absolute_expiry(connection, int(frame.fields["expiry"]))
@@ -95,13 +95,18 @@ def _touch(connection: ServerConnection, frame: Frame) -> StoredItem:
     return _put(connection, ref, old.value, old.flags, expiry, old.datatype)
 
 
-def delete(connection: ServerConnection, frame: Frame) -> Frame:
+def delete(connection: ServerConnection, frame: Frame) -> Frame | None:
     ref = document_ref(connection, frame)
-    check_frame_info(frame)
     old = existing(find(connection, ref))
+    check_not_pending(ref)
     check_cas(connection, frame, ref, old)
-    tombstone = connection.bucket.remove(ref.key, ref.collection_id, number=ref.vbucket.number)
-    return write_response(connection, frame, ref, existing(tombstone))
+
+    def write(prepared: bool) -> Frame:
+        number = ref.vbucket.number
+        tombstone = connection.bucket.remove(ref.key, ref.collection_id, number=number, prepared=prepared)
+        return write_response(connection, frame, ref, existing(tombstone))
+
+    return carry_out(connection, frame, ref, write)
 
 
 # Common parts of all writes.
@@ -118,12 +123,12 @@ def write_document(
     compressed: bytes | None = None,
     *,
     number: int | None = None,
-) -> Frame:
-    """Store a new version of a document and return the response.
+) -> Frame | None:
+    """Store a new version of a document and return the response; None if the write waits for its durability.
 
     `compressed` is the body as the client compressed it. `number` is the value of a counter, which its response has.
     """
-    check_frame_info(frame)
+    check_not_pending(ref)
     check_cas(connection, frame, ref, old)
     if len(body) > _LARGEST_BODY:
         raise Refusal(Status.E2BIG)
@@ -135,12 +140,23 @@ def write_document(
         value, datatype = compressed, datatype | Datatype.SNAPPY
     else:
         value = body
-    item = _put(connection, ref, value, flags, expiry, datatype)
-    return write_response(connection, frame, ref, item, {} if number is None else {"number": number})
+
+    def write(prepared: bool) -> Frame:
+        item = _put(connection, ref, value, flags, expiry, datatype, prepared=prepared)
+        return write_response(connection, frame, ref, item, {} if number is None else {"number": number})
+
+    return carry_out(connection, frame, ref, write)
 
 
 def _put(
-    connection: ServerConnection, ref: DocumentRef, value: bytes, flags: int, expiry: int, datatype: int
+    connection: ServerConnection,
+    ref: DocumentRef,
+    value: bytes,
+    flags: int,
+    expiry: int,
+    datatype: int,
+    *,
+    prepared: bool = False,
 ) -> StoredItem:
     return connection.bucket.store(
         ref.key,
@@ -150,6 +166,7 @@ def _put(
         expiry=expiry,
         datatype=datatype,
         number=ref.vbucket.number,
+        prepared=prepared,
     )
 
 
@@ -165,29 +182,19 @@ def write_response(
     item: StoredItem,
     fields: dict[str, int | bytes] | None = None,
     value: bytes = b"",
+    *,
+    status: Status = Status.SUCCESS,
 ) -> Frame:
     """Return the response of a write, with its mutation token if the client negotiated that."""
     mutation_token: dict[str, int | bytes] = {}
     if connection.has(Feature.MUTATION_SEQNO):
         mutation_token = {"vbuuid": ref.vbucket.log.newest.vbuuid, "seqno": item.seqno}
-    return response(frame, fields={**mutation_token, **(fields or {})}, value=value, cas=item.cas)
+    return response(frame, status, fields={**mutation_token, **(fields or {})}, value=value, cas=item.cas)
 
 
 def absolute_expiry(connection: ServerConnection, expiry: int) -> int:
     """Return the Unix time of an expiry that may count from now."""
     return connection.bucket.now + expiry if 0 < expiry <= _LONGEST_RELATIVE_EXPIRY else expiry
-
-
-def check_frame_info(frame: Frame) -> None:
-    """Refuse framing extras that are unknown or wrong.
-
-    Durability needs no more than this check: when a write is done, the replicas that exist have it.
-    """
-    for info in frame.frame_info:
-        if info.id not in _KNOWN_INFOS:
-            raise Refusal(Status.UNKNOWN_FRAME_INFO)
-        if info.id == RequestInfo.DURABILITY and info.data[:1] not in _DURABILITY_LEVELS:
-            raise Refusal(Status.DURABILITY_INVALID_LEVEL)
 
 
 def quiet_on_success(handler: Handler) -> Handler:
