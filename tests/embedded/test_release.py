@@ -37,6 +37,7 @@ SPANS = {
     "seqno_advanced": ("7.0", LAST),
     "resumes_after_out_of_order": ("7.2", LAST),
     "disk_checkpoints": ("6.5", LAST),
+    "tokens_are_of_prepares": (FIRST, "8.1"),
 }
 CALLED: dict[str, tuple[Callable[[Release], bool], str, str]] = {
     "unknown opcodes are refused with EACCESS": (lambda it: it.unknown_command == Status.EACCESS, "5.0", "6.0"),
