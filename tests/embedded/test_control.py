@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
@@ -442,3 +443,29 @@ def test_the_last_port_is_that_of_the_control_service() -> None:
     with cluster:
         assert cluster.control_url == f"http://127.0.0.1:{first + 4}/control"
         assert cluster.page_url == f"http://127.0.0.1:{first + 4}/"
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("text/html,application/xhtml+xml,*/*;q=0.8", "text/html; charset=utf-8"),
+        ("*/*", "application/json"),
+        ("application/json", "application/json"),
+        ("", "application/json"),
+    ],
+)
+def test_browsers_get_the_page_of_a_node_and_others_its_document(cluster: Cluster, accept: str, expected: str) -> None:
+    with send(cluster.management_url, login(cluster) | {"Accept": accept}) as response:
+        assert response.headers["Content-Type"] == expected
+        policy = response.headers.get("Content-Security-Policy", "")
+        assert ("script-src 'self'" in policy) == (expected != "application/json")
+
+
+def test_the_service_is_there_over_tls_as_well() -> None:
+    pytest.importorskip("cryptography", reason="certificates are made with cryptography")
+    with Cluster(vbuckets=2, tls=True) as cluster:
+        context = ssl.create_default_context(cafile=cluster.ca_file)
+        url, headers = f"{cluster.tls_management_url}/control/snapshot", login(cluster)
+        headers |= {"Content-Type": "application/json", "Origin": cluster.tls_management_url}
+        with send(url, headers, context=context, data=b"", method="POST") as response:
+            assert json.load(response) == {"result": None}
