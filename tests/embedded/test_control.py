@@ -191,6 +191,13 @@ def test_arguments_that_are_no_json_are_refused(cluster: Cluster, body: bytes) -
     assert len(cluster.addresses) == 3
 
 
+@pytest.mark.parametrize("body", [b"", b"{}", b"null"])
+def test_an_operation_without_arguments_needs_no_body(cluster: Cluster, body: bytes) -> None:
+    headers = login(cluster) | {"Content-Type": "application/json"}
+    with send(f"{cluster.control_url}/rebalance_in", headers, data=body, method="POST") as response:
+        assert json.load(response) == {"result": 3}
+
+
 def test_arguments_are_an_object(cluster: Cluster) -> None:
     headers = login(cluster) | {"Content-Type": "application/json"}
     assert refusal(cluster, "/failover", 400, headers, data=b"[0]") == "failover: expected an object with the arguments"
@@ -469,3 +476,10 @@ def test_the_service_is_there_over_tls_as_well() -> None:
         headers |= {"Content-Type": "application/json", "Origin": cluster.tls_management_url}
         with send(url, headers, context=context, data=b"", method="POST") as response:
             assert json.load(response) == {"result": None}
+
+
+def test_the_guide_lists_every_endpoint_of_the_control_service() -> None:
+    text = (ROOT / "docs/testing.md").read_text("utf-8")
+    for endpoint in ("GET {control_url}", "GET {control_url}/operations", "GET {control_url}/events"):
+        assert f"`{endpoint}`" in text
+    assert all(re.search(rf"^\| `{name}\(", text, re.MULTILINE) for name in operations())

@@ -98,7 +98,8 @@ class Cluster:
     server_version: Release whose features and quirks the nodes show, "3.0" to "8.5".
     host: Host name or address to listen on.
     port: Port of the first node; the others take the next ones. After them follows one port of each node for TLS (with
-        `tls`), one for the management service, and one for its TLS (with `tls`). 0 takes any free ports.
+        `tls`), one for the management service, and one for its TLS (with `tls`); the last one is the control service's.
+        0 takes any free ports.
     username: Name of the user that `url` contains. Releases before 5.0 admit everybody.
     password: Password of that user; None generates one.
     users: Further users, with their privileges.

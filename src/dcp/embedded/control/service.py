@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from dcp.embedded.cluster import Cluster
 
 CONTROL, PAGE = "control", "page"
-_FILES = Path(__file__).parent / PAGE
-# By path. The page has no other files, and loads none from elsewhere.
-_TYPES = {(): HTML_TYPE, (PAGE, "page.css"): "text/css", (PAGE, "page.js"): "text/javascript"}
+# Files of the page beside this one, and their types. It has no others, and loads none from elsewhere.
+_FILES = {
+    (): ("page.html", HTML_TYPE),
+    (PAGE, "page.css"): ("page.css", "text/css"),
+    (PAGE, "page.js"): ("page.js", "text/javascript"),
+}
 _MOST_WATCHERS = 16
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -58,7 +61,7 @@ class ControlService:
         """Return the answer to a request of a user."""
         if user.privileges != EVERYTHING or user.collections is not None:
             return json_error(f"user {user.name}: expected one with all privileges", HTTPStatus.FORBIDDEN)
-        if request.path in _TYPES:
+        if request.path in _FILES:
             return self._reading(request, lambda: _file(request.path))
         if request.path[:1] != (CONTROL,):
             return json_error("there is nothing here: the page is at /, operations at /control", HTTPStatus.NOT_FOUND)
@@ -101,14 +104,14 @@ def _wrong_method(request: HttpRequest, expected: str) -> HttpResponse:
 
 
 def _arguments(body: bytes) -> Any:
-    """Return the arguments of an operation; no body stands for none."""
+    """Return the arguments of an operation; no body, and null, stand for none."""
     try:
         found = json.loads(body.decode(), parse_constant=_refuse_constant) if body else {}
         # A text with half of a surrogate pair is no text to anybody else.
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise UsageError(f"expected the arguments as JSON, in UTF-8; found {body[:60]!r}") from None
-    return found
+    return {} if found is None else found
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -118,6 +121,7 @@ def _refuse_constant(name: str) -> NoReturn:
 @cache
 def _file(path: tuple[str, ...]) -> HttpResponse:
     """Return a file of the page."""
-    text = (_FILES / (path[-1] if path else "index.html")).read_text("utf-8")
-    headers = {"Content-Type": f"{_TYPES[path]}; charset=utf-8", "Vary": "Accept"}
+    name, kind = _FILES[path]
+    text = Path(__file__).with_name(name).read_text("utf-8")
+    headers = {"Content-Type": f"{kind}; charset=utf-8", "Vary": "Accept"}
     return HttpResponse(text, headers=headers | _HEADERS)

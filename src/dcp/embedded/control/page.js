@@ -362,8 +362,7 @@ function addPoint(perSecond) {
 function field(name, input, { required = false, about = "" } = {}) {
   input.name = name;
   if (input.type !== "checkbox") input.required = required;
-  if (about) input.title = about;
-  return element("label", {}, about && about.length < 40 ? `${name}: ${about}` : name, input);
+  return element("label", {}, name, input, element("small", {}, about));
 }
 
 function inputFor({ name, types, required, default: preset }) {
@@ -419,7 +418,7 @@ function operationForm({ name, about, parameters }, fields = null) {
 
 function faultForm(operation, faults) {
   const choice = element("select", { "data-type": "string" }, ...faults.map(({ name }) => element("option", {}, name)));
-  const options = element("div", { class: "fields" });
+  const options = element("div", { class: "fields options" });
   const about = element("p", { class: "note" });
   const show = () => {
     const fault = faults.find(({ name }) => name === choice.value);
