@@ -2,7 +2,8 @@
 
 python -m tests.soak --seconds 3600 --out build/soak
 
-Memory, threads and descriptors of the process are sampled, with the lag of each consumer: soak.csv and soak.svg.
+Memory, threads and descriptors of the consumers' process are sampled, with their lag and the memory of the cluster:
+soak.csv and soak.svg.
 """
 
 from __future__ import annotations

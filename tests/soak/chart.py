@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
-from tests.soak.samples import RESOURCES, Sample
+from tests.soak.samples import RESOURCES, UNBOUNDED, Sample
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 960, 78, 24, 70
 _PLOT, _GAP = 110, 44
@@ -17,7 +17,13 @@ _STYLE = """
   .small { font-size: 12px; fill: #70757a }
   .grid { stroke: #e8eaed }
 """
-_COLOURS = {"rss": "#1a73e8", "threads": "#188038", "descriptors": "#9334e6", "lag": "#e37400"}
+_COLOURS = {
+    "rss": "#1a73e8",
+    "threads": "#188038",
+    "descriptors": "#9334e6",
+    "lag": "#e37400",
+    "cluster_rss": "#80868b",
+}
 
 
 class _SoakPanel(NamedTuple):
@@ -60,8 +66,8 @@ class _SoakPanel(NamedTuple):
 
 def draw(title: str, samples: Sequence[Sample]) -> str:
     """Return the chart as the text of an SVG file."""
-    titles = {name: f"{kind.title} {kind.unit and f'({kind.unit})'}" for name, kind in RESOURCES.items()}
-    titles["lag"] = "lag of the consumer furthest behind (changes)"
+    resources = RESOURCES | UNBOUNDED
+    titles = {name: f"{kind.title} {kind.unit and f'({kind.unit})'}" for name, kind in resources.items()}
     panels = [
         _SoakPanel(text, _COLOURS[name], [(each.seconds, getattr(each, name)) for each in samples], top)
         for (name, text), top in zip(titles.items(), range(_TOP, 10_000, _PLOT + _GAP), strict=False)

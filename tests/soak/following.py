@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -74,13 +73,11 @@ class BoundedLog:
 class SoakConsumer:
     """A thread that follows a bucket, and resumes from its checkpoint after each restart and failure.
 
-    url: called for the connection string of the nodes that are up.
+    url: connection string of a node that is always up.
     options, stream: arguments of `connect` and `Client.stream`.
     """
 
-    def __init__(
-        self, name: str, url: Callable[[], str], options: dict[str, Any], stream: dict[str, Any], seed: int
-    ) -> None:
+    def __init__(self, name: str, url: str, options: dict[str, Any], stream: dict[str, Any], seed: int) -> None:
         self.name = name
         self.done: Counter[str] = Counter()
         self.bug: BaseException | None = None
@@ -123,7 +120,7 @@ class SoakConsumer:
         """Follow the bucket until the next restart."""
         until = time.monotonic() + self._random.expovariate(1 / 30)
         try:
-            with dcp.connect(self._url(), **self._options) as client:
+            with dcp.connect(self._url, **self._options) as client:
                 stream = client.stream(self._checkpoint or "beginning", columns=COLUMNS, **self._stream)
                 self._client = client
                 while not self._stopped.is_set() and (self.calm.is_set() or time.monotonic() < until):

@@ -7,6 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from random import Random
 
 import dcp
@@ -14,8 +15,8 @@ from dcp.embedded import Cluster
 from dcp.embedded.faults import FaultHandle
 from tests.chaos.fault_options import FAULT_OPTIONS
 from tests.client.consumer import truth
-from tests.soak.following import SoakConsumer
-from tests.soak.samples import Sample, sample
+from tests.soak.process import ConsumerArguments, ConsumerProcess
+from tests.soak.samples import Sample, usage
 
 _NODES, _VBUCKETS = 3, 16
 _KEYS = 2000
@@ -27,7 +28,7 @@ _SHORT_TIMEOUTS = {"kv_connect_timeout": "500ms", "bootstrap_timeout": "2s", "st
 
 
 class Soak:
-    """One run. Consumers and cluster share this process, so that what either of them leaks is in the samples."""
+    """One run. The consumers have a process of their own, so that the samples tell what a client holds."""
 
     def __init__(self, seed: int) -> None:
         self.done: Counter[str] = Counter()
@@ -39,29 +40,24 @@ class Soak:
 
     def run(self, seconds: float, interval: float) -> list[str]:
         """Run for `seconds`, then repair everything. Return a line for each consumer that differs from the cluster."""
-        with Cluster(nodes=_NODES, vbuckets=_VBUCKETS, replicas=1, tls=True, seed=self._seed) as self._cluster:
-            self._consumers = self._new_consumers()
-            for consumer in self._consumers:
-                consumer.start()
-            try:
-                self._play(seconds, interval)
-                # What cannot be repaired while a node is down is repaired after its recovery.
-                while self._broken:
-                    self._repair(math.inf)
-                return self._differences()
-            finally:
-                for consumer in self._consumers:
-                    consumer.close()
-                    self.done.update({f"{consumer.name}: {name}": count for name, count in consumer.done.items()})
+        with ExitStack() as stack:
+            cluster = Cluster(nodes=_NODES, vbuckets=_VBUCKETS, replicas=1, tls=True, seed=self._seed)
+            self._cluster = stack.enter_context(cluster)
+            self._consumers = stack.enter_context(ConsumerProcess(self._new_consumers()))
+            self._play(seconds, interval)
+            # What cannot be repaired while a node is down is repaired after its recovery.
+            while self._broken:
+                self._repair(math.inf)
+            problems = self._differences()
+            self.done.update(self._consumers.done())
+            return problems
 
-    def _new_consumers(self) -> list[SoakConsumer]:
+    def _new_consumers(self) -> list[ConsumerArguments]:
         cluster, seed = self._cluster, self._seed
         plain, encrypted = {"dcp_buffer_size": 1 << 16}, {"ca_cert_path": cluster.ca_file}
         return [
-            SoakConsumer("plain", lambda: cluster.url, _SHORT_TIMEOUTS | plain, {}, seed),
-            SoakConsumer(
-                "persisted", lambda: cluster.tls_url, _SHORT_TIMEOUTS | encrypted, {"persisted_only": True}, seed
-            ),
+            ("plain", cluster.url, _SHORT_TIMEOUTS | plain, {}, seed),
+            ("persisted", cluster.tls_url, _SHORT_TIMEOUTS | encrypted, {"persisted_only": True}, seed),
         ]
 
     def _play(self, seconds: float, interval: float) -> None:
@@ -74,30 +70,21 @@ class Soak:
                 self._event()
                 next_event = now + self._random.expovariate(1 / _EVENTS)
             if now >= next_sample:
-                self.samples.append(sample(now - began, self._lag()))
+                self.samples.append(Sample(now - began, *self._consumers.sample(), usage().rss))
                 next_sample += interval
-            for consumer in self._consumers:
-                if consumer.bug is not None:
-                    raise consumer.bug
             time.sleep(_PACE)
             now = time.monotonic()
 
-    def _lag(self) -> int | None:
-        known = [lag for consumer in self._consumers if (lag := consumer.lag()) is not None]
-        return max(known, default=None)
-
     def _differences(self) -> list[str]:
-        for consumer in self._consumers:
-            consumer.calm.set()
+        self._consumers.calm()
         deadline, documents = time.monotonic() + _PATIENCE, truth(self._cluster)
-        while time.monotonic() < deadline and any(each.state() != documents for each in self._consumers):
-            time.sleep(_PACE)
+        while (states := self._consumers.states()) != dict.fromkeys(states, documents) and time.monotonic() < deadline:
+            time.sleep(10 * _PACE)
         problems = []
-        for consumer in self._consumers:
-            found = consumer.state()
+        for name, found in states.items():
             excess, lack = found.items() - documents.items(), documents.items() - found.items()
             if excess or lack:
-                problems.append(f"{consumer.name}: {len(excess)} documents in excess, {len(lack)} missing")
+                problems.append(f"{name}: {len(excess)} documents in excess, {len(lack)} missing")
         return problems
 
     # Changes.

@@ -1,8 +1,9 @@
-"""Samples of the resources of this process, and the bounds within which they may grow."""
+"""Samples of the resources of a process, and the bounds within which they may grow."""
 
 from __future__ import annotations
 
 import csv
+import math
 import os
 import statistics
 from collections.abc import Iterator, Sequence
@@ -13,14 +14,26 @@ _MIB = 1 << 20
 _SELF = Path("/proc/self")
 
 
+class Usage(NamedTuple):
+    """Resources of a process: resident memory in MiB, threads and descriptors."""
+
+    rss: float
+    threads: int
+    descriptors: int
+
+
 class Sample(NamedTuple):
-    """Resources at one moment. `lag` is that of the consumer furthest behind, in changes; None while it is unknown."""
+    """Resources of the consumers' process at one moment, and the resident memory of the cluster's.
+
+    `lag` is that of the consumer furthest behind, in changes; None while it is unknown.
+    """
 
     seconds: float
     rss: float
     threads: int
     descriptors: int
     lag: int | None
+    cluster_rss: float
 
 
 class Resource(NamedTuple):
@@ -34,18 +47,23 @@ class Resource(NamedTuple):
 # Medians, since restarts and faults move all of them up and down. Freed memory that is not given back to the system
 # varies by a few MiB.
 RESOURCES = {
-    "rss": Resource("resident memory", "MiB", 16),
+    "rss": Resource("resident memory of the consumers", "MiB", 16),
     "threads": Resource("threads", "", 3),
     "descriptors": Resource("file descriptors", "", 6),
 }
+# Samples without a bound: the cluster keeps its documents and their history in memory.
+UNBOUNDED = {
+    "cluster_rss": Resource("resident memory of the cluster", "MiB", math.inf),
+    "lag": Resource("lag of the consumer furthest behind", "changes", math.inf),
+}
 
 
-def sample(seconds: float, lag: int | None) -> Sample:
+def usage() -> Usage:
     """Measure this process."""
     pages = int((_SELF / "statm").read_text().split()[1])
     rss = pages * os.sysconf("SC_PAGE_SIZE") / _MIB
     threads, descriptors = (len(list((_SELF / name).iterdir())) for name in ("task", "fd"))
-    return Sample(seconds, rss, threads, descriptors, lag)
+    return Usage(rss, threads, descriptors)
 
 
 def growth(samples: Sequence[Sample]) -> list[str]:
@@ -65,7 +83,7 @@ def growth(samples: Sequence[Sample]) -> list[str]:
 
 def summary(samples: Sequence[Sample]) -> Iterator[str]:
     """Yield a line for each resource, and one for the lag."""
-    for field, (title, unit, _) in [*RESOURCES.items(), ("lag", Resource("lag", "changes", 0))]:
+    for field, (title, unit, _) in (RESOURCES | UNBOUNDED).items():
         values = [value for each in samples if (value := getattr(each, field)) is not None]
         if values:
             name = f"{title} ({unit})" if unit else title
@@ -77,4 +95,6 @@ def write_csv(samples: Sequence[Sample], path: Path) -> None:
     with path.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(Sample._fields)
-        table.writerows((f"{each.seconds:.1f}", f"{each.rss:.2f}", *each[2:]) for each in samples)
+        table.writerows(
+            (f"{each.seconds:.1f}", f"{each.rss:.2f}", *each[2:-1], f"{each.cluster_rss:.2f}") for each in samples
+        )

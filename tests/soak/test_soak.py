@@ -26,13 +26,13 @@ def test_a_short_soak_ends_with_what_the_cluster_has(tmp_path: Path) -> None:
     assert soak.done["writes"] > 100
     write_csv(soak.samples, tmp_path / "soak.csv")
     header, *lines = (tmp_path / "soak.csv").read_text().splitlines()
-    assert header == "seconds,rss,threads,descriptors,lag"
+    assert header == "seconds,rss,threads,descriptors,lag,cluster_rss"
     assert len(lines) == len(soak.samples) > 5
     chart = ElementTree.fromstring(draw("a short soak", soak.samples))
     assert len(chart.findall(".//{*}polyline")) >= len(RESOURCES)
 
 
-FLAT = Sample(0.0, 100.0, 10, 20, None)
+FLAT = Sample(0.0, 100.0, 10, 20, None, 100.0)
 
 
 @pytest.mark.parametrize("name", RESOURCES)
