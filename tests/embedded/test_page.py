@@ -17,7 +17,7 @@ from tests.embedded.sockets import Client, plain_auth, request
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Dialog, Page
 
 # One browser for all of these tests.
 pytestmark = pytest.mark.xdist_group("browser")
@@ -220,8 +220,13 @@ def test_every_fault_has_a_form_with_the_options_of_its_dataclass(page: Page, cl
 
 
 def test_names_do_not_become_markup(page: Page, cluster: Cluster) -> None:
-    dialogs = []
-    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    dialogs: list[str] = []
+
+    def dismiss(dialog: Dialog) -> None:
+        dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", dismiss)
     with Client(cluster) as client:
         client.exchange(plain_auth("dcp", cluster.credentials.password))
         client.exchange(request("select_bucket", key=b"default"))

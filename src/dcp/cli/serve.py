@@ -16,10 +16,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from dcp.cli.arguments import SIZE_OR_ZERO
-from dcp.embedded import Cluster
+from dcp.cli.arguments import SIZE_OR_ZERO, WrongValue
+from dcp.embedded import Cluster, FaultHandle
 from dcp.embedded.faults import describe_faults
 from dcp.embedded.server import Traffic
+from dcp.errors import UsageError
 from dcp.wire import DIALECTS
 
 # Seconds between two readings of the counters.
@@ -159,12 +160,21 @@ def serve(load: int, value_size: int, faults: list[_FaultArgument], as_json: boo
     with Cluster(**options) as cluster:
         cluster.load(load, value_size=value_size)
         # After the load, which faults must not disturb.
-        handles = [cluster.fault(name, **given) for name, given in faults]
+        handles = [_start(cluster, fault) for fault in faults]
         _greet(cluster, load, tls=tls, as_json=as_json)
         show = _show_json if as_json else _show_live if sys.stdout.isatty() else _show_lines
         show(cluster, stopped)
         for handle in handles:
             click.echo(f"{handle.name}: {handle.hits} hits", err=True)
+
+
+def _start(cluster: Cluster, fault: _FaultArgument) -> FaultHandle:
+    """Start a fault of the command line. Raises WrongValue if its name or an option is wrong."""
+    try:
+        return cluster.fault(fault.name, **fault.options)
+    except UsageError as error:
+        # It begins with "fault".
+        raise WrongValue(f"--{error}") from None
 
 
 def _is_loopback(host: str) -> bool:
