@@ -7,7 +7,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -650,22 +649,37 @@ class Cluster:
                 self._log.add("clear_fault", {"number": fault.number, "name": fault.name})
         self._server.wake()
 
-    @contextmanager
-    def _changing(self, method: str = "", /, **arguments: object) -> Iterator[None]:
-        """Hold the lock during a change, and let the server's thread send what has changed.
+    def _changing(self, method: str = "", /, **arguments: object) -> _Changing:
+        """Return the context of a change, which is logged as a call of `method` unless that is empty.
 
-        The change is logged as a call of `method`, unless that is empty. Raises UsageError if the cluster is closed.
+        Raises UsageError if the cluster is closed.
         """
         if self._closed:
             raise UsageError("the cluster is closed: start another one")
-        try:
-            with self._lock:
-                yield
-                if method:
-                    self._log.add(method, arguments)
-        finally:
-            # After the lock: a thread that is woken up while it is held would only wait for it.
-            self._server.wake()
+        return _Changing(self._lock, self._server, self._log, method, arguments)
+
+
+class _Changing:
+    """Context that holds the lock, and wakes the server's thread after releasing it.
+
+    In this order: a thread that is woken up while the lock is held would only wait for it. Not a generator, which would
+    take a fifth of the time of a write.
+    """
+
+    def __init__(
+        self, lock: threading.RLock, server: ClusterServer, log: EventLog, method: str, arguments: dict[str, object]
+    ) -> None:
+        self._lock, self._server, self._log = lock, server, log
+        self._method, self._arguments = method, arguments
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._method and kind is None:
+            self._log.add(self._method, self._arguments)
+        self._lock.release()
+        self._server.wake()
 
 
 def _document(item: StoredItem, vbucket: int) -> StoredDocument:
