@@ -321,12 +321,12 @@ def test_the_state_of_many_vbuckets_arrives_in_pieces() -> None:
             seqnos = next(events)["seqnos"]
             assert len(seqnos) <= 2 * 2048
             known |= dict(zip(seqnos[::2], seqnos[1::2], strict=True))
-        # Whatever changes, every vbucket has its turn.
-        cluster.load(20_000)
-        truth = {vbucket.number: vbucket.high_seqno for vbucket in cluster._bucket.actives()}
-        while known != truth:
-            seqnos = next(events)["seqnos"]
-            known |= dict(zip(seqnos[::2], seqnos[1::2], strict=True))
+        # All change all the time, and every one has its turn.
+        seen: set[int] = set()
+        for _ in range(4):
+            cluster.load(20_000)
+            seen.update(next(events)["seqnos"][::2])
+        assert len(seen) > 4900
 
 
 def test_what_clients_choose_is_bounded(cluster: Cluster) -> None:
