@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= [arrow,cli,embedded]
-TEST_GROUPS ?= test consumers spark
+TEST_GROUPS ?= test consumers spark browser
 PYTEST ?=
 # A process for each core; those with Spark have one of their own. PYTEST=-n0 has all in one.
 # The scheduler of groups waits for ever for the tests of a process that died, unless nothing takes its place.

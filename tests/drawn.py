@@ -6,13 +6,20 @@ Each part stands between two markers, `<!-- NAME: from the tables -->` and `<!--
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from inspect import Parameter, signature
 from itertools import pairwise
 from pathlib import Path
 
 from dcp.client.options import Option, Use, options_of, spark_options
 from dcp.columns.schema import COLUMNS, DICTIONARY
+from dcp.embedded import Cluster
+from dcp.embedded.control.operations import operations
 from dcp.embedded.faults import FAULTS
+from dcp.embedded.faults.fault import Fault
+from dcp.embedded.faults.fault import options_of as options_of_fault
 from dcp.session.refusals import REFUSALS, STEPS, UNKNOWN_STATUS, Reaction
 from dcp.wire import DIALECTS
 from dcp.wire.field import Field
@@ -133,6 +140,59 @@ def faults() -> str:
     )
 
 
+def faults_and_clients() -> str:
+    rows = []
+    for name, fault in FAULTS.items():
+        about, seen = inspect.cleandoc(fault.__doc__ or "").split("\n\n")
+        own = [f"`{option.name}`" for option in options_of_fault(fault) if option.name not in _COMMON]
+        seen = " ".join(seen.removeprefix("Clients see ").split())
+        rows.append((f"`{name}`", about, seen if seen[0] == "`" else seen[0].upper() + seen[1:], ", ".join(own)))
+    return table(("fault", "what it does", "what a client sees", "options"), rows)
+
+
+# Options that every fault has.
+_COMMON = {option.name for option in options_of_fault(Fault)}
+
+
+# The embedded cluster.
+
+
+def cluster_arguments() -> str:
+    """Return the arguments of `Cluster` with the texts of its docstring."""
+    text = inspect.cleandoc(Cluster.__doc__ or "")
+    described = re.findall(r"^(\w+): (.*(?:\n    .*)*)", text, re.MULTILINE)
+    defaults = {one.name: one.default for one in signature(Cluster).parameters.values()}
+    rows = ((f"`{name}`", _shown(defaults[name]), " ".join(about.split())) for name, about in described)
+    return table(("argument", "default", "meaning"), rows)
+
+
+def cluster_attributes() -> str:
+    found = {name: one for name, one in vars(Cluster).items() if isinstance(one, property)}
+    rows = ((f"`{name}`", " ".join((one.__doc__ or "").split("\n\n")[0].split())) for name, one in found.items())
+    return table(("attribute", "what it is"), rows)
+
+
+def cluster_operations() -> str:
+    rows = []
+    for name, operation in operations().items():
+        method = getattr(Cluster, name)
+        # Types are in the help; a table has room for names and defaults.
+        names = [one for one in signature(method).parameters.values() if one.name != "self"]
+        shown = ", ".join(_parameter(one) for one in names)
+        rows.append((f"`{name}({shown})`", operation.group, operation.about))
+    return table(("operation", "about", "what it does"), rows)
+
+
+def _parameter(one: Parameter) -> str:
+    if one.kind is Parameter.VAR_KEYWORD:
+        return f"**{one.name}"
+    return one.name if one.default is Parameter.empty else f"{one.name}={one.default!r}"
+
+
+def _shown(default: object) -> str:
+    return "" if default in (None, ()) else f"`{default!r}`"
+
+
 # Refusals.
 
 
@@ -188,6 +248,7 @@ DRAWN: dict[Path, tuple[Callable[[], str], ...]] = {
     ROOT / "docs/protocol.md": (dialects,),
     ROOT / "docs/session.md": (reactions, refusals),
     ROOT / "docs/spark.md": (spark_source_options,),
+    ROOT / "docs/testing.md": (cluster_arguments, cluster_attributes, cluster_operations, faults_and_clients),
 }
 
 

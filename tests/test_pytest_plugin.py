@@ -18,6 +18,8 @@ def test_the_fixtures_start_clusters_and_close_them(pytester: pytest.Pytester) -
         def test_default(dcp_cluster):
             dcp_cluster.upsert("key", b"1")
             assert len(dcp_cluster.truth()) == 1
+            urls = dcp_cluster.management_url, dcp_cluster.control_url, dcp_cluster.page_url
+            assert all(url.startswith("http://127.0.0.1:") for url in urls)
 
         @pytest.mark.dcp_cluster(nodes=3, vbuckets=8)
         def test_options(dcp_cluster):

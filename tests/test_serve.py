@@ -75,11 +75,11 @@ def test_a_cluster_is_served_until_a_signal(end: signal.Signals) -> None:
 
 def test_a_pipe_gets_lines() -> None:
     with serving("--password", "open sesame") as process:
-        greeting = [next(lines(process)) for _ in range(6)]
-        named = ["url", "management", "nodes", "user", "password", "documents"]
+        greeting = [next(lines(process)) for _ in range(8)]
+        named = ["url", "management", "page", "control", "nodes", "user", "password", "documents"]
         assert [line.split()[0] for line in greeting] == named
-        assert greeting[4] == "password   open sesame\n"
-        host, _, port = greeting[2].split()[1].rpartition(":")
+        assert greeting[6] == "password   open sesame\n"
+        host, _, port = greeting[4].split()[1].rpartition(":")
         next(lines(process))
         with socket.create_connection((host, int(port)), TIMEOUT):
             assert next(lines(process)).startswith("node 0: 1 connections, 0 streams, 0 items, 0 bytes sent")
@@ -114,20 +114,24 @@ def test_listening_beyond_loopback_is_warned_about() -> None:
 @pytest.mark.parametrize(
     ("arguments", "greeting"),
     [
-        (["--nodes", "99"], "Error: nodes: expected 1 to 8, found 99"),
-        (["--server-version", "new"], "Error: server_version: expected a release such as 7.2, found 'new'"),
-        (["--fault", "x"], "Error: fault: expected one of pause,"),
+        (["--nodes", "99"], "Error: --nodes: expected 1 to 8, found 99"),
+        (["--server-version", "new"], "Error: --server-version: expected a release such as 7.2, found 'new'"),
+        (["--fault", "x"], "Error: --fault: expected one of pause,"),
         (["--fault", "gap:items"], "expected NAME:key=value, found 'gap:items'"),
         (
             ["--fault", "gap:items=x"],
-            "Error: fault gap: items: expected a number of at least 1 (number of consecutive items), found 'x'",
+            "Error: --fault gap: items: expected a number of at least 1 (number of consecutive items), found 'x'",
         ),
         (["--host", "192.0.2.1"], "Error: host and port: cannot listen on 192.0.2.1:0"),
+        (["--nodes", "2", "--replicas", "2"], "Error: --replicas: expected one node more than replicas"),
         (["--nodes", "many"], "'many' is not a valid integer range"),
     ],
 )
 def test_a_bad_option_is_reported_without_a_traceback(arguments: list[str], greeting: str) -> None:
-    assert greeting in refused(*arguments).output.replace("\n", " ")
+    result = refused(*arguments)
+    assert greeting in result.output.replace("\n", " ")
+    # An address that this machine does not have is no wrong value.
+    assert result.exit_code == (1 if "--host" in arguments else 2)
 
 
 def test_the_faults_are_listed() -> None:
@@ -155,6 +159,17 @@ def test_the_management_service_is_served() -> None:
             headers = {"Authorization": f"Basic {b64encode(b'me:s3cret').decode()}"}
             with urlopen(Request(f"{url}/whoami", headers=headers), timeout=TIMEOUT, context=context) as answer:
                 assert json.load(answer)["id"] == "me"
+
+
+def test_a_served_cluster_is_steered_over_http() -> None:
+    with serving("--nodes", "2", "--replicas", "1", "--username", "me", "--password", "s3cret", "--json") as process:
+        greeting = json.loads(next(lines(process)))
+        headers = {"Authorization": f"Basic {b64encode(b'me:s3cret').decode()}", "Content-Type": "application/json"}
+        failover = Request(f"{greeting['control_url']}/failover", b'{"node": 0}', headers)
+        with urlopen(failover, timeout=TIMEOUT) as answer:
+            assert json.load(answer) == {"result": None}
+        with urlopen(Request(greeting["page_url"], headers=headers), timeout=TIMEOUT) as answer:
+            assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
 
 
 @pytest.mark.parametrize("dialect", list(DIALECTS))

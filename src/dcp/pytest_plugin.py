@@ -48,7 +48,8 @@ def dcp_cluster(request: pytest.FixtureRequest, dcp_cluster_factory: Callable[..
 
     Without the marker all arguments have their defaults: one node, 64 vbuckets, no replicas, release 8.0. The cluster
     is closed at the end of the test. Raises pytest.UsageError if the marker has positional arguments, or a name that is
-    no argument of it. Its attributes `url` and `management_url` are the addresses for clients.
+    no argument of it. Its attributes `url` and `management_url` are the addresses for clients,
+    `control_url` that for programs in other languages that steer it, and `page_url` shows it to a browser.
     """
     marker = request.node.get_closest_marker("dcp_cluster")
     if marker and marker.args:

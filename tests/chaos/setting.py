@@ -85,6 +85,8 @@ class Setting:
             cluster["nodes"] = max(cluster["nodes"], 2)
         elif release >= _WITH_COLLECTIONS:
             stream["out_of_order"] = random.random() < 0.3
+        # A node holds one copy of a vbucket at most. After all draws, so that those of a seed stay the same.
+        cluster["replicas"] = min(int(cluster["replicas"]), int(cluster["nodes"]) - 1)
         return cls(cluster, options, stream, selections, takes_back)
 
     @property

@@ -132,3 +132,21 @@ def test_the_option_for_servers_that_offer_only_plain_is_named() -> None:
         assert step == "user, bucket"
         assert "the server offers CRAM-MD5, PLAIN" in says
         assert "?sasl_mech_force=PLAIN" in remedy
+
+
+def test_a_bucket_whose_last_changes_are_of_collections_has_a_clock() -> None:
+    with Cluster(vbuckets=4, password="s3cret") as cluster:
+        cluster.load(40)
+        for name in ("one", "two", "three"):
+            cluster.create_scope(name)
+        shown = run("doctor", cluster.url)
+        assert shown.exit_code == 0, shown.output
+        assert "the newest change is from 20" in shown.output
+
+
+def test_a_bucket_with_collections_alone_has_nothing_to_compare_with() -> None:
+    with Cluster(vbuckets=4, password="s3cret") as cluster:
+        cluster.create_scope("one")
+        shown = run("doctor", cluster.url)
+        assert shown.exit_code == 0, shown.output
+        assert "no document among the changes that were read" in shown.output

@@ -83,6 +83,16 @@ def test_half_a_login_is_refused(url: str, arguments: list[str], says: str) -> N
     assert says in shown.output
 
 
+def test_the_user_may_stand_in_the_url_alone(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    url = f"couchbase://me@{cluster.addresses[0]}/default"
+    assert run("count", url, "--password-file", file).exit_code == 0
+    both = run("count", url, "--username", "you", "--password-file", file)
+    assert both.exit_code == 2
+    assert "--username: expected no user in URL beside it" in both.output
+
+
 def test_two_logins_are_refused() -> None:
     shown = run("count", "couchbase://you:secret@localhost/default", "--username", "me")
     assert shown.exit_code == 2

@@ -128,11 +128,11 @@ def test_changes_are_printed_as_they_arrive_until_ctrl_c() -> None:
     [
         (("s3cret", "wr0ng"), (), 1, "the server refuses user 'dcp': wrong name or password"),
         (("/default", "/nothing"), (), 1, "bucket 'nothing': bucket not found"),
-        (("couchbase", "http"), (), 1, r"url: scheme: expected couchbase:// or couchbases://, found http://"),
+        (("couchbase", "http"), (), 2, r"url: scheme: expected couchbase:// or couchbases://, found http://"),
         (
             ("", ""),
             ("--from", "yesterday"),
-            1,
+            2,
             "yesterday: expected beginning, now, a time with a UTC offset",
         ),
         (("", ""), ("--collection", "a.b"), 1, "collection: 'a.b' not found in bucket 'default'"),
@@ -165,7 +165,7 @@ def test_a_checkpoint_can_be_the_end(cluster: Cluster, tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["--from", "--to"])
 def test_a_wrong_position_is_refused(cluster: Cluster, option: str) -> None:
     ran = run("tail", cluster.url, option, "yesterday")
-    assert ran.exit_code == 1
+    assert ran.exit_code == 2
     assert "yesterday: expected" in ran.output
     assert "or a checkpoint, found no such file" in ran.output
 

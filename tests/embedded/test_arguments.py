@@ -39,10 +39,17 @@ def test_an_invalid_argument_is_refused_by_name(name: str, value: Any) -> None:
 
 
 def test_every_listener_needs_a_port() -> None:
-    with pytest.raises(dcp.LocalProtocolError, match="port: expected 0 to 65530, found 65531"):
-        Cluster(nodes=3, port=65_531)
-    with pytest.raises(dcp.LocalProtocolError, match="port: expected 0 to 65524, found 65525"):
-        Cluster(nodes=3, port=65_525, tls=True)
+    with pytest.raises(dcp.LocalProtocolError, match="port: expected 0 to 65529, found 65530"):
+        Cluster(nodes=3, port=65_530)
+    with pytest.raises(dcp.LocalProtocolError, match="port: expected 0 to 65523, found 65524"):
+        Cluster(nodes=3, port=65_524, tls=True)
+
+
+def test_a_node_has_one_copy_of_a_vbucket_at_most() -> None:
+    with pytest.raises(
+        dcp.UsageError, match=r"^replicas: expected one node more than replicas, .* found 2 with nodes=2"
+    ):
+        Cluster(nodes=2, replicas=2)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +129,23 @@ def test_a_cut_without_options_is_immediate() -> None:
         (lambda cluster: cluster.crash(None), "node: expected 0 to 1, found None"),
         (lambda cluster: cluster.move("0", 1), "vbucket: expected 0 to 3, found '0'"),
         (lambda cluster: cluster.set_lag("1"), "lag: expected at least 0 writes, found '1'"),
+        (lambda cluster: cluster.set_persistence(0, "no"), "at_once: expected True or False, found 'no'"),
+        (lambda cluster: cluster.purge("now"), "before: expected at least 0 seconds, found 'now'"),
+        (lambda cluster: cluster.upsert("\ud800", b""), "key: expected Unicode text, found half of a surrogate pair"),
+        (lambda cluster: cluster.upsert("key", "\ud800"), "value: expected Unicode text, found half of a surrogate"),
+        (lambda cluster: cluster.upsert("key", b"", xattrs={"a": 1}), "xattrs: expected a dict of JSON texts by name"),
+        (lambda cluster: cluster.upsert("key", b"", xattrs="a"), "xattrs: expected a dict of JSON texts by name"),
+        (lambda cluster: cluster.load(1, value_size="1k"), "value_size: expected at least 0 bytes, found '1k'"),
+        (lambda cluster: cluster.load(1, prefix=3), "key: expected text or bytes, found a int"),
+        (lambda cluster: cluster.load(1, prefix=241 * "x"), "key: expected 1 to 250 bytes, found 251"),
+        (lambda cluster: cluster.load(1, value=b"1"), "value: expected a function of a number, found b'1'"),
+        (lambda cluster: cluster.create_scope(3), "name: expected text, found 3"),
+        (
+            lambda cluster: cluster.create_collection("_default", "c", max_ttl=-1),
+            "max_ttl: expected 0 to 2147483647, found -1",
+        ),
+        (lambda cluster: cluster.fault(["pause"]), "fault: expected one of pause, "),
+        (lambda cluster: cluster.clear_fault("1"), "number: expected that of an active fault, found '1'"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused(wrong: Callable[[Cluster], object], reason: str) -> None:
@@ -130,6 +154,12 @@ def test_a_value_of_the_wrong_type_is_refused(wrong: Callable[[Cluster], object]
             wrong(cluster)
         assert not cluster.truth()
         assert len(cluster.addresses) == 2
+
+
+def test_a_prefix_of_keys_may_have_any_characters() -> None:
+    with Cluster(vbuckets=2) as cluster:
+        cluster.load(1, prefix="50%-%d-")
+        assert list(cluster.truth()) == [b"50%-%d-0000000000"]
 
 
 def test_a_dict_or_list_is_stored_as_json() -> None:

@@ -36,6 +36,12 @@ SIZE = _Value("size", value_grammar.size, 1)
 SIZE_OR_ZERO = _Value("size", value_grammar.size)
 
 
+class WrongValue(click.ClickException):
+    """Value of an argument that is wrong whatever the cluster is: exit code 2, as for those that click refuses."""
+
+    exit_code = 2
+
+
 class LocalPath(click.Path):
     """Path of a local file or directory. A URL in its place is refused without showing it: it may have a password."""
 

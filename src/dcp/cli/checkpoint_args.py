@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from dcp.checkpoint import Checkpoint, CheckpointFile
+from dcp.cli.arguments import WrongValue
 from dcp.client.options import Use, options_of
 from dcp.errors import CheckpointError, LocalProtocolError
 
@@ -58,7 +59,7 @@ def _parse(name: str, text: str, *words: str) -> str | datetime | Checkpoint:
     try:
         position: str | datetime = options_of(Use.STREAM)[name].read(text)
     except LocalProtocolError:
-        raise CheckpointError(
+        raise WrongValue(
             f"{text}: expected {', '.join(words)}, a time with a UTC offset such as {EXAMPLE_TIME}, or a checkpoint, "
             "found no such file"
         ) from None

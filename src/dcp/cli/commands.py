@@ -10,7 +10,8 @@ import click
 
 from dcp import __version__
 from dcp.cli import INTERRUPTED, raise_at_interrupt
-from dcp.errors import DcpError
+from dcp.cli.arguments import WrongValue
+from dcp.errors import DcpError, UsageError
 
 _COMMANDS = ("bench", "checkpoint", "copy", "count", "demo", "doctor", "inspect", "replay", "serve", "tail")
 
@@ -23,6 +24,10 @@ _DISK_REMEDIES = {
     errno.EROFS: "mount the file system writable, or name another directory",
     errno.EACCES: "give this user the right to write there, or name another directory",
 }
+
+
+# Key of the arguments of the command line in the meta data of its context.
+_ARGUMENTS = "dcp.arguments"
 
 
 class _LazyGroup(click.Group):
@@ -39,6 +44,11 @@ class _LazyGroup(click.Group):
             if name not in self.commands:
                 self.add_command(getattr(import_module(f"dcp.cli.{name}"), name))
         return super().get_command(ctx, cmd_name)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and keep them for errors."""
+        ctx.meta[_ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -57,8 +67,21 @@ class _LazyGroup(click.Group):
                 click.echo("\ninterrupted", err=True)
                 ctx.exit(INTERRUPTED)
             if message := _message(error):
-                raise click.ClickException(message) from None
+                raise self._about_option(ctx, error, message) or click.ClickException(message) from None
             raise
+
+    def _about_option(self, ctx: click.Context, error: BaseException, message: str) -> WrongValue | None:
+        """Return an error that names an option of Python as one about the option of the command; None for others."""
+        name, _, rest = message.partition(": ")
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        if not isinstance(error, UsageError) or command is None:
+            return None
+        if name == "url":
+            return WrongValue(message)
+        given = {argument.partition("=")[0] for argument in ctx.meta[_ARGUMENTS]}
+        flags = {one.name: one.opts[0] for one in command.params if given & set(one.opts)}
+        # Others depend on the cluster, such as names of collections.
+        return WrongValue(f"{flags[name]}: {rest}") if name in flags and rest.startswith("expected") else None
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

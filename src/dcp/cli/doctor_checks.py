@@ -35,6 +35,8 @@ _CONTROLS = {"enable_noop": "noop", "connection_buffer_size": "flow control"}
 _MAX_AHEAD = 60.0
 # Number of vbuckets whose last change is read.
 _SAMPLE = 64
+# Changes that are read of each. The last one may be of the collections, which has no CAS.
+_DEPTHS = (1, 100)
 _NANO = 1_000_000_000
 
 
@@ -349,29 +351,33 @@ def _control(context: DoctorContext) -> str:
 
 
 def _streams(context: DoctorContext) -> str:
-    """Read the last change of some vbuckets."""
+    """Read the last changes of some vbuckets."""
     client = context.connected
     chosen = dict([(vbucket, high) for vbucket, high in client.high_seqnos().items() if high][:_SAMPLE])
     if not chosen:
         return "no changes to read"
     # The uuid of the present history, since without it the node would order a rollback to 0.
     logs = client.failover_logs(chosen)
-    # The position just before the last change, so that each stream delivers one change.
-    before = [
-        StreamPosition(vbucket, logs[vbucket].newest.vbuuid, high - 1, high - 1, high - 1)
-        for vbucket, high in chosen.items()
-        if vbucket in logs and high > 1
-    ]
-    with client.stream(Checkpoint(tuple(before)), "now", vbuckets=chosen, columns=["event", "cas"]) as stream:
-        for batch in stream:
-            context.newest_cas = max([context.newest_cas or 0, *batch.to_arrow().column("cas").to_pylist()])
+    for depth in _DEPTHS:
+        # Positions shortly before the last change, so that each stream delivers a few.
+        starts = {vbucket: high - depth for vbucket, high in chosen.items() if vbucket in logs and high > depth}
+        before = [StreamPosition(vbucket, logs[vbucket].newest.vbuuid, at, at, at) for vbucket, at in starts.items()]
+        with client.stream(Checkpoint(tuple(before)), "now", vbuckets=chosen, columns=["event", "cas"]) as stream:
+            for batch in stream:
+                context.newest_cas = max([context.newest_cas or 0, *batch.to_arrow().column("cas").to_pylist()])
+        if context.newest_cas is not None:
+            break
     return f"{counted(len(chosen), 'vbucket')} read to the end"
 
 
 def _clock(context: DoctorContext) -> str:
     """Compare the newest CAS with the clock."""
     newest = context.newest_cas
-    return "no changes to compare with" if newest is None else judge_clock(newest, time.time())
+    return (
+        "no document among the changes that were read: nothing to compare with"
+        if newest is None
+        else judge_clock(newest, time.time())
+    )
 
 
 def judge_clock(newest: int, now: float) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
+from dcp.cli.arguments import WrongValue
 from dcp.cli.json_rows import CollectionNames, lines, objects
-from dcp.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,11 +70,11 @@ FORMATS = {
 
 
 def format_of(path: Path) -> str:
-    """Return the format that a suffix stands for; parquet without one. Raises UsageError for another suffix."""
+    """Return the format that a suffix stands for; parquet without one. Raises WrongValue for another suffix."""
     if not path.suffix:
         return "parquet"
     for name, format in FORMATS.items():
         if path.suffix in format.suffixes:
             return name
     known = ", ".join(suffix for format in FORMATS.values() for suffix in format.suffixes)
-    raise UsageError(f"{path}: expected a suffix of {known}, or --format, found {path.suffix}")
+    raise WrongValue(f"{path}: expected a suffix of {known}, or --format, found {path.suffix}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any
+from urllib.parse import unquote
 
 import click
 
@@ -35,6 +38,11 @@ def url_argument(command: Command) -> Command:
 
 def _with_credentials(url: str, given: Login) -> str:
     """Return the URL with user and password."""
+    user, url = _user_without_password(url)
+    if user and given.username:
+        raise click.UsageError("--username: expected no user in URL beside it")
+    if user:
+        given = replace(given, username=user)
     try:
         bare, in_url, _ = split_url(url)
     except UsageError:
@@ -52,3 +60,14 @@ def _with_credentials(url: str, given: Login) -> str:
             raise click.UsageError(f"no password for {given.name!r}: set {PASSWORD}, or pass --password-file")
         password = click.prompt(f"Password of {given.name}", hide_input=True, err=True)
     return with_login(bare, given.name, password)
+
+
+def _user_without_password(url: str) -> tuple[str, str]:
+    """Return the user of a URL such as couchbase://me@host, and the URL without it; "" if there is no such user."""
+    scheme, colon, rest = url.partition("://")
+    authority = re.split("[/?]", rest, maxsplit=1)[0]
+    user, at, hosts = authority.rpartition("@")
+    # What follows a / or ? with an @ may be a part of a password.
+    if not (colon and at and user) or ":" in user or "@" in rest[len(authority) :]:
+        return "", url
+    return unquote(user), f"{scheme}://{hosts}{rest[len(authority) :]}"

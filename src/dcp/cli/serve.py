@@ -16,10 +16,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from dcp.cli.arguments import SIZE_OR_ZERO
-from dcp.embedded import Cluster
+from dcp.cli.arguments import SIZE_OR_ZERO, WrongValue
+from dcp.embedded import Cluster, FaultHandle
 from dcp.embedded.faults import describe_faults
 from dcp.embedded.server import Traffic
+from dcp.errors import UsageError
 from dcp.wire import DIALECTS
 
 # Seconds between two readings of the counters.
@@ -62,7 +63,13 @@ def _list_faults(ctx: click.Context, option: click.Parameter, wanted: bool) -> N
 @click.command()
 @click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes, up to 8.")
 @click.option("--vbuckets", type=click.IntRange(1), default=64, show_default=True, help="Number of vbuckets.")
-@click.option("--replicas", type=click.IntRange(0), default=0, show_default=True, help="Replicas of each vbucket.")
+@click.option(
+    "--replicas",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Replicas of each vbucket, fewer than nodes.",
+)
 @click.option("--bucket", default="default", show_default=True, help="Name of the bucket.")
 @click.option("--server-version", default="8.0", show_default=True, help="Server release to emulate, such as 7.2.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -70,8 +77,8 @@ def _list_faults(ctx: click.Context, option: click.Parameter, wanted: bool) -> N
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="Port of the first node; the others use the next ones. After them follow those for TLS, for management, and "
-    "for management with TLS.  [default: free ones]",
+    help="Port of the first node; the others use the next ones. After them follow those for TLS, for management, for "
+    "management with TLS, and one for the page.  [default: free ones]",
 )
 @click.option(
     "--username",
@@ -131,7 +138,8 @@ def _list_faults(ctx: click.Context, option: click.Parameter, wanted: bool) -> N
 def serve(load: int, value_size: int, faults: list[_FaultArgument], as_json: bool, **options: Any) -> None:
     """Run an embedded cluster until Ctrl-C. Print its URLs, and counters of connections, streams and bytes.
 
-    It keeps all documents in memory, and speaks the real protocol to any client.
+    It keeps all documents in memory, and speaks the real protocol to any client. Open its page in a browser to watch
+    it, fail nodes over and start faults; programs do the same with requests to its control URL.
 
     \b
     Example:
@@ -152,12 +160,21 @@ def serve(load: int, value_size: int, faults: list[_FaultArgument], as_json: boo
     with Cluster(**options) as cluster:
         cluster.load(load, value_size=value_size)
         # After the load, which faults must not disturb.
-        handles = [cluster.fault(name, **given) for name, given in faults]
+        handles = [_start(cluster, fault) for fault in faults]
         _greet(cluster, load, tls=tls, as_json=as_json)
         show = _show_json if as_json else _show_live if sys.stdout.isatty() else _show_lines
         show(cluster, stopped)
         for handle in handles:
             click.echo(f"{handle.name}: {handle.hits} hits", err=True)
+
+
+def _start(cluster: Cluster, fault: _FaultArgument) -> FaultHandle:
+    """Start a fault of the command line. Raises WrongValue if its name or an option is wrong."""
+    try:
+        return cluster.fault(fault.name, **fault.options)
+    except UsageError as error:
+        # It begins with "fault".
+        raise WrongValue(f"--{error}") from None
 
 
 def _is_loopback(host: str) -> bool:
@@ -186,6 +203,7 @@ def _greet(cluster: Cluster, documents: int, *, tls: bool, as_json: bool) -> Non
         secure |= {"ca_file": cluster.ca_file}
     if as_json:
         urls = {"url": cluster.url, "management_url": cluster.management_url, **secure}
+        urls |= {"page_url": cluster.page_url, "control_url": cluster.control_url}
         login = {"username": user.username, "password": user.password}
         _print_json({**urls, "addresses": cluster.addresses, **login, "documents": documents})
         return
@@ -195,6 +213,8 @@ def _greet(cluster: Cluster, documents: int, *, tls: bool, as_json: bool) -> Non
     click.echo(f"management {cluster.management_url}")
     if secure:
         click.echo(f"with TLS   {cluster.tls_management_url}")
+    click.echo(f"page       {cluster.page_url}")
+    click.echo(f"control    {cluster.control_url}")
     click.echo(f"nodes      {', '.join(cluster.addresses)}")
     click.echo(f"user       {user.username}")
     click.echo(f"password   {user.password}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import TypeGuard
 
 from dcp.embedded.users import User
@@ -12,10 +13,13 @@ _MAX_NODES, _MAX_REPLICAS, _MAX_VBUCKETS = 8, 3, 32_768
 _MAX_PORT = (1 << 16) - 1
 
 
-def check_size(nodes: object, vbuckets: object, replicas: object) -> None:
+def check_size(nodes: int, vbuckets: int, replicas: int) -> None:
     check_number("nodes", nodes, 1, _MAX_NODES)
     check_number("vbuckets", vbuckets, 1, _MAX_VBUCKETS)
     check_number("replicas", replicas, 0, _MAX_REPLICAS)
+    if replicas >= nodes:
+        needed = "one node more than replicas, since a node holds at most one copy of a vbucket"
+        raise UsageError(f"replicas: expected {needed}, found {replicas} with nodes={nodes}")
 
 
 def check_names(bucket: object, host: object, server_version: object) -> None:
@@ -29,8 +33,24 @@ def check_names(bucket: object, host: object, server_version: object) -> None:
 
 
 def check_ports(port: object, nodes: int, *, tls: bool) -> None:
-    """Check the first port: each node takes one for each of its two services from there on, and with TLS two."""
-    check_number("port", port, 0, _MAX_PORT + 1 - nodes * (4 if tls else 2))
+    """Check the first port: all ports of the nodes follow, and the one of the control service."""
+    check_number("port", port, 0, _MAX_PORT - ports_of_nodes(nodes, tls=tls))
+
+
+def ports_of_nodes(nodes: int, *, tls: bool) -> int:
+    """Return the number of ports of all nodes: one for each of their two services, and with TLS two."""
+    return nodes * (4 if tls else 2)
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Check a number of seconds, which may be negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise UsageError(f"{name}: expected seconds, found {value!r:.100}")
+
+
+def check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise UsageError(f"{name}: expected True or False, found {value!r:.100}")
 
 
 def check_users(username: object, password: object, users: list[User]) -> None:

@@ -8,13 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from dcp.embedded import arguments, topology
 from dcp.embedded.bucket import BucketStore, ServerNode
 from dcp.embedded.connection import ServerConnection
-from dcp.embedded.document import body_of, check_document, encode_body, encode_key, is_json
+from dcp.embedded.control.event_log import EventLog
+from dcp.embedded.control.service import CONTROL, ControlService
+from dcp.embedded.control.state import ClusterView
+from dcp.embedded.document import body_of, check_document, encode_body, encode_key, encode_xattrs, is_json
 from dcp.embedded.faults import FaultHandle, Faults
 from dcp.embedded.faults.fault import Fault
 from dcp.embedded.handlers import HANDLERS_OF
@@ -88,12 +92,13 @@ class Cluster:
 
     nodes: Number of nodes, 1 to 8.
     vbuckets: Number of vbuckets of the bucket, 1 to 32768. Servers have 1024 (or 128).
-    replicas: Number of replicas of each vbucket, 0 to 3, besides the active copy.
+    replicas: Number of replicas of each vbucket, 0 to 3, besides the active copy; fewer than nodes.
     bucket: Name of the bucket.
     server_version: Release whose features and quirks the nodes show, "3.0" to "8.5".
     host: Host name or address to listen on.
     port: Port of the first node; the others take the next ones. After them follows one port of each node for TLS (with
-        `tls`), one for the management service, and one for its TLS (with `tls`). 0 takes any free ports.
+        `tls`), one for the management service, and one for its TLS (with `tls`); the last one is the control service's.
+        0 takes any free ports.
     username: Name of the user that `url` contains. Releases before 5.0 admit everybody.
     password: Password of that user; None generates one.
     users: Further users, with their privileges.
@@ -167,7 +172,13 @@ class Cluster:
         self._host = host
         # Ports that were asked for. Nodes that are added later take free ones.
         self._ports = {number: port + number for number in range(nodes)} if port else {}
+        self._control_port = port + arguments.ports_of_nodes(nodes, tls=tls) if port else 0
+        self._log = EventLog(self._bucket.clock)
+        state = ClusterView(self._bucket, self._server, self._log, self.faults, self._page_addresses)
+        self._control = ControlService(self, state)
         try:
+            control = partial(self._new_management_connection, None)
+            self._control_port = self._server.listen(None, control, host, self._control_port)
             for node in self._bucket.nodes:
                 self._listen(node)
         except UsageError:
@@ -243,6 +254,25 @@ class Cluster:
         return f"{scheme}://{_bracketed(self._host)}:{ports[0]}"
 
     @property
+    def page_url(self) -> str:
+        """Address of the page that shows the cluster to a browser, without user and password.
+
+        The management service of every node that is up shows it as well.
+        """
+        return f"http://{_bracketed(self._host)}:{self._control_port}/"
+
+    @property
+    def control_url(self) -> str:
+        """Base of the control service (HTTP): `POST {control_url}/failover` with `{"node": 1}` is `failover(1)`.
+
+        It is there whatever nodes are down. Clients authenticate with a user that has all privileges.
+        """
+        return f"{self.page_url}{CONTROL}"
+
+    def _page_addresses(self) -> dict[str, Any]:
+        return {"addresses": self.addresses, "control_port": self._control_port}
+
+    @property
     def ca_file(self) -> str:
         """Path of the certificate (PEM) that clients have to trust. A generated one is removed by `close`."""
         return self._require_tls().ca_file
@@ -264,6 +294,7 @@ class Cluster:
         user = self._users.get(self.credentials.username if username is None else username)
         if user is None:
             raise UsageError(f"username: expected one of the cluster's users, found {username!r:.100}")
+        arguments.check_seconds("lifetime", lifetime)
         with self._lock:
             expires = self._bucket.clock() + lifetime
             token = make_token(user.name, expires)
@@ -281,7 +312,7 @@ class Cluster:
 
     def _listen(self, node: ServerNode) -> None:
         """Accept clients of a node, at its old address if it had one."""
-        data, management = self._new_connection, self._new_management_connection
+        data, management = partial(self._new_connection, node), partial(self._new_management_connection, node)
         ports = self._ports_of(node.number)
         node.host, host, listen = self._host, self._host, self._server.listen
         node.port = listen(node, data, host, node.port or next(ports))
@@ -297,8 +328,8 @@ class Cluster:
         first = self._ports.get(number, 0)
         return itertools.count(first, len(self._ports)) if first else itertools.repeat(0)
 
-    def _new_management_connection(self, node: ServerNode, encrypted: bool) -> ManagementConnection:
-        return ManagementConnection(self._bucket, node, self._users)
+    def _new_management_connection(self, node: ServerNode | None, encrypted: bool) -> ManagementConnection:
+        return ManagementConnection(self._bucket, node, self._users, self._control)
 
     def _new_connection(self, node: ServerNode, encrypted: bool) -> ServerConnection:
         return ServerConnection(
@@ -342,8 +373,8 @@ class Cluster:
         """
         body = encode_body(value)
         kind = int(Datatype.JSON if is_json(body) else 0) if datatype is None else datatype
-        if xattrs:
-            body = join_xattrs(((name.encode(), text.encode()) for name, text in xattrs.items()), body)
+        if pairs := encode_xattrs({} if xattrs is None else xattrs):
+            body = join_xattrs(pairs, body)
             kind |= Datatype.XATTR
         check_document(encode_key(key), body, flags, expiry, kind)
         with self._changing():
@@ -396,10 +427,15 @@ class Cluster:
         collection: Path of the collection, `scope.collection`.
         value: Function that returns the body of a number, instead of `value_size` and `seed`.
         """
-        with self._changing():
+        with self._changing("load", count=count, collection=collection):
             arguments.check_count("count", count, "documents")
+            arguments.check_count("value_size", value_size, "bytes")
+            arguments.check_seed(seed)
+            check_document(encode_key(prefix) + bytes(10), b"", 0, 0, 0)
+            if value is not None and not callable(value):
+                raise UsageError(f"value: expected a function of a number, found {value!r:.100}")
             make_value = value or padded_values(value_size, seed)
-            load_documents(self._bucket, count, make_value, prefix, self._collection(collection))
+            load_documents(self._bucket, count, make_value, encode_key(prefix), self._collection(collection))
 
     def truth(self, collection: str = _DEFAULT_COLLECTION) -> dict[bytes, StoredDocument]:
         """Return the documents of a collection by key: the state that a correct consumer must end up with."""
@@ -438,7 +474,8 @@ class Cluster:
         `before` (Unix seconds) spares those that were created later. The purge seqno of the vbuckets rises, so that
         consumers with an older position have to roll back to 0.
         """
-        with self._changing():
+        arguments.check_count("before", 0 if before is None else before, "seconds")
+        with self._changing("purge", before=before):
             return self._bucket.purge(before)
 
     def run_pager(self) -> int:
@@ -446,12 +483,12 @@ class Cluster:
 
         Without it, as on servers between two runs of the pager, a document expires when it is read.
         """
-        with self._changing():
+        with self._changing("run_pager"):
             return self._bucket.expire_due()
 
     def snapshot(self) -> None:
         """Move all items from memory to disk: streams that have not read them yet get a snapshot from disk."""
-        with self._changing():
+        with self._changing("snapshot"):
             self._bucket.evict_checkpoints()
 
     def _remove(self, key: str | bytes, collection: str, event: str) -> int:
@@ -465,7 +502,7 @@ class Cluster:
 
     def create_scope(self, name: str) -> None:
         """Create a scope. UsageError if it exists or servers do not accept the name."""
-        with self._changing():
+        with self._changing("create_scope", name=name):
             self._bucket.change_manifest(*self._bucket.manifest.create_scope(name))
 
     def create_collection(self, scope: str, name: str, *, max_ttl: int | None = None) -> None:
@@ -474,17 +511,17 @@ class Cluster:
         `max_ttl` is the longest time in seconds after which a document expires; None for no limit. Raises
         UsageError if the scope does not exist, the collection exists or servers do not accept the name.
         """
-        with self._changing():
+        with self._changing("create_collection", scope=scope, name=name, max_ttl=max_ttl):
             self._bucket.change_manifest(*self._bucket.manifest.create_collection(scope, name, max_ttl))
 
     def drop_collection(self, scope: str, name: str) -> None:
         """Drop a collection with its documents. UsageError if it does not exist."""
-        with self._changing():
+        with self._changing("drop_collection", scope=scope, name=name):
             self._bucket.change_manifest(*self._bucket.manifest.drop_collection(scope, name))
 
     def drop_scope(self, name: str) -> None:
         """Drop a scope with its collections. UsageError if it does not exist or is the default scope."""
-        with self._changing():
+        with self._changing("drop_scope", name=name):
             self._bucket.change_manifest(*self._bucket.manifest.drop_scope(name))
 
     def collection_ids(self) -> dict[str, int]:
@@ -512,13 +549,13 @@ class Cluster:
         `lose` is the number of the node's last writes that are lost; None loses those that the replicas have not
         received. Consumers that have received lost writes have to roll back.
         """
-        with self._changing():
+        with self._changing("failover", node=node, lose=lose):
             topology.failover(self._bucket, node, lose)
             self._server.stop_listening(self._bucket.nodes[node], disconnect=True)
 
     def crash(self, node: int) -> None:
         """Stop a node. Its vbuckets are not available before it recovers or is failed over."""
-        with self._changing():
+        with self._changing("crash", node=node):
             topology.crash(self._bucket, node)
             self._server.stop_listening(self._bucket.nodes[node], disconnect=True)
 
@@ -527,7 +564,7 @@ class Cluster:
 
         Its vbuckets get new histories: consumers that have received lost writes have to roll back.
         """
-        with self._changing():
+        with self._changing("recover", node=node, lose=lose):
             topology.recover(self._bucket, node, lose)
             self._listen(self._bucket.nodes[node])
 
@@ -536,44 +573,45 @@ class Cluster:
 
         Its clients are disconnected. Up to 3.1, TAP never announces the small vbuckets of such a node again.
         """
-        with self._changing():
+        with self._changing("restart", node=node):
             topology.restart(self._bucket, node)
             self._server.stop_listening(self._bucket.nodes[node], disconnect=True)
             self._listen(self._bucket.nodes[node])
 
     def rebalance_in(self) -> int:
         """Add a node, move its share of the vbuckets to it, and return its number."""
-        with self._changing():
+        with self._changing("rebalance_in"):
             node = topology.rebalance_in(self._bucket)
             self._listen(node)
         return node.number
 
     def rebalance_out(self, node: int) -> None:
         """Move all vbuckets of a node to the others. Its streams end, and new clients are refused."""
-        with self._changing():
+        with self._changing("rebalance_out", node=node):
             topology.rebalance_out(self._bucket, node)
             self._server.stop_listening(self._bucket.nodes[node], disconnect=False)
 
     def set_persistence(self, node: int, at_once: bool) -> None:
         """Let a node persist its writes at once (the default), or not at all until this is called again."""
-        with self._changing():
+        arguments.check_flag("at_once", at_once)
+        with self._changing("set_persistence", node=node, at_once=at_once):
             self._bucket.set_persistence(topology.live_node(self._bucket, node), at_once)
 
     # Vbuckets.
 
     def promote(self, vbucket: int, node: int) -> None:
         """Make the replica on a node the active copy. Writes that it has not received are lost."""
-        with self._changing():
+        with self._changing("promote", vbucket=vbucket, node=node):
             topology.promote(self._bucket, vbucket, node)
 
     def move(self, vbucket: int, node: int) -> None:
         """Move the active copy of a vbucket to another node, with its history. Streams from the old one end."""
-        with self._changing():
+        with self._changing("move", vbucket=vbucket, node=node):
             topology.move(self._bucket, vbucket, node)
 
     def set_lag(self, writes: int) -> None:
         """Let replicas lag the active copies by a number of writes for each vbucket; 0 lets them catch up."""
-        with self._changing():
+        with self._changing("set_lag", writes=writes):
             self._bucket.set_replica_lag(writes)
 
     # Faults.
@@ -586,36 +624,60 @@ class Cluster:
 
         Raises UsageError if the fault or an option is unknown, or an option has a value with which it never acts.
         """
-        with self._changing():
+        with self._changing("fault", name=name, **options):
             fault = self._faults.add(name, options, len(self._bucket.nodes), len(self._bucket.owners))
-        return FaultHandle(name, fault, lambda: self._clear(fault))
+        return self._handle(fault)
+
+    def faults(self) -> list[FaultHandle]:
+        """Return the handles of all faults that were started and not cleared."""
+        return [self._handle(fault) for fault in self._faults.active]
+
+    def clear_fault(self, number: int) -> None:
+        """End the fault with this number, which its handle has. UsageError if there is none."""
+        for handle in self.faults():
+            if handle.number == number:
+                return handle.clear()
+        raise UsageError(f"number: expected that of an active fault, found {number!r:.100}")
+
+    def _handle(self, fault: Fault) -> FaultHandle:
+        return FaultHandle(fault, lambda: self._clear(fault))
 
     def _clear(self, fault: Fault) -> None:
         # Works on a closed cluster as well: a fault's `with` block may end after that of its cluster.
         with self._lock:
-            self._faults.remove(fault, self._server.links)
+            if self._faults.remove(fault, self._server.links):
+                self._log.add("clear_fault", {"number": fault.number, "name": fault.name})
         self._server.wake()
 
-    def _changing(self) -> _Changing:
-        """Return the context of a change. Raise UsageError if the cluster is closed."""
+    def _changing(self, method: str = "", /, **arguments: object) -> _Changing:
+        """Return the context of a change, which is logged as a call of `method` unless that is empty.
+
+        Raises UsageError if the cluster is closed.
+        """
         if self._closed:
             raise UsageError("the cluster is closed: start another one")
-        return _Changing(self._lock, self._server)
+        return _Changing(self._lock, self._server, self._log, method, arguments)
 
 
 class _Changing:
     """Context that holds the lock, and wakes the server's thread after releasing it.
 
-    In this order: a thread that is woken up while the lock is held would only wait for it.
+    In this order: a thread that is woken up while the lock is held would only wait for it. Not a generator, which would
+    take a fifth of the time of a write.
     """
 
-    def __init__(self, lock: threading.RLock, server: ClusterServer) -> None:
-        self._lock, self._server = lock, server
+    def __init__(
+        self, lock: threading.RLock, server: ClusterServer, log: EventLog, method: str, arguments: dict[str, object]
+    ) -> None:
+        self._lock, self._server, self._log = lock, server, log
+        self._method, self._arguments = method, arguments
 
     def __enter__(self) -> None:
         self._lock.acquire()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._method and kind is None:
+            self._log.add(self._method, self._arguments)
         self._lock.release()
         self._server.wake()
 

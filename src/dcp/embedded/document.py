@@ -20,13 +20,13 @@ def encode_key(key: object) -> bytes:
     """Return the bytes of a key that is text or bytes. Raise UsageError for anything else."""
     if not isinstance(key, str | bytes):
         raise UsageError(f"key: expected text or bytes, found a {type(key).__name__}")
-    return key.encode() if isinstance(key, str) else key
+    return _encoded("key", key) if isinstance(key, str) else key
 
 
 def encode_body(value: object) -> bytes:
     """Return the bytes of a body: text, bytes, or a dict or list, of which JSON is made."""
     if isinstance(value, str):
-        return value.encode()
+        return _encoded("value", value)
     # bytes(7) would be seven zeros.
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
@@ -39,6 +39,20 @@ def encode_body(value: object) -> bytes:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"value: expected what JSON can have, found something else: {error}") from None
+
+
+def encode_xattrs(xattrs: object) -> list[tuple[bytes, bytes]]:
+    """Return names and values of extended attributes, which are JSON texts by name."""
+    if not isinstance(xattrs, dict) or not all(isinstance(text, str) for pair in xattrs.items() for text in pair):
+        raise UsageError(f"xattrs: expected a dict of JSON texts by name, found {xattrs!r:.100}")
+    return [(_encoded("xattrs", name), _encoded("xattrs", text)) for name, text in xattrs.items()]
+
+
+def _encoded(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{name}: expected Unicode text, found half of a surrogate pair: {text!r:.100}") from None
 
 
 def check_document(key: bytes, value: bytes, flags: int, expiry: int, datatype: int) -> None:

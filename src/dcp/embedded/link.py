@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import selectors
 import socket
 from typing import Protocol
@@ -17,14 +18,17 @@ _RECEIVE_SIZE = 256 << 10
 _MAX_PARTS = 64
 
 
+# Of all links of this process.
+_NUMBERS = itertools.count(1)
+
+
 class NodeConnection(Protocol):
     """Node's side of one client: bytes in, bytes out."""
 
     @property
-    def node(self) -> ServerNode: ...
+    def node(self) -> ServerNode | None: ...
 
-    @property
-    def closing(self) -> bool: ...
+    closing: bool
 
     @property
     def backlogged(self) -> bool: ...
@@ -48,6 +52,7 @@ class Link:
     connection: NodeConnection
 
     def __init__(self, sock: socket.socket | TlsSocket, connection: NodeConnection) -> None:
+        self.number = next(_NUMBERS)
         self.socket = sock
         self.connection = connection
         # Bytes.
@@ -116,6 +121,10 @@ class Link:
         self._discard(sent)
         return not self._unsent or sent == room
 
+    def disconnect(self) -> None:
+        """Close the socket once the client has its responses: the last one may be to what stopped its node."""
+        self.connection.closing = True
+
     def close(self) -> None:
         """Close the socket and release the connection."""
         self.gone = True
@@ -161,6 +170,10 @@ class ServerLink(Link):
         if self._paused_until:
             return 0 if self._paused_until == FOREVER else selectors.EVENT_READ
         return super().events
+
+    def disconnect(self) -> None:
+        """Close the socket at once."""
+        self.gone = True
 
     def due(self) -> float | None:
         due = self.connection.due()

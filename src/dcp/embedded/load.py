@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 from dcp.embedded.bucket import BucketStore
 from dcp.embedded.store import StoredItem
-from dcp.errors import UsageError
 from dcp.wire.document import Datatype
 
 _HEAD = b'{"n":%d,"pad":"'
@@ -22,13 +21,11 @@ _PERIOD = 4096
 
 
 def load_documents(
-    bucket: BucketStore, count: int, value: Callable[[int], bytes], prefix: str, collection_id: int
+    bucket: BucketStore, count: int, value: Callable[[int], bytes], prefix: bytes, collection_id: int
 ) -> None:
     """Write `count` JSON documents with the keys `prefix` + 10 digits; `value` makes the body of each number."""
-    if count < 0:
-        raise UsageError(f"load: expected a count of at least 0, found {count}")
     first = bucket.next_cas(count)
-    head, datatype, name = prefix.encode() + b"%010d", int(Datatype.JSON), "mutation"
+    head, datatype, name = prefix.replace(b"%", b"%%") + b"%010d", int(Datatype.JSON), "mutation"
     # Faster than the __new__ that NamedTuple generates.
     make = tuple.__new__
     with _no_garbage_collection():
@@ -45,8 +42,6 @@ def load_documents(
 
 def padded_values(size: int, seed: int) -> Callable[[int], bytes]:
     """Return a function that makes a JSON value of `size` bytes, or a little more if it needs them, of a number."""
-    if size < 0:
-        raise UsageError(f"load: expected a size of at least 0, found {size}")
     text = random.Random(seed).randbytes((size + _PERIOD) // 2 + 1).hex().encode()
 
     def value(n: int) -> bytes:

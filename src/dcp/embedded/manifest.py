@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dcp.embedded.arguments import check_number
 from dcp.errors import UsageError
 from dcp.wire.dcp import SystemEvent
 
 # Servers reserve the ids below.
 _FIRST_ID = 8
 DEFAULT = "_default"
+# Seconds: servers keep it in 31 bits.
+LONGEST_TTL = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class BucketManifest:
         self, scope: str, name: str, max_ttl: int | None = None
     ) -> tuple[BucketManifest, list[ManifestStep]]:
         _check_name(name)
+        check_number("max_ttl", 0 if max_ttl is None else max_ttl, 0, LONGEST_TTL)
         owner = self.scope(scope)
         if any(collection.name == name for collection in owner.collections):
             raise UsageError(f"collection {scope}.{name}: it exists already")
@@ -141,8 +145,10 @@ def _scope_json(scope: Scope) -> dict[str, Any]:
     return {"name": scope.name, "uid": f"{scope.id:x}", "collections": collections}
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: object) -> None:
     """Raise UsageError unless servers accept the name."""
+    if not isinstance(name, str):
+        raise UsageError(f"name: expected text, found {name!r:.100}")
     allowed = name.isascii() and all(letter.isalnum() or letter in "_-%" for letter in name)
     if not allowed or not 1 <= len(name) <= 251 or name[0] in "_%":
         raise UsageError(f"name {name!r}: expected 1 to 251 letters, digits, _, - or %, and neither _ nor % first")

@@ -38,16 +38,16 @@ class Traffic(NamedTuple):
     bytes_received: int = 0
 
 
-# Returns a connection of a client to a node; the flag is true if it is encrypted.
-_NewConnection = Callable[[ServerNode, bool], ServerConnection | ManagementConnection]
+# Returns a connection of a client; the flag is true if it is encrypted.
+_NewConnection = Callable[[bool], ServerConnection | ManagementConnection]
 
 
 @dataclass(frozen=True)
 class _Listener:
-    """Listening socket of a node. `tls` is None for plain connections."""
+    """Listening socket of a node, or of the cluster as a whole. `tls` is None for plain connections."""
 
     socket: socket.socket
-    node: ServerNode
+    node: ServerNode | None
     new_connection: _NewConnection
     tls: ssl.SSLContext | None
 
@@ -97,13 +97,16 @@ class ClusterServer:
 
     def listen(
         self,
-        node: ServerNode,
+        node: ServerNode | None,
         new_connection: _NewConnection,
         host: str,
         port: int = 0,
         tls: ssl.SSLContext | None = None,
     ) -> int:
-        """Accept clients of a node, with or without TLS, and return the port; 0 takes any that is free."""
+        """Accept clients, with or without TLS, and return the port; 0 takes any that is free.
+
+        They are those of a node, until `stop_listening`, or of the cluster as a whole (None).
+        """
         try:
             listener = self._reserved.pop(port, None) or _bound(host, port)
             listener.listen(_BACKLOG)
@@ -156,7 +159,7 @@ class ClusterServer:
                     self._reserved[port] = _bound(host, port)
         for link in self._all_links:
             if disconnect and link.connection.node is node:
-                link.gone = True
+                link.disconnect()
 
     # The thread.
 
@@ -208,7 +211,7 @@ class ClusterServer:
             except OSError:
                 # The client is gone, or the node has stopped listening since the selector returned.
                 return
-            connection = listener.new_connection(listener.node, listener.tls is not None)
+            connection = listener.new_connection(listener.tls is not None)
             try:
                 carrier = sock if listener.tls is None else TlsSocket(sock, listener.tls, connection.admit)
                 link = self._link(carrier, connection)

@@ -349,7 +349,7 @@ def test_nothing_follows_the_first_opaques_until_they_are_acknowledged() -> None
 def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
     peer = LegacyClient(legacy_bucket(vbuckets=1))
     # 500 more than may be in flight.
-    load_documents(peer.bucket, 10_500, padded_values(20, 1), "k", 0)
+    load_documents(peer.bucket, 10_500, padded_values(20, 1), b"k", 0)
     peer.connect(ACK)
     for frame in peer.receive():
         peer.acknowledge(frame)
@@ -370,7 +370,7 @@ def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
 
 def test_a_client_that_stops_acknowledging_is_disconnected() -> None:
     peer = LegacyClient(legacy_bucket(vbuckets=1))
-    load_documents(peer.bucket, 10_500, padded_values(20, 1), "k", 0)
+    load_documents(peer.bucket, 10_500, padded_values(20, 1), b"k", 0)
     peer.connect(ACK)
     for frame in peer.receive():
         peer.acknowledge(frame)

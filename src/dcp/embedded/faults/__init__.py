@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
-from dcp.embedded.faults.fault import Fault, Parts, create_fault, options_of
+from dcp.embedded.faults.fault import Fault, Parts, changed_options, create_fault, option_text, options_of
 from dcp.embedded.faults.frames import FRAMES
 from dcp.embedded.faults.streams import STREAMS
 from dcp.embedded.faults.wires import WIRES
@@ -34,12 +34,8 @@ def describe_faults() -> str:
     lines = []
     for name, fault in FAULTS.items():
         lines.append(f"{name}: {(fault.__doc__ or '').splitlines()[0]}")
-        lines += [f"  {one.name}={_default_text(one.default)}: {one.metadata['help']}" for one in options_of(fault)]
+        lines += [f"  {one.name}={option_text(one.default)}: {one.metadata['help']}" for one in options_of(fault)]
     return "\n".join(lines)
-
-
-def _default_text(default: object) -> str:
-    return ",".join(map(str, default)) if isinstance(default, tuple) else "" if default is None else str(default)
 
 
 class Faults:
@@ -52,23 +48,29 @@ class Faults:
         # A new tuple for each change: hooks may clear faults while it is iterated over.
         self.active: tuple[Fault, ...] = ()
         self._random = Random(seed)
+        self._started = 0
 
     def add(self, name: str, options: dict[str, object], nodes: int, vbuckets: int) -> Fault:
         """Start a fault in a cluster with this number of nodes and vbuckets."""
-        if name not in FAULTS:
+        # A list takes names of any type.
+        if name not in list(FAULTS):
             raise UsageError(f"fault: expected one of {', '.join(FAULTS)}; found {name!r}")
         fault = create_fault(name, FAULTS[name], options)
         _check_exists(f"fault {name}: node", fault.node or 0, nodes)
         _check_exists(f"fault {name}: vbuckets", max(fault.vbuckets or {0}), vbuckets)
         fault.random.seed(self._random.random())
+        self._started += 1
+        fault.name, fault.number = name, self._started
         self.active += (fault,)
         return fault
 
-    def remove(self, fault: Fault, links: list[ServerLink]) -> None:
-        """End a fault; does nothing if it has ended already."""
-        if fault in self.active:
-            self.active = tuple(other for other in self.active if other is not fault)
-            fault.cleared(links)
+    def remove(self, fault: Fault, links: list[ServerLink]) -> bool:
+        """End a fault, and return whether it was active."""
+        if fault not in self.active:
+            return False
+        self.active = tuple(other for other in self.active if other is not fault)
+        fault.cleared(links)
+        return True
 
     # Hooks, combined over all active faults.
 
@@ -125,10 +127,24 @@ def _check_exists(name: str, highest: int, count: int) -> None:
 class FaultHandle:
     """Handle of a fault, which is active until `clear` is called or the `with` block of the handle ends."""
 
-    def __init__(self, name: str, fault: Fault, clear: Callable[[], None]) -> None:
-        self.name = name
+    def __init__(self, fault: Fault, clear: Callable[[], None]) -> None:
         self._fault = fault
         self._clear = clear
+
+    @property
+    def name(self) -> str:
+        """Name of the fault, as in the table of faults."""
+        return self._fault.name
+
+    @property
+    def number(self) -> int:
+        """Number of the fault among all that were started in its cluster, from 1 on."""
+        return self._fault.number
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options that differ from their defaults, in the form in which they may be given."""
+        return changed_options(self._fault)
 
     @property
     def hits(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
+from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -50,18 +51,34 @@ def sequence(value: object) -> tuple[int, ...]:
     return numbers
 
 
-def member_of(kind: Any) -> Callable[[object], int]:
-    """Return a parser of the members of an enumeration: a name in any case, or any number, even an unknown one."""
+class MemberOf:
+    """Parser of the members of an enumeration: a name in any case, or any number, even an unknown one."""
 
-    def parse(value: object) -> int:
-        if isinstance(value, str) and value.upper() in kind.__members__:
-            return int(kind[value.upper()])
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        self.choices = tuple(kind.__members__)
+
+    def __call__(self, value: object) -> int:
+        if isinstance(value, str) and value.upper() in self._kind.__members__:
+            # A member is an int, whose name errors and pages show.
+            return self._kind[value.upper()]  # type: ignore[no-any-return]
         try:
             return whole_number(value)
         except ValueError:
-            raise ValueError(f"a name of {kind.__name__} or a number") from None
+            raise ValueError(f"a name of {self._kind.__name__} or a number") from None
 
-    return parse
+
+class OneOf:
+    """Parser of a text that is one of several. `expected` describes them if they are too many for an error."""
+
+    def __init__(self, choices: Iterable[str], expected: str = "") -> None:
+        self.choices = tuple(choices)
+        self._expected = expected or " or ".join(self.choices)
+
+    def __call__(self, value: object) -> str:
+        if value not in self.choices:
+            raise ValueError(self._expected)
+        return str(value)
 
 
 def option(parse: Callable[[object], object], text: str, default: Any) -> Any:
@@ -80,6 +97,9 @@ class Fault:
     node: int | None = option(whole_number, "only on this node", None)
     vbuckets: frozenset[int] | None = option(vbucket_numbers, "only these vbuckets, such as 0,4-7", None)
     times: int | None = option(positive, "how often it acts; by default as long as it is active", None)
+    # Name in the table of faults, and number in the cluster, once it is started.
+    name: str = field(default="", init=False, repr=False)
+    number: int = field(default=0, init=False, repr=False)
     # Number of times that it has acted, or of bytes, for faults that count those.
     hits: int = field(default=0, init=False)
     random: Random = field(default_factory=Random, init=False, repr=False)
@@ -134,6 +154,22 @@ class Fault:
 def options_of(fault: type[Fault]) -> list[Field[Any]]:
     """Return the options of a fault as dataclass fields; their metadata has the help text."""
     return [one for one in fields(fault) if "help" in one.metadata]
+
+
+def option_text(value: object) -> str:
+    """Return the value of an option in the form in which it may be given; "" for None."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple | frozenset):
+        return ",".join(map(str, sorted(value) if isinstance(value, frozenset) else value))
+    # The name of a member, which the parser takes as well.
+    return "" if value is None else value.name if isinstance(value, Enum) else str(value)
+
+
+def changed_options(fault: Fault) -> dict[str, str]:
+    """Return the options of a fault that differ from their defaults."""
+    values = {one.name: (getattr(fault, one.name), one.default) for one in options_of(type(fault))}
+    return {name: option_text(value) for name, (value, default) in values.items() if value != default}
 
 
 def create_fault(name: str, fault: type[Fault], options: dict[str, object]) -> Fault:

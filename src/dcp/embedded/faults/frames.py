@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from dcp.embedded.faults.fault import Fault, Parts, option, positive
+from dcp.embedded.faults.fault import Fault, OneOf, Parts, option, positive
 from dcp.errors import FrameError
 from dcp.value_grammar import flag, whole_number
 from dcp.wire.body import JSON
@@ -78,7 +78,10 @@ class FrameFault(Fault):
 
 @dataclass(eq=False)
 class NoNoopsFault(FrameFault):
-    """Sends no no-ops, although the client has enabled them."""
+    """Sends no no-ops, although the client has enabled them.
+
+    Clients see idle connections that they have to take for dead after two intervals.
+    """
 
     def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if frame.name != _NOOP:
@@ -89,7 +92,10 @@ class NoNoopsFault(FrameFault):
 
 @dataclass(eq=False)
 class BareMarkerFault(FrameFault):
-    """Closes the connection after a snapshot marker, before the first item."""
+    """Closes the connection after a snapshot marker, before the first item.
+
+    Clients see a marker, and then the end of the connection: their position is before the snapshot.
+    """
 
     times: int | None = option(positive, "on how many connections", 1)
     _broken: WeakSet[ServerLink] = field(default_factory=WeakSet, init=False, repr=False)
@@ -114,7 +120,10 @@ class BareMarkerFault(FrameFault):
 
 @dataclass(eq=False)
 class GapFault(FrameFault):
-    """Leaves out items in the middle of every snapshot."""
+    """Leaves out items in the middle of every snapshot.
+
+    Clients see seqnos missing within a snapshot, which looks like deduplication.
+    """
 
     items: int = option(positive, "number of consecutive items", 1)
     after: int = option(whole_number, "number of items of a snapshot that are sent before", 1)
@@ -128,7 +137,10 @@ class GapFault(FrameFault):
 
 @dataclass(eq=False)
 class MissingTailFault(FrameFault):
-    """Leaves out the end of every snapshot: the next one begins, or the stream ends, without it."""
+    """Leaves out the end of every snapshot: the next one begins, or the stream ends, without it.
+
+    Clients see a snapshot whose last items, and its end seqno, never arrive.
+    """
 
     def altered(self, link: ServerLink, raw: bytes, frame: Frame, snapshot: SnapshotProgress) -> list[bytes]:
         if frame.fields.get("seqno") != snapshot.end:
@@ -139,7 +151,10 @@ class MissingTailFault(FrameFault):
 
 @dataclass(eq=False)
 class RepeatMarkerFault(FrameFault):
-    """Repeats the marker in the middle of a snapshot, with the same range, as change streams do."""
+    """Repeats the marker in the middle of a snapshot, with the same range, as change streams do.
+
+    Clients see the same marker again after some items of its snapshot.
+    """
 
     after: int = option(whole_number, "number of items of the snapshot that are sent before", 1)
 
@@ -152,7 +167,10 @@ class RepeatMarkerFault(FrameFault):
 
 @dataclass(eq=False)
 class StreamIdsFault(FrameFault):
-    """Sends the stream ids of deletions and expirations in the other form: counted in the header, or not."""
+    """Sends the stream ids of deletions and expirations in the other form: counted in the header, or not.
+
+    Clients see headers whose lengths include the stream id, or leave it out.
+    """
 
     counted: bool = option(flag, "on if the header counts the stream id", False)
 
@@ -182,7 +200,10 @@ def _granted_names(value: object) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class DowngradeFault(Fault):
-    """Grants less than nodes do, as older ones would, or somebody who alters connections."""
+    """Grants less than nodes do, as older ones would, or somebody who alters connections.
+
+    Clients see features, flags of OPEN, controls and mechanisms refused that the release has.
+    """
 
     without: tuple[str, ...] = option(
         _granted_names, "HELLO features, flags of OPEN, controls and SASL mechanisms", ("COLLECTIONS",)
@@ -231,18 +252,22 @@ class DowngradeFault(Fault):
 _MAPS = frozenset({"get_cluster_config", "clustermap_change_notification"})
 
 
-def _map_defect(value: object) -> str:
-    """Parse what is wrong with a cluster map."""
-    if value not in _DEFECTS:
-        raise ValueError(" or ".join(_DEFECTS))
-    return str(value)
+# By name, what each makes of a map.
+_DEFECTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "no_vbuckets": lambda found: found | {"vBucketServerMap": found["vBucketServerMap"] | {"vBucketMap": []}},
+    "no_locator": lambda found: {name: value for name, value in found.items() if name != "nodeLocator"},
+    "other_bucket": lambda found: found | {"name": "another", "uuid": "0" * 32},
+}
 
 
 @dataclass(eq=False)
 class BadMapFault(Fault):
-    """Sends cluster maps that no client of the bucket can use."""
+    """Sends cluster maps that no client of the bucket can use.
 
-    defect: str = option(_map_defect, "what is wrong: no_vbuckets, no_locator or other_bucket", "no_vbuckets")
+    Clients see a map without vbuckets, without a node locator, or of another bucket, by `defect`.
+    """
+
+    defect: str = option(OneOf(_DEFECTS), "what is wrong: no_vbuckets, no_locator or other_bucket", "no_vbuckets")
 
     def sending(self, link: ServerLink, parts: Parts) -> Parts:
         return [self._sent(raw, link) for _, raw in split(b"".join(parts))]
@@ -254,13 +279,6 @@ class BadMapFault(Fault):
         self.hits += 1
         return encode(replace(frame, value=JSON.encode(_DEFECTS[self.defect](frame.body()))))
 
-
-# By name, what each makes of a map.
-_DEFECTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "no_vbuckets": lambda found: found | {"vBucketServerMap": found["vBucketServerMap"] | {"vBucketMap": []}},
-    "no_locator": lambda found: {name: value for name, value in found.items() if name != "nodeLocator"},
-    "other_bucket": lambda found: found | {"name": "another", "uuid": "0" * 32},
-}
 
 FRAMES: dict[str, type[Fault]] = {
     "bad_map": BadMapFault,

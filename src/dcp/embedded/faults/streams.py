@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from dcp.embedded.connection import ServerConnection, response
-from dcp.embedded.faults.fault import Fault, member_of, option, positive, positive_size, sequence
+from dcp.embedded.faults.fault import Fault, MemberOf, OneOf, option, positive, positive_size, sequence
 from dcp.embedded.stream import ServerStream
 from dcp.value_grammar import flag, whole_number
 from dcp.wire.dcp import DCP, StreamEnd
@@ -20,19 +20,18 @@ if TYPE_CHECKING:
     from dcp.embedded.link import ServerLink
 
 
-def _command_name(value: object) -> str:
-    """Parse the name of a client's command."""
-    if value not in DCP.by_name:
-        raise ValueError("the name of a command, such as select_bucket")
-    return str(value)
+_COMMANDS = OneOf(DCP.by_name, "the name of a command, such as select_bucket")
 
 
 @dataclass(eq=False)
 class RefuseFault(Fault):
-    """Refuses stream requests, or another command, with a status."""
+    """Refuses stream requests, or another command, with a status.
 
-    status: int = option(member_of(Status), "status of the response", Status.ETMPFAIL)
-    command: str = option(_command_name, "name of the command", "stream_request")
+    Clients see `status` in the response. The connection stays open.
+    """
+
+    status: int = option(MemberOf(Status), "status of the response", Status.ETMPFAIL)
+    command: str = option(_COMMANDS, "name of the command", "stream_request")
     map: bool = option(flag, "on if NOT_MY_VBUCKET has the cluster map", False)
 
     def requested(self, connection: ServerConnection, frame: Frame) -> Frame | None:
@@ -50,7 +49,10 @@ def _cluster_map(connection: ServerConnection) -> bytes:
 
 @dataclass(eq=False)
 class RollbackFault(Fault):
-    """Rolls back resumed streams, once or several times in a row."""
+    """Rolls back resumed streams, once or several times in a row.
+
+    Clients see ROLLBACK with a seqno in response to a request that does not start at 0.
+    """
 
     to: tuple[int, ...] = option(sequence, "seqnos, one for each request of a vbucket, such as 300,100", (0,))
     forever: bool = option(flag, "on to repeat the last seqno for ever, even for a stream that starts at 0", False)
@@ -69,9 +71,12 @@ class RollbackFault(Fault):
 
 @dataclass(eq=False)
 class EndFault(Fault):
-    """Ends streams, with a reason, after a number of items."""
+    """Ends streams, with a reason, after a number of items.
 
-    status: int = option(member_of(StreamEnd), "reason of the end", StreamEnd.STATE_CHANGED)
+    Clients see STREAM_END before the end seqno that they requested.
+    """
+
+    status: int = option(MemberOf(StreamEnd), "reason of the end", StreamEnd.STATE_CHANGED)
     after: int = option(whole_number, "number of items that are sent before", 0)
 
     def may_write(self, connection: ServerConnection, stream: ServerStream) -> bool:
@@ -86,7 +91,10 @@ class EndFault(Fault):
 
 @dataclass(eq=False)
 class BeyondEndFault(Fault):
-    """Continues streams beyond their end seqno, as far as there are items."""
+    """Continues streams beyond their end seqno, as far as there are items.
+
+    Clients see items above the end seqno that they requested.
+    """
 
     items: int = option(positive, "number of seqnos beyond the end", 1)
     # Streams that were extended.
@@ -103,7 +111,10 @@ class BeyondEndFault(Fault):
 
 @dataclass(eq=False)
 class SilentFault(Fault):
-    """Grants streams and sends nothing on them."""
+    """Grants streams and sends nothing on them.
+
+    Clients see a stream without markers and items, on a connection whose no-ops arrive.
+    """
 
     def may_write(self, connection: ServerConnection, stream: ServerStream) -> bool:
         self.hits += 1
@@ -112,7 +123,10 @@ class SilentFault(Fault):
 
 @dataclass(eq=False)
 class OverfillFault(Fault):
-    """Sends more bytes than the flow-control window allows."""
+    """Sends more bytes than the flow-control window allows.
+
+    Clients see up to `bytes` more than their window allows, before they acknowledge any.
+    """
 
     bytes: int = option(positive_size, "bytes beyond the window, over all connections", 1 << 20)
 
@@ -128,7 +142,10 @@ class OverfillFault(Fault):
 
 @dataclass(eq=False)
 class UnderfillFault(Fault):
-    """Takes the flow-control window for smaller than it is, and waits although there is room."""
+    """Takes the flow-control window for smaller than it is, and waits although there is room.
+
+    Clients see a node stop although their window has room, until they acknowledge more.
+    """
 
     bytes: int = option(positive_size, "bytes that the window lacks", 1 << 20)
     # Bytes that were counted as outstanding on each link.

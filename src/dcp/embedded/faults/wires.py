@@ -22,7 +22,11 @@ _WRITES_PER_SECOND = 50
 
 @dataclass(eq=False)
 class PauseFault(Fault):
-    """Suspends a node; afterwards it continues as if nothing had happened."""
+    """Suspends a node; afterwards it continues as if nothing had happened.
+
+    Clients see open connections on which nothing arrives, not even no-ops. New connections are accepted, and not
+    answered.
+    """
 
     def paused_until(self, link: ServerLink, now: float) -> float:
         self.hits += 1
@@ -31,7 +35,10 @@ class PauseFault(Fault):
 
 @dataclass(eq=False)
 class PartitionFault(PauseFault):
-    """Drops all packets of a node; its connections are gone when the network is back."""
+    """Drops all packets of a node; its connections are gone when the network is back.
+
+    Clients see what they see of a pause, and then the end of all connections.
+    """
 
     def cleared(self, links: Sequence[ServerLink]) -> None:
         for link in links:
@@ -40,7 +47,10 @@ class PartitionFault(PauseFault):
 
 @dataclass(eq=False)
 class SlowFault(Fault):
-    """Limits the rate at which a node sends."""
+    """Limits the rate at which a node sends.
+
+    Clients see data and no-ops arrive late, at `rate` bytes per second on each connection.
+    """
 
     rate: int = option(positive_size, "bytes per second", 100_000)
     # Time of the next write of each link.
@@ -58,7 +68,10 @@ class SlowFault(Fault):
 
 @dataclass(eq=False)
 class CutFault(Fault):
-    """Breaks a connection after a number of bytes."""
+    """Breaks a connection after a number of bytes.
+
+    Clients see a connection end, in the middle of a frame if the number of bytes is reached there.
+    """
 
     sent: int | None = option(byte_count, "bytes that the node has sent; 0 if no option is given", None)
     streamed: int | None = option(byte_count, "bytes that it has sent since a stream was requested", None)
@@ -98,7 +111,10 @@ class CutFault(Fault):
 
 @dataclass(eq=False)
 class SplitFault(Fault):
-    """Sends a few bytes at a time, whatever the frames are."""
+    """Sends a few bytes at a time, whatever the frames are.
+
+    Clients see all frames, in pieces of `size` bytes.
+    """
 
     size: int = option(positive_size, "bytes of a write", 1)
 
@@ -109,7 +125,10 @@ class SplitFault(Fault):
 
 @dataclass(eq=False)
 class GarbageFault(Fault):
-    """Sends bytes that are no frame before the frames of a connection with streams."""
+    """Sends bytes that are no frame before the frames of a connection with streams.
+
+    Clients see a byte that is no magic where a frame begins, on a connection that cannot be read any further.
+    """
 
     size: int = option(positive_size, "number of bytes", 32)
     times: int | None = option(positive, "how often", 1)
@@ -126,7 +145,10 @@ class GarbageFault(Fault):
 
 @dataclass(eq=False)
 class OversizeFault(Fault):
-    """Sends the header of a frame that is larger than any may be."""
+    """Sends the header of a frame that is larger than any may be.
+
+    Clients see a length that no frame has. Reading on would take memory without limit.
+    """
 
     size: int = option(byte_count, "bytes of its body, as the header says", MAX_FRAME + 1)
     times: int | None = option(positive, "how often", 1)

@@ -1,24 +1,22 @@
-"""One client's connection to the management service of a node: HTTP in, HTTP out. No socket."""
+"""One client's connection to the management service of a node, or to the control service. No socket."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
 
 from dcp.embedded.bucket import BucketStore, ServerNode
-from dcp.embedded.cluster_map import revision
+from dcp.embedded.control.service import ControlService, json_error
 from dcp.embedded.management.http import (
     STREAM_END,
     HttpError,
     HttpRequest,
     HttpResponse,
     RequestSplitter,
-    stream_chunk,
     stream_head,
 )
-from dcp.embedded.management.routes import Exchange, Stream, route
+from dcp.embedded.management.routes import Answer, Exchange, route
+from dcp.embedded.management.streams import ResponseStream
 from dcp.embedded.users import ANYBODY, User, Users
 
 # Bytes of queued responses above which received requests wait until the responses were sent.
@@ -27,24 +25,24 @@ _REALM = {"WWW-Authenticate": 'Basic realm="Couchbase Server Admin / REST"'}
 
 
 class ManagementConnection:
-    """Answers a client's requests. Sends the documents that it streams again when the cluster map has changed.
+    """Answers a client's requests, for a node, or for the cluster as a whole (`node` is None).
 
     The caller holds the cluster's lock for every call.
     """
 
-    def __init__(self, bucket: BucketStore, node: ServerNode, users: Users) -> None:
+    def __init__(self, bucket: BucketStore, node: ServerNode | None, users: Users, control: ControlService) -> None:
         self.bucket = bucket
         self.node = node
         self.closing = False
         # True while received requests wait until queued responses were sent.
         self.backlogged = False
         self._users = users
+        self._control = control
         self._splitter = RequestSplitter()
         self._queued: list[bytes] = []
         # User of the client's certificate.
         self._certified: User | None = None
-        self._streamed: Callable[[], Any] | None = None
-        self._revision = (0, 0)
+        self._stream: ResponseStream | None = None
 
     def admit(self, name: str) -> None:
         """Set the user that a client certificate has authenticated; close the connection if there is none."""
@@ -54,7 +52,7 @@ class ManagementConnection:
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> None:
         """Take bytes from the client and answer the requests that they complete."""
         # A stream never ends, so a request after it would never be answered.
-        if self.closing or self._streamed is not None:
+        if self.closing or self._stream is not None:
             return
         self._splitter.feed(data)
         if not self.backlogged:
@@ -65,33 +63,45 @@ class ManagementConnection:
         try:
             for request in self._splitter:
                 self._answer(request)
-                if self.closing or self._streamed is not None:
+                if self.closing or self._stream is not None:
                     return
                 if sum(map(len, self._queued)) > _MAX_QUEUED:
                     self.backlogged = True
                     return
         except HttpError as error:
-            self._queue(HttpResponse(error.status.phrase, error.status), persistent=False)
+            phrase = error.status.phrase
+            refusal = json_error(phrase, error.status) if self.node is None else HttpResponse(phrase, error.status)
+            self._queue(refusal, persistent=False)
 
     def _answer(self, request: HttpRequest) -> None:
-        user = self._user(request)
-        if user is None:
-            self._queue(HttpResponse("", HTTPStatus.UNAUTHORIZED, _REALM), persistent=request.persistent)
-            return
-        answer = route(Exchange(self.bucket, self.node, user, request))
-        if isinstance(answer, Stream):
-            self._streamed = answer.content
-            self._queued.append(stream_head())
-        else:
+        answer = self._answer_to(request)
+        if isinstance(answer, HttpResponse):
             self._queue(answer, persistent=request.persistent)
+        else:
+            self._stream = answer
+            self._queued.append(stream_head(answer.content_type))
 
-    def _user(self, request: HttpRequest) -> User | None:
-        """Return the user of a request, `ANYBODY` if it names none where that is enough; None if it is refused."""
+    def _answer_to(self, request: HttpRequest) -> Answer:
+        """Return the answer to a request, whoever sends it."""
+        controls = self.node is None or self._control.concerns(request)
+        if request.is_foreign_change:
+            return json_error("requests of the pages of other servers are refused", HTTPStatus.FORBIDDEN)
+        user = self._user(request, anybody=not controls)
+        if user is None:
+            status = HTTPStatus.UNAUTHORIZED
+            text = "authenticate as a user of the cluster: the user name and password are those of its URL"
+            return json_error(text, status, _REALM) if controls else HttpResponse("", status, _REALM)
+        if self.node is None or controls:
+            return self._control.answer(request, user)
+        return route(Exchange(self.bucket, self.node, user, request))
+
+    def _user(self, request: HttpRequest, *, anybody: bool) -> User | None:
+        """Return the user of a request, `ANYBODY` if it needs to name none; None if it is refused."""
         try:
             given = request.credentials
         except HttpError:
             return None
-        if not self.bucket.release.has_users:
+        if anybody and not self.bucket.release.has_users:
             return ANYBODY
         if given is None:
             return self._certified or (ANYBODY if request.path == ("whoami",) else None)
@@ -108,30 +118,35 @@ class ManagementConnection:
         if self.backlogged and not self._queued:
             self._answer_received()
         # A node that has left the cluster has no map any more.
-        if not self.node.alive:
+        if self.node is not None and not self.node.alive:
             self._end()
-        newest = revision(self.bucket)
-        if self._streamed is not None and self._revision < newest:
-            self._revision = newest
-            self._queued.append(stream_chunk(self._streamed()))
+        if self._stream is not None and (chunk := self._stream.take(now)):
+            self._queued.append(chunk)
         queued, self._queued = self._queued, []
         return [*queued]
 
     def _end(self) -> None:
         """Close the connection, after the end of a stream."""
-        if self._streamed is not None:
+        if self._stream is not None:
             self._queued.append(STREAM_END)
-        self._streamed = None
+        self._release_stream()
         self.closing = True
 
     def due(self) -> float | None:
-        """Return None: nothing waits for a time."""
-        return None
+        """Return when the stream has more to send, if it has one that waits for a time."""
+        return None if self._stream is None else self._stream.due()
 
     def tick(self, now: float) -> None:
-        """Do nothing: nothing waits for a time."""
+        """Let the stream act on the time."""
+        if self._stream is not None:
+            self._stream.tick(now)
 
     def closed(self) -> None:
         """Release what the connection holds; its socket is gone."""
         self.closing = True
-        self._streamed = None
+        self._release_stream()
+
+    def _release_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()

@@ -19,6 +19,9 @@ _LINE_END = b"\r\n"
 _HEAD_END = 2 * _LINE_END
 _MOST_DIGITS = 16
 JSON_TYPE = "application/json"
+HTML_TYPE = "text/html"
+# Methods that change nothing.
+_SAFE_METHODS = ("GET", "HEAD")
 
 
 class HttpError(Exception):
@@ -51,6 +54,24 @@ class HttpRequest:
             return urlsplit(f"//{self.headers.get('host', '')}").hostname or ""
         except ValueError:
             return ""
+
+    @property
+    def content_type(self) -> str:
+        """Type of the body, without parameters and in lower case."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def wants_html(self) -> bool:
+        """True if a browser asks: other clients accept anything, or JSON."""
+        return HTML_TYPE in self.headers.get("accept", "")
+
+    @property
+    def is_foreign_change(self) -> bool:
+        """True if the page of another server asks a browser for a change, with the password that the browser knows."""
+        origin = self.headers.get("origin")
+        if origin is None or self.method in _SAFE_METHODS:
+            return False
+        return origin.partition("://")[2] != self.headers.get("host", "")
 
     @property
     def credentials(self) -> tuple[str, str] | None:
@@ -176,15 +197,15 @@ class HttpResponse:
         return _head(self.status, {**headers, **self.headers}, persistent=persistent) + body
 
 
-def stream_head() -> bytes:
+def stream_head(content_type: str) -> bytes:
     """Return the beginning of a response that never ends, and consists of `stream_chunk`s."""
-    headers = {"Content-Type": f"{JSON_TYPE}; charset=utf-8", "Transfer-Encoding": "chunked"}
+    headers = {"Content-Type": f"{content_type}; charset=utf-8", "Transfer-Encoding": "chunked"}
     return _head(HTTPStatus.OK, headers, persistent=True)
 
 
-def stream_chunk(content: Any) -> bytes:
-    """Return a JSON document of a stream. As in those of servers, four line ends follow it."""
-    return b"".join(b"%x\r\n%b\r\n" % (len(data), data) for data in (json.dumps(content).encode(), b"\n\n\n\n"))
+def stream_chunk(*pieces: bytes) -> bytes:
+    """Return a part of a stream, in one chunk for each piece."""
+    return b"".join(b"%x\r\n%b\r\n" % (len(data), data) for data in pieces)
 
 
 # End of a stream.

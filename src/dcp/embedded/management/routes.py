@@ -11,7 +11,8 @@ from dcp.embedded.bucket import BucketStore, ServerNode
 from dcp.embedded.cluster_map import bucket_map, capabilities, global_map
 from dcp.embedded.management import documents
 from dcp.embedded.management.http import HttpRequest, HttpResponse
-from dcp.embedded.manifest import DEFAULT, BucketManifest, ManifestStep
+from dcp.embedded.management.streams import MapStream, ResponseStream
+from dcp.embedded.manifest import DEFAULT, LONGEST_TTL, BucketManifest, ManifestStep
 from dcp.embedded.users import EVERYTHING, User
 from dcp.errors import UsageError
 
@@ -26,21 +27,12 @@ class Exchange:
     request: HttpRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Response that has the document again after each change of the cluster map."""
-
-    content: Callable[[], Any]
-
-
-Answer = HttpResponse | Stream
+Answer = HttpResponse | ResponseStream
 # Takes an exchange, and the segments of its path that stand for names.
 _Endpoint = Callable[..., Answer]
 
 # Segments of the paths below that stand for any name, and for the name of the bucket.
 _NAME, _BUCKET = "{name}", "{bucket}"
-# Seconds: servers keep it in 31 bits.
-_LONGEST_TTL = (1 << 31) - 1
 # Clients tell this text from that of other errors.
 _NOT_FOUND = HttpResponse("Requested resource not found.\r\n", HTTPStatus.NOT_FOUND)
 
@@ -76,7 +68,7 @@ def _document(content: Callable[[Exchange], Any]) -> _Endpoint:
 
 def _stream(content: Callable[[Exchange], Any]) -> _Endpoint:
     """Return the endpoint that streams a document."""
-    return lambda exchange: Stream(lambda: content(exchange))
+    return lambda exchange: MapStream(exchange.bucket, lambda: content(exchange))
 
 
 def _cluster(exchange: Exchange) -> Any:
@@ -166,8 +158,8 @@ def _create_collection(manifest: BucketManifest, form: Mapping[str, str], scope:
     name, ttl = form.get("name", ""), form.get("maxTTL")
     if name in _check_scope(manifest, scope):
         raise _Refused(f'Collection with name "{name}" in scope "{scope}" already exists', HTTPStatus.BAD_REQUEST)
-    if ttl is not None and not (ttl.isascii() and ttl.isdigit() and int(ttl) <= _LONGEST_TTL):
-        raise _Refused(f"maxTTL must be between 0 and {_LONGEST_TTL}", HTTPStatus.BAD_REQUEST)
+    if ttl is not None and not (ttl.isascii() and ttl.isdigit() and int(ttl) <= LONGEST_TTL):
+        raise _Refused(f"maxTTL must be between 0 and {LONGEST_TTL}", HTTPStatus.BAD_REQUEST)
     return manifest.create_collection(scope, name, None if ttl is None else int(ttl))
 
 
