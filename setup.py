@@ -4,8 +4,12 @@ DCP_BUILD chooses another build than the one users get:
   debug      no optimisation, debug symbols, Cython's own checks on
   sanitize   address and undefined-behaviour sanitizers (`make sanitize`)
   trace      line tracing, for coverage of the Cython code (`make coverage`)
+
+yyjson, which parses documents, is compiled into the extension, from the sources in the Python package of that name.
+DCP_YYJSON chooses others: `system` links the library of the system, a path names a directory with yyjson.c and yyjson.h.
 """
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -43,13 +47,36 @@ elif BUILD == "trace":
     DIRECTIVES["linetrace"] = True
     MACROS = [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1")]
 
+
+def yyjson() -> dict[str, list[str]]:
+    """Return the arguments of an Extension that needs yyjson."""
+    chosen = os.environ.get("DCP_YYJSON", "")
+    if chosen == "system":
+        return {"libraries": ["yyjson"]}
+    if chosen:
+        directory = Path(chosen)
+    else:
+        found = importlib.util.find_spec("yyjson")
+        if found is None or not found.submodule_search_locations:
+            sys.exit("yyjson: expected its sources: pip install yyjson, or set DCP_YYJSON (see setup.py)")
+        directory = Path(found.submodule_search_locations[0])
+    if not (directory / "yyjson.c").is_file():
+        sys.exit(f"yyjson: expected yyjson.c and yyjson.h in {directory}: set DCP_YYJSON (see setup.py)")
+    return {"sources": [str(directory / "yyjson.c")], "include_dirs": [str(directory)]}
+
+
+JSON = yyjson()
+
 setup(
     ext_modules=[
         Extension(
             "dcp._codec",
-            ["src/_codec.pyx"],
+            ["src/_codec.pyx", *JSON.get("sources", [])],
             depends=sorted(map(str, Path("src/codec").glob("*.pxi"))),
-            define_macros=MACROS,
+            # Documents are read, never written, and as they are.
+            define_macros=[*MACROS, ("YYJSON_DISABLE_WRITER", "1"), ("YYJSON_DISABLE_UTILS", "1")],
+            include_dirs=JSON.get("include_dirs", []),
+            libraries=JSON.get("libraries", []),
             extra_compile_args=COMPILE,
             extra_link_args=LINK,
         )

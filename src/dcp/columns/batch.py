@@ -93,14 +93,14 @@ class Batch:
 
         A column with nulls is a masked array, a column of bytes or text is a `Bytes`, a column of views an array
         of 16-byte values. `event` is a number into `events`, unless the decoder has types="plain". Xattrs as a
-        map have no numpy form and are left out.
+        map, and documents, have no numpy form and are left out.
         """
         import numpy
 
         return {
             column.name: self._to_numpy(numpy, i, column.format)
             for i, column in enumerate(self.schema)
-            if column.format != "+m"
+            if not column.format.startswith("+") and column.document is None
         }
 
     def _to_numpy(self, numpy: Any, index: int, format: str) -> Any:

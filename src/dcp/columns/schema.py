@@ -9,6 +9,7 @@ from functools import cache
 
 from dcp import _codec
 from dcp._codec import Source
+from dcp.columns.document_schema import DocumentType, arrow_format, ddl
 from dcp.errors import UsageError
 from dcp.wire.layout import HEADER, Dialect, Role
 
@@ -24,6 +25,7 @@ class Column:
     nullable: True if the cell is null where a message lacks the field; else it is 0.
     default: True if the column is there unless others are chosen.
     declared_nullable: True to declare it nullable to Arrow although it never has nulls.
+    document: schema of a column of documents.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Column:
     nullable: bool = False
     default: bool = True
     declared_nullable: bool = False
+    document: DocumentType | None = None
 
 
 _UNSIGNED = {1: "C", 2: "S", 4: "I", 8: "L"}
@@ -58,7 +61,13 @@ COLUMNS = (
     Column("snapshot_start", "L", "first seqno of the snapshot", Source.SNAPSHOT_START, nullable=True),
     Column("snapshot_end", "L", "last seqno of the snapshot", Source.SNAPSHOT_END, nullable=True),
     Column("stream_id", "S", "id of the stream, where several share a vbucket", Source.STREAM_ID, nullable=True),
-    Column("error", "u", "reason why the value could not be read", Source.ERROR, nullable=True, default=False),
+    Column("document", "+s", "JSON of the value, by a schema", Source.DOCUMENT, default=False, declared_nullable=True),
+    Column(
+        "bad_value", "z", "value that could not be read, as received", Source.BAD_VALUE, nullable=True, default=False
+    ),
+    Column(
+        "error", "u", "reason why the value or a part of it could not be read", Source.ERROR, nullable=True, default=False
+    ),
 )
 # Types for consumers without unsigned numbers and dictionaries. 64-bit numbers keep their bits.
 _PLAIN = {DICTIONARY: "u", "C": "i", "S": "i", "I": "l", "L": "l"}
@@ -104,6 +113,24 @@ def choose(dialect: Dialect, names: Iterable[str] | None) -> tuple[Column, ...]:
     return tuple(known[name] for name in chosen)
 
 
+def with_document(columns: tuple[Column, ...], document: DocumentType | None, *, chosen: bool) -> tuple[Column, ...]:
+    """Return the columns with a schema of documents, if there is one.
+
+    chosen: True if the caller has named the columns: `document` follows them if it is not among them. Else it takes the
+        place of `value`.
+    """
+    names = [column.name for column in columns]
+    if document is None:
+        if "document" in names:
+            raise UsageError("columns: `document` needs the schema of the documents: document='id bigint, name string'")
+        return columns
+    column = replace(_BY_NAME["document"], format=arrow_format(document), document=document)
+    if chosen:
+        columns = columns if "document" in names else (*columns, column)
+        return tuple(column if other.name == "document" else other for other in columns)
+    return tuple(column if other.name == "value" else other for other in columns)
+
+
 class BatchSchema(Sequence[Column]):
     """Columns of a batch, in order. Any Arrow library reads it: `pyarrow.schema(batch.schema)`."""
 
@@ -135,4 +162,5 @@ class BatchSchema(Sequence[Column]):
         return hash(self._columns)
 
     def __repr__(self) -> str:
-        return f"BatchSchema({', '.join(f'{column.name}: {column.format}' for column in self._columns)})"
+        types = (ddl(column.document) if column.document else column.format for column in self._columns)
+        return f"BatchSchema({', '.join(map(': '.join, zip(self.names, types, strict=True)))})"
