@@ -79,6 +79,7 @@ ARROW = {
     "tsu:UTC": "timestamp (µs, UTC)",
     "z": "binary",
     "u": "text",
+    "+s": "as its schema says",
 }
 
 

@@ -115,6 +115,8 @@ cdef class Rows:
 
     cdef readonly Plan plan
     cdef readonly Py_ssize_t num_rows
+    # Rows whose value or document is wrong, and rows that were not selected.
+    cdef readonly int64_t bad_rows, unselected_rows
     cdef FinishedColumn built[MAX_COLUMNS]
     cdef Memory** sources
     cdef int n_sources

@@ -10,7 +10,7 @@ _DETAILS = {
     BAD_SIZE: "value: expected at most max_value bytes after decompression, found more",
     BAD_DATATYPE: f"datatype: expected the bits of JSON, snappy and xattrs at most, found one of {UNKNOWN_BITS:#04x}",
     BAD_XATTRS: "value: expected a valid section of xattrs at its beginning",
-    BAD_TEXT: "value: expected UTF-8; ask for binary values, or for values that are wrong to be set aside",
+    BAD_TEXT: "value: expected UTF-8, found other bytes",
     SEQNO_NOT_RISING: "seqno: expected one above {detail}, the last before it",
     BEYOND_SNAPSHOT: "seqno: expected {detail} at most, the end of its snapshot",
     NO_STREAM: "expected rows of an open stream only, found none with this opaque, vbucket and stream id",
@@ -114,14 +114,9 @@ cdef class Decoder:
         return self._state.stray_rows
 
     @property
-    def unselected_rows(self):
-        """Number of rows that were not selected."""
-        return self._state.unselected_rows
-
-    @property
-    def bad_rows(self):
-        """Number of rows with a value, or a document, that is wrong."""
-        return self._state.bad_rows
+    def has_arrivals(self):
+        """True if the current batch has rows, or moves streams past rows that were not selected."""
+        return has_arrivals(&self._state)
 
     @property
     def batch_bytes(self):
@@ -460,7 +455,9 @@ cdef class Decoder:
                 if not finish_column(&state.columns, i, &state.specs[i], state.rows, state.room, &rows.built[i]):
                     raise MemoryError
             state.expected_rows = max(<int64_t>FEWEST_ROWS, state.rows + state.rows // 8)
+            rows.bad_rows, rows.unselected_rows = state.bad_rows, state.unselected_rows
             state.rows = state.room = state.batch_bytes = state.flow_bytes = 0
+            state.bad_rows = state.unselected_rows = 0
             self._torn = False
             return rows
         finally:
@@ -529,7 +526,10 @@ cdef class Decoder:
     # ------------------------------------------------------------------------------------ errors
 
     def _problem(self):
-        """Return what stopped the loop, or None: (bytes of the frame as far as they are there, its offset, detail)."""
+        """Return what stopped the loop, or None.
+
+        (bytes of the frame as far as they are there, its offset, detail, whether only the document is wrong)
+        """
         cdef ReadBuffer* buf = &self._own if self._own.end > self._own.begin else &self._lent
         cdef uint64_t size = 0
         cdef Py_ssize_t end = buf.end
@@ -545,6 +545,6 @@ cdef class Decoder:
             elif detail is not None:
                 detail = detail.format(detail=self._state.error_detail)
             raw = PyBytes_FromStringAndSize(<char*>buf.memory.data + buf.begin, end - buf.begin)
-            return raw, self._state.stream_offset, detail
+            return raw, self._state.stream_offset, detail, self._status in (BAD_DOCUMENT, BAD_TEXT)
         finally:
             atomic_give(&self._busy)

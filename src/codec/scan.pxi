@@ -157,8 +157,9 @@ cdef struct DecodeState:
     int64_t stream_offset
     # True to refuse rows of streams that the consumer did not open.
     bint only_open
-    # Rows of closed streams, which were dropped; rows that were not selected; rows with a `problem`.
+    # Rows of closed streams, which were dropped.
     int64_t stray_rows
+    # Since the batch began: rows that were not selected, and rows with a `problem`.
     int64_t unselected_rows
     int64_t bad_rows
     # Seqno for the text of SEQNO_NOT_RISING and BEYOND_SNAPSHOT.

@@ -136,7 +136,7 @@ def _plan(dialect: int, columns: int, views: int, quarantine: int) -> _codec.Pla
     """Return the plan of the default columns, or of others."""
     more = 4 | (columns & 1) << 4 if columns else 0
     options = options_of(Source(bytes([dialect, more, columns]))).decoder
-    return options(views=bool(views), errors="quarantine" if quarantine else "raise").plan
+    return options(views=bool(views), on_bad_value="quarantine" if quarantine else "fail").plan
 
 
 def decoder(data: bytes) -> None:

@@ -20,8 +20,10 @@ from dcp.checkpoint import Checkpoint
 from dcp.client import tokens
 from dcp.client.time_search import EPOCH
 from dcp.columns.decoder import MAX_BATCH_BYTES, MAX_BATCH_ROWS
+from dcp.columns.document_schema import DocumentType, document_type
 from dcp.columns.plan import events_of
 from dcp.columns.schema import COLUMNS, choose
+from dcp.columns.selection import key_patterns, parse_condition
 from dcp.errors import CheckpointError, LocalProtocolError, UsageError
 from dcp.value_grammar import duration, flag, number_range, size, whole_number
 from dcp.wire import DIALECTS
@@ -133,6 +135,25 @@ def parse_token(value: Any) -> str | Callable[[], str]:
         raise ValueError(tokens.EXPECTED)
     found: str | Callable[[], str] = value
     return found
+
+
+def parse_document(value: Any) -> DocumentType:
+    """Return the type of documents that a schema describes."""
+    return document_type(value)
+
+
+def parse_keys(value: Any) -> tuple[str | bytes, ...]:
+    """Return keys and patterns of keys."""
+    found = (value,) if isinstance(value, (str, bytes)) else tuple(value) if isinstance(value, Iterable) else ()
+    key_patterns(found)
+    return found
+
+
+def parse_where(value: Any) -> str:
+    """Return a condition on documents."""
+    text = parse_text(value)
+    parse_condition(text)
+    return text
 
 
 def parse_path(value: Any) -> str:
@@ -664,12 +685,20 @@ OPTIONS: tuple[Option, ...] = (
         Use.STREAM | Use.DECODER,
     ),
     Option(
-        "errors",
-        'Literal["raise", "quarantine"]',
-        one_of("raise", "quarantine"),
-        "raise",
-        "Values that cannot be read: `raise` an error, or `quarantine` delivers them as received, "
-        "with the reason in the column `error`.",
+        "values",
+        'Literal["binary", "utf8"]',
+        one_of("binary", "utf8"),
+        "binary",
+        "Type of the column `value`. `utf8` checks the bytes.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "on_bad_value",
+        'Literal["fail", "quarantine"]',
+        one_of("fail", "quarantine"),
+        "fail",
+        "Values that cannot be read: `fail` raises an error, `quarantine` delivers them as received, or null as text, "
+        "with the reason in the column `error`. The column `bad_value` has their bytes.",
         Use.STREAM | Use.DECODER,
     ),
     Option(
@@ -679,6 +708,51 @@ OPTIONS: tuple[Option, ...] = (
         "wire",
         "`wire` has unsigned numbers as wide as sent and events as a dictionary; "
         "`plain` has the signed numbers and text that Spark takes.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "document",
+        "DocumentLike | None",
+        optional(parse_document),
+        None,
+        "Schema of the documents, for the column `document`: DDL such as `id bigint, customer struct<city string>`, "
+        "an Arrow schema, or names with paths and types. See docs/documents.md.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "on_bad_document",
+        'Literal["quarantine", "fail"]',
+        one_of("quarantine", "fail"),
+        "quarantine",
+        "Documents that do not fit the schema: `quarantine` delivers null for what does not, with the reason in the "
+        "column `error`. `fail` raises DocumentError.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "only_events",
+        "str | Iterable[str] | None",
+        optional(parse_names),
+        None,
+        "Names of events, such as `mutation`: only these, and rows that report a rollback or a purge.",
+        Use.STREAM | Use.DECODER,
+        default_text="all",
+    ),
+    Option(
+        "only_keys",
+        "str | bytes | Iterable[str | bytes] | None",
+        optional(parse_keys),
+        None,
+        "Keys, such as `order::*`: only these. A star stands for any bytes, unless a backslash is before it.",
+        Use.STREAM | Use.DECODER,
+        default_text="all",
+    ),
+    Option(
+        "where",
+        "str | None",
+        optional(parse_where),
+        None,
+        "Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true. "
+        "Deletions are delivered, and values that are no JSON.",
         Use.STREAM | Use.DECODER,
     ),
     # A decoder by itself.

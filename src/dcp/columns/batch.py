@@ -63,6 +63,16 @@ class Batch:
         return self._rows.nbytes
 
     @property
+    def bad_rows(self) -> int:
+        """Number of rows with a value, or a part of a document, that could not be read."""
+        return self._rows.bad_rows
+
+    @property
+    def unselected_rows(self) -> int:
+        """Number of changes that arrived with these rows, but were not selected."""
+        return self._rows.unselected_rows
+
+    @property
     def events(self) -> tuple[str, ...]:
         """Names of the events; the numbers in `to_numpy()["event"]` are indexes into it."""
         return self._rows.plan.events

@@ -10,9 +10,10 @@ from dcp import _codec
 from dcp.columns.batch import Batch
 from dcp.columns.document_schema import DocumentType, document_type
 from dcp.columns.plan import compile_plan, events_of
-from dcp.columns.schema import COLUMNS, BatchSchema, Column, choose, plain, with_document
+from dcp.columns.schema import COLUMNS, BatchSchema, Column, choose, plain
 from dcp.columns.selection import compile_selection
-from dcp.errors import DcpError, FrameError, UsageError
+from dcp.errors import DcpError, DocumentError, FrameError, UsageError
+from dcp.wire.document import split_collection
 from dcp.wire.frame import Frame, dialect_of, read_frame, split
 from dcp.wire.layout import HEADER_STRUCT, Dialect
 from dcp.wire.memcached import MAX_FRAME
@@ -58,14 +59,15 @@ class Decoder(_codec.Decoder):
         as an Arrow map of names to JSON texts; "inline" leaves them in the value.
     keys: "binary", the default, or "utf8" to check them and have a text column.
     values: "binary", the default, or "utf8" to check them and have a text column.
-    errors: "raise", the default, raises FrameError for a value that cannot be read. "quarantine" delivers such a
-        value as it arrived, or null in a text column, and says why in the column `error`, which is added. The column
-        `bad_value`, on request, has the bytes of such a value.
+    on_bad_value: "fail", the default, raises FrameError for a value that cannot be read, and DocumentError for one that
+        is no UTF-8 where `values` asks for it. "quarantine" delivers such a value as it arrived, or null in a text
+        column, and says why in the column `error`, which is added. The column `bad_value`, on request, has its bytes.
     document: schema of the documents, for the column `document`: DDL such as "id bigint, customer struct<city string>",
         an Arrow schema or type, or a mapping of names to paths and types. See docs/documents.md.
     on_bad_document: "quarantine", the default, delivers null for what does not fit the schema, and says why in the
-        column `error`, which is added. "fail" raises DocumentError instead.
-    only_events: names of the events to deliver; None for all. Others are counted in `unselected_rows`.
+        column `error`, which is added. So it does for a value that cannot be decompressed or split, whatever
+        `on_bad_value` says. "fail" raises DocumentError instead.
+    only_events: names of the events to deliver; None for all. `Batch.unselected_rows` counts the others.
     only_keys: keys to deliver, such as ["user::7", "order::*"]; None for all. A star stands for any bytes.
     where: condition on the document, such as "type = 'order' and total > 100". Mutations for which it is not true are
         not delivered; deletions, and values that are no JSON, are.
@@ -78,13 +80,13 @@ class Decoder(_codec.Decoder):
     Attributes: `schema` describes the batches. `new_controls` are the control frames since the last batch, as
     (row, frame, seqno): the number of rows of the current batch before the frame, and the seqno of the last row of
     the frame's stream before it. `rows` is the number of rows in the current batch, `flow_bytes` its bytes for flow
-    control, `pending` the number of bytes that are not decoded yet, `offset` that of all bytes that are. `bad_rows` and
-    `unselected_rows` count rows since the beginning.
+    control, `pending` the number of bytes that are not decoded yet, `offset` that of all bytes that are.
     """
 
     schema: BatchSchema
     new_controls: list[tuple[int, Frame, int]]
     _dialect: Dialect
+    _collections: bool
     _error: DcpError | None
 
     def __new__(
@@ -102,12 +104,12 @@ class Decoder(_codec.Decoder):
         xattrs: Literal["split", "map", "inline"] = "split",
         keys: Literal["binary", "utf8"] = "binary",
         values: Literal["binary", "utf8"] = "binary",
-        errors: Literal["raise", "quarantine"] = "raise",
+        on_bad_value: Literal["fail", "quarantine"] = "fail",
         types: Literal["wire", "plain"] = "wire",
         document: DocumentLike | None = None,
         on_bad_document: Literal["quarantine", "fail"] = "quarantine",
-        only_events: Iterable[str] | None = None,
-        only_keys: Iterable[str | bytes] | None = None,
+        only_events: str | Iterable[str] | None = None,
+        only_keys: str | bytes | Iterable[str | bytes] | None = None,
         where: str | None = None,
     ) -> Self:
         for name, value, accepted in (
@@ -115,7 +117,7 @@ class Decoder(_codec.Decoder):
             ("keys", keys, ("binary", "utf8")),
             ("values", values, ("binary", "utf8")),
             ("on_bad_document", on_bad_document, ("quarantine", "fail")),
-            ("errors", errors, ("raise", "quarantine")),
+            ("on_bad_value", on_bad_value, ("fail", "quarantine")),
             ("types", types, ("wire", "plain")),
         ):
             if value not in accepted:
@@ -125,9 +127,8 @@ class Decoder(_codec.Decoder):
         if reads_documents and not inflate:
             raise UsageError("inflate: expected True with `document` or `where`: compressed values cannot be parsed")
         schema = None if document is None else document_type(document)
-        chosen = with_document(choose(table, columns), schema, chosen=columns is not None)
-        set_aside = errors == "quarantine" or (reads_documents and on_bad_document == "quarantine")
-        chosen = _typed(chosen, views, keys, values, xattrs, quarantine=set_aside)
+        set_aside = on_bad_value == "quarantine" or (reads_documents and on_bad_document == "quarantine")
+        chosen = _typed(choose(table, columns, schema), views, keys, values, xattrs, quarantine=set_aside)
         if types == "plain":
             chosen = tuple(map(plain, chosen))
         names = (*events_of(table, events), *also)
@@ -145,12 +146,13 @@ class Decoder(_codec.Decoder):
             check_values=values == "utf8" and any(column.name == "value" for column in chosen),
             keep_bad_documents=on_bad_document == "quarantine",
             selection=compile_selection(names, changes, only_events, only_keys, where),
-            quarantine=errors == "quarantine",
+            quarantine=set_aside,
             views=views,
         )
         self.schema = BatchSchema(chosen, plan)
         self.new_controls = []
         self._dialect = table
+        self._collections = collections
         self._error = None
         return self
 
@@ -224,14 +226,14 @@ class Decoder(_codec.Decoder):
 
     def finish_batch(self) -> Batch:
         """Return what `advance` decoded so far, without decoding further. Raises FrameError as `take` does."""
-        if self._error is not None and not self.rows and not self.new_controls:
+        if self._error is not None and not self.has_arrivals and not self.new_controls:
             raise self._error
         flow_bytes = self.flow_bytes
         controls = [(row, frame) for row, frame, _ in self.new_controls]
         self.new_controls = []
         return Batch(self._finish(), self.schema, controls, flow_bytes, self._last_seqnos())
 
-    def _failure(self, raw: bytes, offset: int, detail: str | None) -> DcpError:
+    def _failure(self, raw: bytes, offset: int, detail: str | None, document: bool) -> DcpError:
         """Return the error for the frame that stopped the loop.
 
         The loop knows only that something is wrong. Reading the frame again through the tables gives the same message
@@ -245,6 +247,9 @@ class Decoder(_codec.Decoder):
         vbucket = HEADER_STRUCT.unpack_from(raw)[5]
         frame = read_frame(raw, self._dialect, offset)
         seqno = frame.fields.get("seqno")
+        if document:
+            collection, key = split_collection(frame.key) if self._collections else (None, frame.key)
+            return DocumentError(detail or "", key, collection, vbucket, seqno or 0)
         subject = frame.name if seqno is None else f"{frame.name} of seqno {seqno!r}"
         return FrameError(f"{subject}: {detail}", offset, raw[1], vbucket)
 

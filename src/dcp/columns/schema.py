@@ -71,12 +71,16 @@ COLUMNS = (
 )
 # Types for consumers without unsigned numbers and dictionaries. 64-bit numbers keep their bits.
 _PLAIN = {DICTIONARY: "u", "C": "i", "S": "i", "I": "l", "L": "l"}
-_BY_NAME = {column.name: column for column in COLUMNS}
+_BY_NAME = {column.name: column for column in COLUMNS if column.source is not Source.DOCUMENT}
+_DOCUMENT = next(column for column in COLUMNS if column.source is Source.DOCUMENT)
 
 
 @cache
 def columns_of(dialect: Dialect) -> Mapping[str, Column]:
-    """Return every column that rows of a dialect can have: `COLUMNS`, and one for each further field of its rows."""
+    """Return every column that rows of a dialect can have: `COLUMNS`, and one for each further field of its rows.
+
+    Without the column of documents, which needs a schema.
+    """
     fields = {
         field.name: Column(field.name, _UNSIGNED[field.width], "field of the message", default=False)
         for message in dialect.messages
@@ -94,16 +98,27 @@ def plain(column: Column) -> Column:
     return replace(column, format=_PLAIN.get(column.format, column.format), declared_nullable=True)
 
 
-def choose(dialect: Dialect, names: Iterable[str] | None) -> tuple[Column, ...]:
+def choose(
+    dialect: Dialect, names: Iterable[str] | None, document: DocumentType | None = None
+) -> tuple[Column, ...]:
     """Return the columns with these names, in their order; the default ones for None.
+
+    document: schema of the column `document`, which follows the others if it is not named. Of the default columns it
+        takes the place of `value`.
 
     Raises UsageError if the dialect has no column of a name, if a name is there twice, or if there is none.
     """
     if names is None:
-        return tuple(column for column in COLUMNS if column.default)
+        replaced = {"value": _documents(document)} if document is not None else {}
+        return tuple(replaced.get(column.name, column) for column in COLUMNS if column.default)
     known = columns_of(dialect)
     chosen = [names] if isinstance(names, str) else list(names)
+    if document is not None:
+        known = {**known, _DOCUMENT.name: _documents(document)}
+        chosen += [] if _DOCUMENT.name in chosen else [_DOCUMENT.name]
     for name in chosen:
+        if name == _DOCUMENT.name and name not in known:
+            raise UsageError("columns: `document` needs a schema, such as document='id bigint, name string'")
         if name not in known:
             close = get_close_matches(str(name), known, 3)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
@@ -113,22 +128,8 @@ def choose(dialect: Dialect, names: Iterable[str] | None) -> tuple[Column, ...]:
     return tuple(known[name] for name in chosen)
 
 
-def with_document(columns: tuple[Column, ...], document: DocumentType | None, *, chosen: bool) -> tuple[Column, ...]:
-    """Return the columns with a schema of documents, if there is one.
-
-    chosen: True if the caller has named the columns: `document` follows them if it is not among them. Else it takes the
-        place of `value`.
-    """
-    names = [column.name for column in columns]
-    if document is None:
-        if "document" in names:
-            raise UsageError("columns: `document` needs the schema of the documents: document='id bigint, name string'")
-        return columns
-    column = replace(_BY_NAME["document"], format=arrow_format(document), document=document)
-    if chosen:
-        columns = columns if "document" in names else (*columns, column)
-        return tuple(column if other.name == "document" else other for other in columns)
-    return tuple(column if other.name == "value" else other for other in columns)
+def _documents(document: DocumentType) -> Column:
+    return replace(_DOCUMENT, format=arrow_format(document), document=document)
 
 
 class BatchSchema(Sequence[Column]):

@@ -47,8 +47,8 @@ class Operator:
 def compile_selection(
     names: Sequence[str],
     filtered: Iterable[str],
-    events: Iterable[str] | None,
-    keys: Iterable[str | bytes] | None,
+    events: str | Iterable[str] | None,
+    keys: str | bytes | Iterable[str | bytes] | None,
     where: str | None,
 ) -> _codec.Selection | None:
     """Return the plan of a selection for the loop; None if every row is selected.
@@ -73,7 +73,7 @@ def compile_selection(
 # Keys.
 
 
-def key_patterns(keys: Iterable[str | bytes]) -> tuple[list[bytes], list[tuple[bytes, bytes]]]:
+def key_patterns(keys: str | bytes | Iterable[str | bytes]) -> tuple[list[bytes], list[tuple[bytes, bytes]]]:
     r"""Return the keys without a star, sorted by length and bytes, and (bytes, stars) of those with one.
 
     A star stands for any bytes. A star or a backslash of a key itself follows a backslash: `\*`.
