@@ -51,6 +51,7 @@ cdef class Decoder:
         state.check_keys, state.quarantine, state.views = check_keys, quarantine, views
         state.map_xattrs = plan.column_of[<int>XATTRS] != NOWHERE and plan.specs[plan.column_of[<int>XATTRS]].mapped
         state.check_values, state.keep_bad_documents = check_values, keep_bad_documents
+        state.nullable_values = check_values and plan.specs[plan.column_of[<int>VALUE]].nullable
         self._selection = selection
         if selection is not None:
             state.selected = &selection.rows

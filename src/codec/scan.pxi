@@ -115,6 +115,8 @@ cdef struct DecodeState:
     uint8_t unpack_bits
     bint check_keys
     bint check_values
+    # True if a value that is no text leaves null.
+    bint nullable_values
     bint quarantine
     bint views
     # Columns of documents, if the plan has them, and errors. `keep_bad_documents`: one that is wrong does not stop the
@@ -506,14 +508,14 @@ cdef inline Status store_row(DecodeState* state, Row* row, const Shape* shape, c
         if not put_bytes(state, column_of[<int>KEY], n, row.key, row.key_size, end, buf, False):
             return NO_MEMORY
     if column_of[<int>VALUE] != NOWHERE:
-        # A value that is no text leaves null in a column of text.
         value_size = row.value_size
-        if state.check_values:
+        if row.problem == BAD_TEXT:
+            value_size = 0
+        if state.nullable_values and not state.views:
             fill_offsets(columns, column_of[<int>VALUE], n)
-            value_size = 0 if row.problem == BAD_TEXT else value_size
         if not put_bytes(state, column_of[<int>VALUE], n, row.value, value_size, end, buf, row.inflated):
             return NO_MEMORY
-        if state.check_values and row.problem != BAD_TEXT:
+        if state.nullable_values and row.problem != BAD_TEXT:
             set_valid(columns, column_of[<int>VALUE], n)
     if column_of[<int>EVENT] != NOWHERE:
         columns.fixed[column_of[<int>EVENT]][n] = shape.event

@@ -180,5 +180,3 @@ def plain(type: DocumentType, value: Any) -> Any:
     if type.kind is DocumentKind.DOCUMENT_MAP:
         return {name: plain(type.fields[1].type, element) for name, element in value}
     return value
-
-

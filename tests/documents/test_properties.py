@@ -53,11 +53,20 @@ numbers = st.one_of(
 )
 times = st.one_of(
     st.datetimes().map(lambda time: time.isoformat() + "Z"),
-    st.from_regex(r"\A[0-9]{4}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?(Z|[+-][01][0-9](:?[0-5][0-9])?)?\Z"),
+    st.from_regex(
+        r"\A[0-9]{4}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?(Z|[+-][01][0-9](:?[0-5][0-9])?)?\Z"
+    ),
     st.dates().map(str),
 )
-strings = st.one_of(st.text(), times, numbers, st.binary(max_size=9).map(lambda data: __import__("base64").b64encode(data).decode()))
-leaves = st.one_of(numbers, strings.map(json.dumps), strings.map(lambda text: json.dumps(text, ensure_ascii=False)), st.sampled_from(["null", "true", "false"]))
+strings = st.one_of(
+    st.text(), times, numbers, st.binary(max_size=9).map(lambda data: __import__("base64").b64encode(data).decode())
+)
+leaves = st.one_of(
+    numbers,
+    strings.map(json.dumps),
+    strings.map(lambda text: json.dumps(text, ensure_ascii=False)),
+    st.sampled_from(["null", "true", "false"]),
+)
 
 
 def joined(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -78,7 +87,9 @@ def comparable(type: DocumentType, array: pa.Array) -> list[Any]:
     valid = array.is_valid().to_pylist()
     if kind is DocumentKind.DOCUMENT_STRUCT:
         columns = [comparable(field.type, array.field(i)) for i, field in enumerate(type.fields)]
-        rows = [dict(zip((field.name for field in type.fields), cells, strict=True)) for cells in zip(*columns, strict=True)]
+        rows = [
+            dict(zip((field.name for field in type.fields), cells, strict=True)) for cells in zip(*columns, strict=True)
+        ]
         return [row if there else None for row, there in zip(rows, valid, strict=True)]
     if kind in (DocumentKind.DOCUMENT_LIST, DocumentKind.DOCUMENT_MAP):
         ends = array.offsets.to_pylist()
@@ -92,8 +103,7 @@ def comparable(type: DocumentType, array: pa.Array) -> list[Any]:
         return [cell if there else None for cell, there in zip(found, valid, strict=True)]
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.int64())
-    found = array.to_pylist()
-    return found
+    return list(array.to_pylist())
 
 
 @settings(max_examples=400)

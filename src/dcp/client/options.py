@@ -20,7 +20,7 @@ from dcp.checkpoint import Checkpoint
 from dcp.client import tokens
 from dcp.client.time_search import EPOCH
 from dcp.columns.decoder import MAX_BATCH_BYTES, MAX_BATCH_ROWS
-from dcp.columns.document_schema import DocumentType, document_type
+from dcp.columns.document_schema import DocumentType, ddl, document_type
 from dcp.columns.plan import events_of
 from dcp.columns.schema import COLUMNS, choose
 from dcp.columns.selection import key_patterns, parse_condition
@@ -142,6 +142,11 @@ def parse_document(value: Any) -> DocumentType:
     return document_type(value)
 
 
+def parse_document_text(value: Any) -> str:
+    """Return a schema of documents as DDL."""
+    return ddl(document_type(value))
+
+
 def parse_keys(value: Any) -> tuple[str | bytes, ...]:
     """Return keys and patterns of keys."""
     found = (value,) if isinstance(value, (str, bytes)) else tuple(value) if isinstance(value, Iterable) else ()
@@ -225,10 +230,9 @@ def parse_vbuckets(value: Any) -> tuple[int, ...]:
 
 
 def parse_key_patterns(value: Any) -> tuple[str, ...]:
-    """Return keys, of which a last star stands for any bytes."""
+    """Return keys, in which a star stands for any bytes."""
     found = parse_names(value)
-    if any("*" in key.rstrip("*") for key in found):
-        raise ValueError("keys with a star at their end only, such as order::*")
+    key_patterns(found)
     return found
 
 
@@ -236,7 +240,8 @@ def parse_spark_columns(value: Any) -> tuple[str, ...]:
     """Return names of columns, the names of scope and collection among them."""
     found = parse_names(value)
     try:
-        choose(DCP, [name for name in found if name not in PATH_COLUMNS] or None)
+        # The column of documents needs the option for their schema, which is checked with the others.
+        choose(DCP, [name for name in found if name not in (*PATH_COLUMNS, "document")] or None)
     except LocalProtocolError as error:
         raise UsageError(f"{error}; Spark also has {' and '.join(PATH_COLUMNS)}") from None
     return found
@@ -885,7 +890,7 @@ OPTIONS: tuple[Option, ...] = (
         _NAMES,
         optional(parse_key_patterns),
         None,
-        "Keys, such as `order::*,user::7`: only these. A star at the end stands for any bytes.",
+        "Keys, such as `order::*,user::7`: only these. A star stands for any bytes, unless a backslash is before it.",
         _READ,
         default_text="all",
         spark="keys",
@@ -904,9 +909,49 @@ OPTIONS: tuple[Option, ...] = (
         'Literal["binary", "string"]',
         one_of("binary", "string"),
         "binary",
-        "Type of the column `value`; `string` requires UTF-8.",
+        "Type of the column `value`; see `onBadValue` for values that are not UTF-8.",
         _READ,
         spark="valueFormat",
+    ),
+    Option(
+        "on_bad_value",
+        'Literal["quarantine", "fail"]',
+        one_of("quarantine", "fail"),
+        "quarantine",
+        "Values that are no text, or cannot be read: `quarantine` delivers null, or the bytes as received, with the "
+        "reason in the column `error`, which `valueFormat=string` adds. `fail` ends the query.",
+        _READ,
+        spark="onBadValue",
+    ),
+    Option(
+        "document_schema",
+        "DocumentLike | None",
+        optional(parse_document_text),
+        None,
+        "Schema of the documents, for the columns `document` and `error`: DDL such as "
+        "`id bigint, customer struct<city string>`. See docs/documents.md.",
+        _READ,
+        spark="documentSchema",
+    ),
+    Option(
+        "on_bad_document",
+        'Literal["quarantine", "fail"]',
+        one_of("quarantine", "fail"),
+        "quarantine",
+        "Documents that do not fit the schema: `quarantine` delivers null for what does not, with the reason in the "
+        "column `error`. `fail` ends the query.",
+        _READ,
+        spark="onBadDocument",
+    ),
+    Option(
+        "where",
+        "str | None",
+        optional(parse_where),
+        None,
+        "Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true. "
+        "Deletions are delivered, and values that are no JSON.",
+        _READ,
+        spark="where",
     ),
     Option(
         "start",

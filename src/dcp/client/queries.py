@@ -27,7 +27,6 @@ _NOT_READABLE = (
 _CRASHES_WITHOUT_VALUES = "6.6"
 
 
-
 def server_version(agent: Agent) -> str:
     """Return the version of the node that commands go to."""
     return str(agent.ask("version").value, errors="replace")

@@ -249,7 +249,7 @@ class Decoder(_codec.Decoder):
         seqno = frame.fields.get("seqno")
         if document:
             collection, key = split_collection(frame.key) if self._collections else (None, frame.key)
-            return DocumentError(detail or "", key, collection, vbucket, seqno or 0)
+            return DocumentError(detail or "", key, collection, vbucket, int(seqno or 0))
         subject = frame.name if seqno is None else f"{frame.name} of seqno {seqno!r}"
         return FrameError(f"{subject}: {detail}", offset, raw[1], vbucket)
 

@@ -84,7 +84,9 @@ SCALARS = (
         "timestamp_ntz (ISO 8601 without an offset)",
     ),
     _Scalar(("timestamp_s",), DocumentType(DocumentKind.DOCUMENT_EPOCH, scale=6), "tsu:UTC", "seconds since 1970"),
-    _Scalar(("timestamp_ms",), DocumentType(DocumentKind.DOCUMENT_EPOCH, scale=3), "tsu:UTC", "milliseconds since 1970"),
+    _Scalar(
+        ("timestamp_ms",), DocumentType(DocumentKind.DOCUMENT_EPOCH, scale=3), "tsu:UTC", "milliseconds since 1970"
+    ),
     _Scalar(("timestamp_us",), DocumentType(DocumentKind.DOCUMENT_EPOCH), "tsu:UTC", "microseconds since 1970"),
     _Scalar(("json",), DocumentType(DocumentKind.DOCUMENT_JSON), "u", "JSON"),
 )
@@ -140,6 +142,21 @@ def ddl(type: DocumentType, *, top: bool = True) -> str:
     return _BY_TYPE[type].names[0]
 
 
+def spark_ddl(type: DocumentType) -> str:
+    """Return a type as Spark has it: without paths, and with its own names of times and JSON."""
+    kind = type.kind
+    if kind is DocumentKind.DOCUMENT_STRUCT:
+        fields = ", ".join(f"`{field.name.replace('`', '``')}`: {spark_ddl(field.type)}" for field in type.fields)
+        return f"struct<{fields}>"
+    if kind is DocumentKind.DOCUMENT_LIST:
+        return f"array<{spark_ddl(type.fields[0].type)}>"
+    if kind is DocumentKind.DOCUMENT_MAP:
+        return f"map<string, {spark_ddl(type.fields[1].type)}>"
+    if kind is DocumentKind.DOCUMENT_EPOCH:
+        return "timestamp"
+    return "string" if kind is DocumentKind.DOCUMENT_JSON else ddl(type)
+
+
 def arrow_format(type: DocumentType) -> str:
     """Return the Arrow format of a type's column."""
     containers = {
@@ -164,7 +181,8 @@ def expected_text(type: DocumentType) -> str:
 
 def compile_document(type: DocumentType) -> _codec.DocumentPlan:
     """Return the plan of a type for the loop."""
-    types, names, parents, paths, slots = [type], [""], [-1], [()], [0]
+    types, names, parents, slots = [type], [""], [-1], [0]
+    paths: list[tuple[str, ...]] = [()]
     nodes: list[dict[str, Any]] = []
     levels: list[tuple[str, list[list[Any]]]] = []
     at = 0
@@ -301,10 +319,7 @@ class _Parser:
 
     def schema(self) -> DocumentType:
         """Parse fields, or a single type."""
-        if self._is_single_type():
-            found = self._type()
-        else:
-            found = _struct(self._fields(""))
+        found = self._type() if self._is_single_type() else _struct(self._fields())
         self._tokens.expect_end()
         return found
 
@@ -319,7 +334,7 @@ class _Parser:
             return False
         return second.kind == "end" or second.text in ("<", "(")
 
-    def _fields(self, end: str) -> Iterator[DocumentField]:
+    def _fields(self) -> Iterator[DocumentField]:
         while True:
             name = self._tokens.name()
             self._tokens.accept(":")
@@ -350,7 +365,7 @@ class _Parser:
         word = token.text.lower()
         if word == "struct":
             self._tokens.expect("<")
-            found = _struct(self._fields(">"))
+            found = _struct(self._fields())
             self._tokens.expect(">")
             return found
         if word == "array":
@@ -420,5 +435,3 @@ def _from_arrow(described: Any, path: tuple[str, ...]) -> DocumentType:
         f"document: {quoted_path(path) or 'schema'}: expected an Arrow type of the formats {known}, d:P,S, +s, +l, or "
         f"+m with keys of text, found {format}{' with a dictionary' if dictionary else ''}"
     )
-
-

@@ -1,4 +1,7 @@
-"""Tokens of the texts that describe documents: schemas and conditions. Paths are names with dots, quoted by backticks."""
+"""Tokens of the texts that describe documents: schemas and conditions.
+
+A path is names with dots between them. Names that are no words stand in backticks.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,9 @@ def tokens(label: str, text: str) -> Tokens:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
-            raise UsageError(f"{label}: expected a name, number, text or operator, found {text[at]!r} at character {at + 1}")
+            raise UsageError(
+                f"{label}: expected a name, number, text or operator, found {text[at]!r} at character {at + 1}"
+            )
         kind, body = match.lastgroup, match[match.lastgroup]
         if kind == "quoted":
             body = body.replace("``", "`")
@@ -132,6 +137,4 @@ def tokens(label: str, text: str) -> Tokens:
 
 def quoted_path(names: Iterable[str]) -> str:
     """Return a path as text: names with dots, those that are no words in backticks."""
-    return ".".join(
-        name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`" for name in names
-    )
+    return ".".join(name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`" for name in names)

@@ -66,7 +66,12 @@ COLUMNS = (
         "bad_value", "z", "value that could not be read, as received", Source.BAD_VALUE, nullable=True, default=False
     ),
     Column(
-        "error", "u", "reason why the value or a part of it could not be read", Source.ERROR, nullable=True, default=False
+        "error",
+        "u",
+        "reason why the value or a part of it could not be read",
+        Source.ERROR,
+        nullable=True,
+        default=False,
     ),
 )
 # Types for consumers without unsigned numbers and dictionaries. 64-bit numbers keep their bits.
@@ -98,9 +103,7 @@ def plain(column: Column) -> Column:
     return replace(column, format=_PLAIN.get(column.format, column.format), declared_nullable=True)
 
 
-def choose(
-    dialect: Dialect, names: Iterable[str] | None, document: DocumentType | None = None
-) -> tuple[Column, ...]:
+def choose(dialect: Dialect, names: Iterable[str] | None, document: DocumentType | None = None) -> tuple[Column, ...]:
     """Return the columns with these names, in their order; the default ones for None.
 
     document: schema of the column `document`, which follows the others if it is not named. Of the default columns it

@@ -115,8 +115,6 @@ def parse_condition(text: str) -> Operator:
 
     Raises UsageError if it has anything else.
     """
-    if not isinstance(text, str):
-        raise UsageError(f"where: expected text such as \"type = 'order'\", found {type(text).__name__}")
     return _ConditionParser(tokens("where", text)).condition()
 
 
