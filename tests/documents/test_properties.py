@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -54,7 +55,8 @@ numbers = st.one_of(
 times = st.one_of(
     st.datetimes().map(lambda time: time.isoformat() + "Z"),
     st.from_regex(
-        r"\A[0-9]{4}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?(Z|[+-][01][0-9](:?[0-5][0-9])?)?\Z"
+        r"\A[0-9]{4}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9]"
+        r"(:[0-5][0-9](\.[0-9]{1,9})?)?(Z|[+-][01][0-9](:?[0-5][0-9])?)?\Z"
     ),
     st.dates().map(str),
 )
@@ -95,11 +97,11 @@ def comparable(type: DocumentType, array: pa.Array) -> list[Any]:
         ends = array.offsets.to_pylist()
         if kind is DocumentKind.DOCUMENT_LIST:
             cells = comparable(type.fields[0].type, array.values)
-            found: list[Any] = [cells[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+            found: list[Any] = [cells[begin:end] for begin, end in itertools.pairwise(ends)]
         else:
             pairs = list(zip(array.keys.to_pylist(), comparable(type.fields[1].type, array.items), strict=True))
-            assert all(len({name for name, _ in pairs[b:e]}) == e - b for b, e in zip(ends, ends[1:], strict=False))
-            found = [dict(pairs[begin:end]) for begin, end in zip(ends, ends[1:], strict=False)]
+            assert all(len({name for name, _ in pairs[b:e]}) == e - b for b, e in itertools.pairwise(ends))
+            found = [dict(pairs[begin:end]) for begin, end in itertools.pairwise(ends)]
         return [cell if there else None for cell, there in zip(found, valid, strict=True)]
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.int64())

@@ -97,8 +97,8 @@ def selected_columns(struct: StructType, options: Options) -> Options:
     own_columns = SparkSchema(selected).struct()
     if missing := [name for name in own_columns.fieldNames() if name not in struct.fieldNames()]:
         raise UsageError(
-            f"schema: expected the column {' and '.join(missing)} as well: `error` says why a value or a document is null; "
-            "or set onBadDocument and onBadValue to fail"
+            f"schema: expected the column {' and '.join(missing)} as well: `error` says why a value or a document is "
+            "null; or set onBadDocument and onBadValue to fail"
         )
     for own, wanted in zip(own_columns, struct, strict=True):
         if own.dataType != wanted.dataType:

@@ -122,9 +122,7 @@ def stream_of(client: Client, partition: Partition, options: Options, columns: t
     )
 
 
-def _planned_rollbacks(
-    partition: Partition, options: Options, columns: tuple[str, ...]
-) -> Iterator[pa.RecordBatch]:
+def _planned_rollbacks(partition: Partition, options: Options, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Yield a rollback row for each vbucket whose changes the driver found lost when it planned the read."""
     lost: list[tuple[Range, int]] = [
         (part, part.undone_from) for part in partition.ranges if part.undone_from is not None
