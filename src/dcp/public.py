@@ -2,6 +2,7 @@
 
 from dcp.checkpoint import Checkpoint, CheckpointFile
 from dcp.client import ChangeStream, Client, connect
+from dcp.client.schema_inference import InferredSchema, infer_schema
 from dcp.client.stats import Lag, Stats, Stuck, Window
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
@@ -45,6 +46,7 @@ __all__ = [
     "Frame",
     "FrameError",
     "FrameInfo",
+    "InferredSchema",
     "Lag",
     "LocalProtocolError",
     "RemoteProtocolError",
@@ -61,4 +63,5 @@ __all__ = [
     "connect",
     "decode",
     "encode",
+    "infer_schema",
 ]

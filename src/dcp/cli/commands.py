@@ -12,7 +12,7 @@ from dcp import __version__
 from dcp.cli import INTERRUPTED, raise_at_interrupt
 from dcp.errors import DcpError
 
-_COMMANDS = ("bench", "checkpoint", "copy", "count", "demo", "doctor", "inspect", "replay", "serve", "tail")
+_COMMANDS = ("bench", "checkpoint", "copy", "count", "demo", "doctor", "inspect", "replay", "schema", "serve", "tail")
 
 
 # Errors of disks that a repeated run may not meet again. What was committed before stays as it is.
