@@ -140,7 +140,7 @@ cdef void say_found(DocumentBuilder* builder, yyjson_val* value) noexcept nogil:
     else:
         text, size = unsafe_yyjson_get_str(value), unsafe_yyjson_get_len(value)
         if type == YYJSON_TYPE_STR and not is_utf8(<const uint8_t*>text, <const uint8_t*>text + size):
-            say_text(builder, b"a string that is not UTF-8")
+            say_text(builder, b"a string that is not valid Unicode")
             return
         if type == YYJSON_TYPE_STR:
             say_text(builder, b"\"")

@@ -122,7 +122,56 @@ cdef yyjson_doc* json_parse(JsonReader* reader, yyjson_read_flag flags, const yy
         return NULL
     memcpy(reader.text, reader.source, reader.size)
     memset(reader.text + reader.size, 0, YYJSON_PADDING_SIZE)
+    if reader.unchecked_text and not json_spoil_surrogates(reader):
+        return NULL
     return yyjson_read_opts(<char*>reader.text, reader.size, flags, allocator, &reader.error)
+
+
+cdef bint json_spoil_surrogates(JsonReader* reader) noexcept nogil:
+    """Overwrite escapes of surrogates without their other half, which yyjson refuses, by bytes that are no UTF-8.
+
+    Return False for a control character in a string, which yyjson takes where it does not check strings.
+    """
+    cdef uint8_t* at = reader.text
+    cdef uint8_t* end = reader.text + reader.size
+    cdef bint inside = False
+    cdef int unit
+    while at < end:
+        if at[0] == c'"':
+            inside = not inside
+        elif inside and at[0] < 0x20:
+            reader.error.pos, reader.error.msg = at - reader.text, b"unexpected control character in string"
+            return False
+        elif inside and at[0] == c"\\":
+            unit = utf16_at(at, end)
+            if 0xD800 <= unit < 0xDC00 and 0xDC00 <= utf16_at(at + 6, end) < 0xE000:
+                at += 10
+            elif 0xD800 <= unit < 0xE000:
+                memset(at, 0xFF, 6)
+            # The character after a backslash is no quote of its own.
+            at += 1
+        at += 1
+    return True
+
+
+cdef int utf16_at(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    r"""Return the code unit of an escape \uXXXX; NOWHERE if there is none."""
+    cdef int unit = 0, i, digit
+    if end - at < 6 or at[0] != c"\\" or at[1] != c"u":
+        return NOWHERE
+    for i in range(2, 6):
+        digit = hex_digit(at[i])
+        if digit < 0:
+            return NOWHERE
+        unit = unit << 4 | digit
+    return unit
+
+
+cdef inline int hex_digit(uint8_t c) noexcept nogil:
+    if c"0" <= c <= c"9":
+        return c - c"0"
+    c |= 0x20
+    return c - c"a" + 10 if c"a" <= c <= c"f" else -1
 
 
 cdef void json_trim(JsonReader* reader) noexcept nogil:

@@ -28,7 +28,7 @@ BAD = {
     b'{"customer":{"city":5}}': "customer.city: expected string, found 5",
     b'{"tags":["a",1,"b"]}': "tags[1]: expected string, found 1",
     b'{"tags":{}}': "tags: expected an array, found an object",
-    b'{"customer":{"city":"\xff"}}': "customer.city: expected string, found a string that is not UTF-8",
+    b'{"customer":{"city":"\xff"}}': "customer.city: expected string, found a string that is not valid Unicode",
     b'{"n":' * 5000 + b"1" + b"}" * 5000: "n: expected bigint, found an object",
 }
 

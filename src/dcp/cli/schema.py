@@ -32,13 +32,14 @@ def schema(
 ) -> None:
     """Print a schema that fits a sample of documents, and how often which type was seen at each path.
 
-    The first line is for --schema of `dcp copy`, and for `document=` in Python. Fields that have several types are `json`,
-    their text as it is stored: choose another type if only few documents differ.
+    The first line is for --schema of `dcp copy`, and for `document=` in Python. Fields that have several types are
+    `json`, their text as it is stored: choose another type if only few documents differ.
 
     \b
     Example:
       dcp schema couchbase://localhost/travel --collection inventory.hotel
-      dcp copy couchbase://localhost/travel hotels.parquet --schema "$(dcp schema couchbase://localhost/travel | head -1)"
+      dcp schema couchbase://localhost/travel --where "type = 'route'" | head -1 > route.ddl
+      dcp copy couchbase://localhost/travel routes.parquet --where "type = 'route'" --schema "$(cat route.ddl)"
     """
     found = dcp.infer_schema(
         url, scope=scope, collections=collections or None, only_keys=keys or None, where=where, sample=sample

@@ -151,7 +151,7 @@ def infer_schema(
 
     Raises UsageError if there is no document, or none that is a JSON object.
     """
-    if not isinstance(sample, int) or sample < 1:
+    if sample < 1:
         raise UsageError(f"sample: expected 1 or more documents, found {sample!r:.100}")
     seen, documents, not_json = _Seen(), 0, 0
     with (
