@@ -6,7 +6,8 @@ DCP_BUILD chooses another build than the one users get:
   trace      line tracing, for coverage of the Cython code (`make coverage`)
 
 yyjson, which parses documents, is compiled into the extension, from the sources in the Python package of that name.
-DCP_YYJSON chooses others: `system` links the library of the system, a path names a directory with yyjson.c and yyjson.h.
+DCP_YYJSON chooses others: `system` links the library of the system, a path names a directory with yyjson.c and
+yyjson.h.
 """
 
 import importlib.util

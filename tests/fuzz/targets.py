@@ -448,7 +448,10 @@ def documents(data: bytes) -> None:
     number, flags = source.byte(), source.byte()
     schema = _SCHEMAS[number % len(_SCHEMAS)]
     decoder = dcp.Decoder(
-        columns=["key", "bad_value"], document=schema, views=bool(flags & 1), where=_CONDITIONS[flags % 3]
+        columns=("key", "bad_value"),
+        document=document_type(schema),
+        views=bool(flags & 1),
+        where=_CONDITIONS[flags % 3],
     )
     values = [value for value in source.rest().split(b"\xff\xfe") if flags & 2 or value][:8]
     for seqno, value in enumerate(values, 1):
