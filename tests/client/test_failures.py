@@ -6,6 +6,8 @@ import contextlib
 import datetime
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -224,3 +226,47 @@ def test_a_stream_that_an_error_ends_releases_its_connections() -> None:
         # The error stays the answer.
         with pytest.raises(dcp.ServerError, match="E2BIG"):
             stream.next()
+
+
+# In a process of its own: pytest keeps what is logged, and the log has the error.
+FORGOTTEN = """
+import contextlib, gc, threading, weakref
+import dcp
+from dcp.embedded import Cluster
+
+def fail(url):
+    with dcp.connect(url) as client:
+        stream = client.stream()
+        # The frames of the error have the stream, and the stream has the error.
+        with contextlib.suppress(dcp.FrameError):
+            for _ in stream:
+                pass
+        assert stream.closed
+        return [weakref.ref(each) for each in (client, stream, stream._follower)]
+
+with Cluster(vbuckets=1) as cluster:
+    cluster.load(100)
+    cluster.fault("garbage")
+    left = fail(cluster.url)
+    for thread in threading.enumerate():
+        if thread.name.startswith("dcp "):
+            thread.join(30)
+    gc.collect()
+    assert [each() for each in left] == [None, None, None], left
+"""
+
+
+def test_a_stream_that_an_error_ends_is_forgotten_with_its_batches() -> None:
+    done = subprocess.run([sys.executable, "-c", FORGOTTEN], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_stream_that_was_closed_with_batches_in_its_queue_did_not_end() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(100)
+        stream = client.stream(end="now", batch_rows=10)
+        assert stream.next(10) is not None
+        until(lambda: client.stats().changes == 100)
+        stream.close()
+        with pytest.raises(dcp.ClosedError):
+            stream.next(10)

@@ -49,7 +49,8 @@ class ChangeStream:
         # A stream that begins above its end stays where it is, unless it is rolled back.
         self._ends = {n: max(end, range.begins[n].seqno) for n, end in range.last_seqnos.items()}
         # The stream's threads hold the follower, not this object, so that abandoning it is noticed.
-        weakref.finalize(self, running.stop).atexit = False
+        self._abandoned = weakref.finalize(self, running.stop)
+        self._abandoned.atexit = False
 
     def __iter__(self) -> ChangeStream:
         return self
@@ -123,6 +124,8 @@ class ChangeStream:
     def close(self) -> None:
         """End the stream and close its connections. The checkpoint stays available."""
         self._running.close()
+        # It keeps the follower, and an error that ended the stream keeps, by its traceback, this object.
+        self._abandoned.detach()
 
     def __enter__(self) -> ChangeStream:
         return self

@@ -58,6 +58,8 @@ class BatchQueue:
         self.changed = threading.Condition(lock)
         self._persistence, self._finished = persistence, finished
         self._items: deque[QueuedBatch] = deque()
+        # True if batches were queued when the stream was closed: its end was not delivered.
+        self._dropped = False
 
     # For the consumer.
 
@@ -72,7 +74,7 @@ class BatchQueue:
             while not self._has_deliverable():
                 if self.error is not None:
                     raise self.error
-                if not self._items and self._finished():
+                if not self._items and self._finished() and not self._dropped:
                     return None
                 if self.closed:
                     raise ClosedError("the stream was closed before its end; resume from its checkpoint")
@@ -134,8 +136,10 @@ class BatchQueue:
         self.changed.notify_all()
 
     def close(self) -> None:
-        """End the stream now: queued batches are not delivered."""
+        """End the stream now: queued batches are not delivered, nor kept."""
         self.closed = True
+        self._dropped = self._dropped or bool(self._items)
+        self._items.clear()
         self.changed.notify_all()
 
     # For `persisted_only`.
