@@ -310,7 +310,9 @@ cdef bint put_value(DocumentBuilder* builder, int number, yyjson_val* value, con
     if kind == DOCUMENT_STRUCT:
         return put_struct(builder, number, value) if type == YYJSON_TYPE_OBJ else put_wrong(builder, number, value)
     if kind == DOCUMENT_LIST:
-        return put_list(builder, number, value, source) if type == YYJSON_TYPE_ARR else put_wrong(builder, number, value)
+        if type != YYJSON_TYPE_ARR:
+            return put_wrong(builder, number, value)
+        return put_list(builder, number, value, source)
     if kind == DOCUMENT_MAP:
         return put_object(builder, number, value) if type == YYJSON_TYPE_OBJ else put_wrong(builder, number, value)
     if kind == DOCUMENT_JSON:
@@ -716,7 +718,8 @@ cdef void describe_no_json(DocumentBuilder* builder, uint8_t datatype) noexcept 
 
 cdef bint start_builder(DocumentBuilder* builder, DocumentPlan plan, JsonReader* reader):
     """Prepare for the documents of a plan. Return False if there is no memory."""
-    builder.nodes, builder.members, builder.levels, builder.n_nodes = plan.nodes, plan.members, plan.levels, plan.n_nodes
+    builder.nodes, builder.members, builder.levels = plan.nodes, plan.members, plan.levels
+    builder.n_nodes = plan.n_nodes
     builder.reader = reader
     builder.columns = <DocumentColumn*>calloc(plan.n_nodes, sizeof(DocumentColumn))
     builder.slots = <yyjson_val**>calloc(plan.n_slots + 1, sizeof(yyjson_val*))

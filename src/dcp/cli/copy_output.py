@@ -106,7 +106,7 @@ class CopyOutput:
         """Number of rows since the last commit."""
         return sum(part.rows for part in self._open_files.values())
 
-    def begin(self, checkpoint: Checkpoint, names: CollectionNames, options: Mapping[str, str]) -> None:
+    def begin(self, checkpoint: Checkpoint, names: CollectionNames, options: Mapping[str, str] | None = None) -> None:
         """Prepare for the rows of a stream that starts at `checkpoint`.
 
         options: flags that decide what the rows are, with their values.
@@ -119,6 +119,7 @@ class CopyOutput:
                 f"{self.directory}: expected a copy of {filter_of(checkpoint)}, found one of {before}; "
                 "copy the same as before, or into a new directory"
             )
+        options = options or {}
         self._check_options(options)
         several = len(checkpoint.collections or names) > 1
         # Decided once for a directory: mixing both layouts would hide files from readers of partitions.

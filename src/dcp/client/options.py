@@ -150,6 +150,8 @@ def parse_document_text(value: Any) -> str:
 def parse_keys(value: Any) -> tuple[str | bytes, ...]:
     """Return keys and patterns of keys."""
     found = (value,) if isinstance(value, (str, bytes)) else tuple(value) if isinstance(value, Iterable) else ()
+    if not all(isinstance(key, (str, bytes)) for key in found):
+        raise ValueError("keys such as user::7 or order::*")
     key_patterns(found)
     return found
 

@@ -80,7 +80,7 @@ def key_patterns(keys: str | bytes | Iterable[str | bytes]) -> tuple[list[bytes]
     """
     exact, patterns = set(), []
     for key in [keys] if isinstance(keys, (str, bytes)) else keys:
-        if not isinstance(key, (str, bytes)) or not key:
+        if not key:
             raise UsageError(f"keys: expected keys such as 'user::7' or 'order::*', found {key!r:.100}")
         text, stars = _pattern(key.encode() if isinstance(key, str) else key, {b"*"[0]: 1})
         if any(stars):
