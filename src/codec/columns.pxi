@@ -123,8 +123,9 @@ cdef class Rows:
     # The entries of a column of maps: offsets of the names, names, offsets of the texts, texts.
     cdef Memory* entries[4]
     cdef int64_t n_entries
-    # The columns of the types of documents; NULL if there are none.
+    # The columns of the types of documents. They are counted here, since the garbage collector may take the plan first.
     cdef FinishedDocument* documents
+    cdef int n_documents
 
     def __cinit__(self, finished=None):
         if finished is not FINISHED:
@@ -141,7 +142,7 @@ cdef class Rows:
         for i in range(self.n_sources):
             memory_release(self.sources[i])
         free(self.sources)
-        for i in range(self.plan.document.n_nodes if self.documents != NULL else 0):
+        for i in range(self.n_documents):
             memory_release(self.documents[i].valid)
             memory_release(self.documents[i].data)
             memory_release(self.documents[i].bytes)
@@ -163,7 +164,7 @@ cdef class Rows:
                 total += (self.num_rows + 7) // 8
         for i in range(4):
             total += memory_size(self.entries[i])
-        for i in range(self.plan.document.n_nodes if self.documents != NULL else 0):
+        for i in range(self.n_documents):
             total += memory_size(self.documents[i].valid) + memory_size(self.documents[i].data)
             total += memory_size(self.documents[i].bytes)
         return total

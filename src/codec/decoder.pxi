@@ -471,6 +471,7 @@ cdef class Decoder:
         # A row that failed half-way may have left cells.
         truncate_document(builder, 0, self._state.rows)
         rows.documents = <FinishedDocument*>zeroed_memory(builder.n_nodes * sizeof(FinishedDocument))
+        rows.n_documents = builder.n_nodes
         for i in range(builder.n_nodes):
             if not finish_document_column(builder, i, &rows.documents[i]):
                 raise MemoryError

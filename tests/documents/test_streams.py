@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import dcp
 from dcp.embedded import Cluster
 from tests.client.consumer import PATIENCE
+from tests.documents.frames import mutation
 
 SCHEMA = "n bigint, total decimal(12,2), customer struct<city string>, tags array<string>"
 # Values of every kind that a bucket may have, and the error that each one is delivered with.
@@ -162,3 +164,14 @@ def test_nodes_send_no_values_where_none_are_asked_for(release: str) -> None:
         ]
         # A 6.6 node can crash without values.
         assert (received < 200 * 200) is (release != "6.6")
+
+
+def test_a_batch_in_a_cycle_of_references_is_freed() -> None:
+    decoder = dcp.Decoder(columns=["key"], document="a struct<b string>, c array<string>")
+    for number in range(1000):
+        decoder.feed(mutation(b'{"a":{"b":"x"},"c":["y"]}', number + 1))
+        batch: Any = decoder.take()
+        batch.itself = batch
+    del batch
+    # The collector clears an object before it frees it.
+    assert gc.collect() > 0
