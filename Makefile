@@ -103,7 +103,7 @@ sanitize: ## run the tests on an extension built with the address and undefined-
 
 CLANG ?= clang
 FUZZ ?= -runs=5000
-FUZZ_TARGETS ?= frames splitter codec decoder rows arrow encoder bodies
+FUZZ_TARGETS ?= frames splitter codec decoder rows arrow encoder bodies documents
 FUZZ_ASAN := detect_leaks=0:malloc_context_size=0:quarantine_size_mb=8:thread_local_quarantine_size_kb=64
 
 # atheris steers by the coverage that clang builds in, and brings the sanitizers' run time; it needs Python 3.11 to 3.13.

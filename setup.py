@@ -4,13 +4,19 @@ DCP_BUILD chooses another build than the one users get:
   debug      no optimisation, debug symbols, Cython's own checks on
   sanitize   address and undefined-behaviour sanitizers (`make sanitize`)
   trace      line tracing, for coverage of the Cython code (`make coverage`)
+
+yyjson, which parses documents, is compiled into the extension, from the sources in the Python package of that name.
+DCP_YYJSON chooses others: `system` links the library of the system, a path names a directory with yyjson.c and
+yyjson.h.
 """
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 BUILD = os.environ.get("DCP_BUILD", "release")
 if BUILD not in ("release", "debug", "sanitize", "trace"):
@@ -43,17 +49,56 @@ elif BUILD == "trace":
     DIRECTIVES["linetrace"] = True
     MACROS = [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1")]
 
+
+# Documents are read, never written, and as they are.
+YYJSON_MACROS: list[tuple[str, str | None]] = [("YYJSON_DISABLE_WRITER", "1"), ("YYJSON_DISABLE_UTILS", "1")]
+SYSTEM_YYJSON = os.environ.get("DCP_YYJSON") == "system"
+
+
+def yyjson_directory() -> Path:
+    """Return the directory of yyjson.c and yyjson.h."""
+    if chosen := os.environ.get("DCP_YYJSON"):
+        directory = Path(chosen)
+    else:
+        found = importlib.util.find_spec("yyjson")
+        if found is None or not found.submodule_search_locations:
+            sys.exit("yyjson: expected its sources: pip install yyjson, or set DCP_YYJSON (see setup.py)")
+        directory = Path(found.submodule_search_locations[0])
+    if not (directory / "yyjson.c").is_file():
+        sys.exit(f"yyjson: expected yyjson.c and yyjson.h in {directory}: set DCP_YYJSON (see setup.py)")
+    return directory
+
+
+class BuildWithYyjson(build_ext):
+    """Compiles yyjson beside the extension. As one of its sources it would have to lie in this directory."""
+
+    def build_extension(self, ext: Extension) -> None:
+        if not SYSTEM_YYJSON:
+            directory = yyjson_directory()
+            ext.include_dirs.append(str(directory))
+            ext.extra_objects += self.compiler.compile(
+                [str(directory / "yyjson.c")],
+                output_dir=self.build_temp,
+                macros=YYJSON_MACROS,
+                include_dirs=[str(directory)],
+                extra_postargs=COMPILE,
+            )
+        super().build_extension(ext)
+
+
 setup(
     ext_modules=[
         Extension(
             "dcp._codec",
             ["src/_codec.pyx"],
             depends=sorted(map(str, Path("src/codec").glob("*.pxi"))),
-            define_macros=MACROS,
+            define_macros=[*MACROS, *YYJSON_MACROS],
+            libraries=["yyjson"] if SYSTEM_YYJSON else [],
             extra_compile_args=COMPILE,
             extra_link_args=LINK,
         )
     ],
+    cmdclass={"build_ext": BuildWithYyjson},
     options={
         # A directory for each kind of build: setuptools would take an older object of another kind for current.
         "build": {"build_base": f"build/{BUILD}"},

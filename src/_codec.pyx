@@ -10,8 +10,8 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 
 from os import strerror
@@ -46,9 +46,14 @@ include "codec/arrow.pxi"
 include "codec/splitter.pxi"
 include "codec/snappy.pxi"
 include "codec/utf8.pxi"
+include "codec/document_plan.pxi"
 include "codec/plan.pxi"
 include "codec/columns.pxi"
 include "codec/stream_table.pxi"
+include "codec/json.pxi"
+include "codec/scalars.pxi"
+include "codec/document.pxi"
+include "codec/selection.pxi"
 include "codec/scan.pxi"
 include "codec/fast_path.pxi"
 include "codec/values.pxi"

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from dcp.client.options import Option, Use, options_of, spark_options
+from dcp.columns.document_schema import SCALARS
 from dcp.columns.schema import COLUMNS, DICTIONARY
 from dcp.embedded import Cluster
 from dcp.embedded.control.operations import operations
@@ -24,6 +25,7 @@ from dcp.session.refusals import REFUSALS, STEPS, UNKNOWN_STATUS, Reaction
 from dcp.wire import DIALECTS
 from dcp.wire.field import Field
 from dcp.wire.layout import Dialect, Effect, Layout, Message
+from tests.documents.meaning import RULES, SAME
 from tests.pages import ROOT
 from tests.rooms import EVERYTHING, MAY_IMPORT, ORDER, SOURCE
 
@@ -86,6 +88,7 @@ ARROW = {
     "tsu:UTC": "timestamp (µs, UTC)",
     "z": "binary",
     "u": "text",
+    "+s": "as its schema says",
 }
 
 
@@ -241,10 +244,64 @@ def _default(option: Option) -> str:
     return f"`{shown}`{unit}"
 
 
+# Documents.
+
+
+def document_types() -> str:
+    rows = (
+        (", ".join(f"`{name}`" for name in each.names), ARROW_TYPES[each.format], each.expected) for each in SCALARS
+    )
+    return table(("type", "Arrow", "JSON"), ((names, arrow, _JSON.get(text, text)) for names, arrow, text in rows))
+
+
+ARROW_TYPES = {
+    **{"b": "bool", "c": "int8", "s": "int16", "i": "int32", "l": "int64", "f": "float32", "g": "float64"},
+    **{"u": "string", "z": "binary", "tdD": "date32", "tsu:UTC": "timestamp[us, UTC]", "tsu:": "timestamp[us]"},
+}
+# What is expected, where the name of the type does not say it.
+_JSON = {
+    "boolean": "`true` or `false`",
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), "a whole number"),
+    **dict.fromkeys(("float", "double"), "a number"),
+    "string": "a string",
+    "binary (base64)": "a string in base64, with padding",
+    "date (YYYY-MM-DD)": "a string such as `2026-11-01`",
+    "timestamp (ISO 8601 with Z or an offset)": "a string such as `2026-11-01T12:00:00.5+02:00`",
+    "timestamp_ntz (ISO 8601 without an offset)": "a string such as `2026-11-01T12:00:00.5`",
+    **{f"{unit} since 1970": f"a number: {unit} since 1970" for unit in ("seconds", "milliseconds", "microseconds")},
+    "JSON": "anything: its text",
+}
+
+
+def document_meanings() -> str:
+    rows = (
+        (
+            rule.what,
+            f"`{rule.type}`",
+            f"`{rule.text}`" if rule.text else "",
+            f"{_cell(rule.found)}; `{rule.error}`" if rule.error else _cell(rule.found),
+            "" if rule.from_json == SAME else f"{_cell(rule.from_json)}: {rule.why}",
+        )
+        for rule in RULES
+    )
+    return table(("document", "type of `a`", "text", "`a`, and the error", "Spark's `from_json`"), rows)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bytes):
+        return f"`{value!r}`"
+    if isinstance(value, list) and value and isinstance(value[0], tuple):
+        value = dict(value)
+    return f"`{value}`"
+
+
 DRAWN: dict[Path, tuple[Callable[[], str], ...]] = {
     ROOT / "docs/architecture.md": (rooms, imports, words, faults),
     ROOT / "docs/client.md": (connect_options, stream_options),
     ROOT / "docs/decoding.md": (columns,),
+    ROOT / "docs/documents.md": (document_types, document_meanings),
     ROOT / "docs/protocol.md": (dialects,),
     ROOT / "docs/session.md": (reactions, refusals),
     ROOT / "docs/spark.md": (spark_source_options,),

@@ -33,7 +33,7 @@ ROWS = b"".join(
 
 
 def batch(views: bool) -> dcp.Batch:
-    decoder = dcp.Decoder(views=views, errors="quarantine")
+    decoder = dcp.Decoder(views=views, on_bad_value="quarantine")
     decoder.feed(ROWS[:-10])
     decoder.advance(max_rows=50)
     decoder.feed(bytearray(ROWS[-10:]))
@@ -85,7 +85,7 @@ def one_socket() -> None:
         CONNECTION.receive(OURS.fileno(), EAR.fileno(), 0, max_rows=20)
 
 
-CONNECTION = dcp.Decoder(views=True, errors="quarantine")
+CONNECTION = dcp.Decoder(views=True, on_bad_value="quarantine")
 (OURS, NODE), (EAR, BELL) = socket.socketpair(), socket.socketpair()
 
 

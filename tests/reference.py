@@ -20,7 +20,7 @@ from dcp.wire.layout import Dialect, Effect
 from dcp.wire.memcached import MAX_FRAME
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-# Texts of errors: of a frame with errors="raise", of a value with errors="quarantine".
+# Texts of errors: of a frame with on_bad_value="fail", of a value with on_bad_value="quarantine".
 BAD_COLLECTION = "key: expected a collection id of at most 32 bits as the shortest LEB128 before it"
 BAD_KEY = "key: expected UTF-8; ask for binary keys"
 BAD_SNAPPY = "value: expected a valid snappy block", "snappy: not a valid block"
@@ -46,7 +46,7 @@ class Options:
     inflate: bool = True
     xattrs: Literal["split", "map", "inline"] = "split"
     keys: Literal["binary", "utf8"] = "binary"
-    errors: Literal["raise", "quarantine"] = "raise"
+    on_bad_value: Literal["fail", "quarantine"] = "fail"
     types: Literal["wire", "plain"] = "wire"
     max_frame: int = MAX_FRAME
     max_value: int = MAX_FRAME
@@ -103,7 +103,7 @@ class Reader:
         self.dialect, self.options, self.answer = dialect, options, Answer()
         self.columns: tuple[Column, ...] = choose(dialect, options.columns)
         self.names = {column.name for column in self.columns}
-        if options.errors == "quarantine" and "error" not in self.names:
+        if options.on_bad_value == "quarantine" and "error" not in self.names:
             self.columns += choose(dialect, ["error"])
         self.events = events_of(dialect, options.events)
         self.streams: dict[tuple[int, int, int], Snapshot] = {}
@@ -196,7 +196,7 @@ class Reader:
             return self._open(value, frame.datatype)
         except Wrong as wrong:
             raised, noted = wrong.args[0]
-            if self.options.errors == "raise":
+            if self.options.on_bad_value == "fail":
                 raise Wrong(raised) from None
             return Value(value, None, noted)
 

@@ -213,7 +213,7 @@ def _plain(found: Any, batch: dcp.Batch, name: str) -> list[Any]:
 
 
 def test_a_schema_is_read_before_there_are_rows() -> None:
-    decoder = dcp.Decoder(columns=EVERYTHING, keys="utf8", errors="quarantine")
+    decoder = dcp.Decoder(columns=EVERYTHING, keys="utf8", on_bad_value="quarantine")
     schema = pa.schema(decoder.schema)
     assert schema == pa.schema(decoder.take()) == decoder.take().to_arrow().schema
     assert schema.field("key").type == pa.utf8()

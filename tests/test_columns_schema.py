@@ -65,8 +65,8 @@ def test_one_name_is_a_choice_of_one() -> None:
 
 
 def test_quarantine_adds_the_column_that_says_why() -> None:
-    assert dcp.Decoder(columns=["key"], errors="quarantine").schema.names == ("key", "error")
-    assert dcp.Decoder(columns=["error", "key"], errors="quarantine").schema.names == ("error", "key")
+    assert dcp.Decoder(columns=["key"], on_bad_value="quarantine").schema.names == ("key", "error")
+    assert dcp.Decoder(columns=["error", "key"], on_bad_value="quarantine").schema.names == ("error", "key")
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ def test_what_is_wrong_is_raised_behind_the_rows_before_it(frame: dcp.Frame, opt
 @pytest.mark.parametrize(("frame", "options", "problem"), WRONG)
 def test_in_quarantine_a_bad_value_is_delivered_as_it_came(frame: dcp.Frame, options: Options, problem: str) -> None:
     data = encoded(marker(0, 1000), mutation(5, b"\0key"), frame, mutation(9, b"\0key"))
-    found = decode(data, options=replace(options, errors="quarantine"))
+    found = decode(data, options=replace(options, on_bad_value="quarantine"))
     if problem not in NOTED:
         assert found.error is not None
         return
@@ -458,7 +458,7 @@ def test_the_key_of_a_system_event_is_a_name_without_a_collection() -> None:
         ({"columns": ["key", "key"]}, "columns: expected one or more names, each once, found ['key', 'key']"),
         ({"events": ["mutatoin"]}, "expected some of mutation, deletion, expiration, system_event, prepare, commit"),
         ({"keys": "text"}, "keys: expected one of binary, utf8, found 'text'"),
-        ({"errors": "ignore"}, "errors: expected one of raise, quarantine, found 'ignore'"),
+        ({"on_bad_value": "ignore"}, "on_bad_value: expected one of fail, quarantine, found 'ignore'"),
         ({"xattrs": "cut"}, "xattrs: expected one of split, map, inline, found 'cut'"),
     ],
 )  # fmt: skip

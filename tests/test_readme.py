@@ -13,6 +13,7 @@ from tests.pages import PAGES, README, ROOT, examples, output
 pytest_plugins = ["pytester"]
 
 EXAMPLES = examples(README)
+DOCUMENTS = ROOT / "docs" / "documents.md"
 
 
 def test_the_readme_has_five_examples() -> None:
@@ -30,6 +31,13 @@ def test_an_example_prints_the_output_below_it(name: str, needs: list[str]) -> N
     for library in needs:
         pytest.importorskip(library, reason="the example needs it")
     assert output(EXAMPLES[name].code) == EXAMPLES[name].prints
+
+
+@pytest.mark.parametrize("name", examples(DOCUMENTS))
+def test_an_example_of_the_page_on_documents_prints_the_output_below_it(name: str) -> None:
+    pytest.importorskip("pyarrow", reason="the example needs it")
+    example = examples(DOCUMENTS)[name]
+    assert output(example.code) == example.prints
 
 
 def test_the_example_of_a_test_passes(pytester: pytest.Pytester) -> None:

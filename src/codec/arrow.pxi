@@ -137,6 +137,35 @@ cdef int copy_schema(const ArrowSchema* schema, ArrowSchema* out) noexcept nogil
     return 0
 
 
+def read_schema(capsule):
+    """Return an Arrow schema as (format, name, metadata, children, has a dictionary), children the same."""
+    cdef ArrowSchema* schema = <ArrowSchema*>PyCapsule_GetPointer(capsule, "arrow_schema")
+    return described_schema(schema)
+
+
+cdef object described_schema(const ArrowSchema* schema):
+    cdef int64_t i
+    children = [described_schema(schema.children[i]) for i in range(schema.n_children)]
+    name = "" if schema.name == NULL else schema.name.decode()
+    return schema.format.decode(), name, schema_metadata(schema.metadata), children, schema.dictionary != NULL
+
+
+cdef dict schema_metadata(const char* at):
+    """Return the metadata of a schema: a number of pairs, and for each length and text of key and value."""
+    cdef int32_t pairs, size
+    cdef int i, j
+    if at == NULL:
+        return {}
+    memcpy(&pairs, at, 4)
+    at += 4
+    texts = []
+    for i in range(2 * pairs):
+        memcpy(&size, at, 4)
+        texts.append(at[4:4 + size].decode("utf-8", "replace"))
+        at += 4 + size
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
 # --------------------------------------------------------------------------------------- arrays
 
 cdef struct OwnedMemory:

@@ -115,6 +115,19 @@ cdef inline bint put_bytes(DecodeState* state, int column, int64_t n, const uint
     return True
 
 
+cdef bint put_rare_bytes(Columns* columns, int column, int64_t n, const uint8_t* data, int64_t size) noexcept nogil:
+    """Write bytes into a column that few rows have, as a copy. Return False if there is no memory."""
+    cdef ByteColumn* bytes = &columns.bytes[column]
+    fill_offsets(columns, column, n)
+    (<int32_t*>columns.fixed[column])[n] = <int32_t>bytes.used
+    if not reserve_bytes(bytes, max(size, <int64_t>1)):
+        return False
+    memcpy(bytes.data + bytes.used, data, size)
+    bytes.used += size
+    set_valid(columns, column, n)
+    return True
+
+
 cdef bint put_map(DecodeState* state, int column, int64_t n, const Row* row) noexcept nogil:
     """Write the xattrs as a map. `split_xattrs_off` has checked them: each is a length, a name, 00, a text, 00."""
     cdef const uint8_t* at = row.xattrs + 4
@@ -178,8 +191,7 @@ cdef bint add_source(DecodeState* state, Memory* memory, int* number) noexcept n
 
 
 cdef bint put_error(DecodeState* state, int column, int64_t n, Status problem) noexcept nogil:
-    """Write why a value could not be read. Return False if there is no memory."""
-    cdef ByteColumn* bytes = &state.columns.bytes[column]
+    """Write why a value, or its document, could not be read. Return False if there is no memory."""
     cdef const char* text = "xattrs: not a valid section"
     cdef int64_t size
     if problem == BAD_SNAPPY:
@@ -188,16 +200,13 @@ cdef bint put_error(DecodeState* state, int column, int64_t n, Status problem) n
         text = "snappy: inflates to more than max_value"
     elif problem == BAD_DATATYPE:
         text = "datatype: unknown bits"
+    elif problem == BAD_TEXT:
+        text = "value: not UTF-8"
     size = strlen(text)
-    fill_offsets(&state.columns, column, n)
-    (<int32_t*>state.columns.fixed[column])[n] = <int32_t>bytes.used
-    if not reserve_bytes(bytes, size):
-        return False
-    memcpy(bytes.data + bytes.used, text, size)
-    bytes.used += size
-    set_valid(&state.columns, column, n)
+    if problem == BAD_DOCUMENT:
+        text, size = state.documents.error, state.documents.error_size
     state.batch_bytes += size
-    return True
+    return put_rare_bytes(&state.columns, column, n, <const uint8_t*>text, size)
 
 
 cdef bint grow_rows(DecodeState* state) noexcept nogil:
@@ -210,6 +219,9 @@ cdef bint grow_rows(DecodeState* state) noexcept nogil:
     cdef int i
     for i in range(state.n_columns):
         spec = &state.specs[i]
+        if spec.source == DOCUMENT:
+            # Its columns grow by themselves.
+            continue
         if not grow(&state.columns.fixed[i], (room + 1) * (spec.width or 4)):
             return False
         if spec.nullable:

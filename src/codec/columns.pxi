@@ -65,6 +65,15 @@ cdef struct FinishedColumn:
     int64_t used
 
 
+cdef struct FinishedDocument:
+    # Buffers of one type of the schema of documents; NULL where it has none.
+    Memory* valid
+    Memory* data
+    Memory* bytes
+    int64_t nulls
+    int64_t length
+
+
 cdef bint put_entry(MapEntries* entries, const uint8_t* name, int64_t name_size, const uint8_t* text,
                     int64_t text_size) noexcept nogil:
     """Add an entry to a column of maps. Return False if there is no memory."""
@@ -106,12 +115,17 @@ cdef class Rows:
 
     cdef readonly Plan plan
     cdef readonly Py_ssize_t num_rows
+    # Rows whose value or document is wrong, and rows that were not selected.
+    cdef readonly int64_t bad_rows, unselected_rows
     cdef FinishedColumn built[MAX_COLUMNS]
     cdef Memory** sources
     cdef int n_sources
     # The entries of a column of maps: offsets of the names, names, offsets of the texts, texts.
     cdef Memory* entries[4]
     cdef int64_t n_entries
+    # The columns of the types of documents. They are counted here, since the garbage collector may take the plan first.
+    cdef FinishedDocument* documents
+    cdef int n_documents
 
     def __cinit__(self, finished=None):
         if finished is not FINISHED:
@@ -128,6 +142,11 @@ cdef class Rows:
         for i in range(self.n_sources):
             memory_release(self.sources[i])
         free(self.sources)
+        for i in range(self.n_documents):
+            memory_release(self.documents[i].valid)
+            memory_release(self.documents[i].data)
+            memory_release(self.documents[i].bytes)
+        free(self.documents)
 
     def __len__(self):
         return self.num_rows
@@ -138,16 +157,21 @@ cdef class Rows:
         cdef Py_ssize_t total = 0
         cdef int i
         for i in range(self.plan.n_columns):
+            if self.plan.specs[i].source == DOCUMENT:
+                continue
             total += fixed_size(&self.plan.specs[i], self.num_rows) + self.built[i].used
             if self.built[i].valid != NULL:
                 total += (self.num_rows + 7) // 8
         for i in range(4):
-            total += 0 if self.entries[i] == NULL else self.entries[i].size
+            total += memory_size(self.entries[i])
+        for i in range(self.n_documents):
+            total += memory_size(self.documents[i].valid) + memory_size(self.documents[i].data)
+            total += memory_size(self.documents[i].bytes)
         return total
 
     def buffers(self, int column):
         """Return the buffers of a column: validity bits or None, part of fixed width, bytes or None."""
-        if not 0 <= column < self.plan.n_columns:
+        if not 0 <= column < self.plan.n_columns or self.plan.specs[column].source == DOCUMENT:
             raise IndexError(column)
         cdef FinishedColumn* built = &self.built[column]
         fixed = fixed_size(&self.plan.specs[column], self.num_rows)
@@ -191,6 +215,8 @@ cdef class Rows:
     cdef bint _export_column(self, int i, ArrowArray* out) noexcept nogil:
         cdef FinishedColumn* built = &self.built[i]
         cdef ColumnSpec* spec = &self.plan.specs[i]
+        if spec.source == DOCUMENT:
+            return export_document(self.plan.document.nodes, self.documents, 0, out)
         if spec.width == 16:
             return self._export_views(i, out)
         if spec.mapped:

@@ -10,6 +10,7 @@ _DETAILS = {
     BAD_SIZE: "value: expected at most max_value bytes after decompression, found more",
     BAD_DATATYPE: f"datatype: expected the bits of JSON, snappy and xattrs at most, found one of {UNKNOWN_BITS:#04x}",
     BAD_XATTRS: "value: expected a valid section of xattrs at its beginning",
+    BAD_TEXT: "value: expected UTF-8, found other bytes",
     SEQNO_NOT_RISING: "seqno: expected one above {detail}, the last before it",
     BEYOND_SNAPSHOT: "seqno: expected {detail} at most, the end of its snapshot",
     NO_STREAM: "expected rows of an open stream only, found none with this opaque, vbucket and stream id",
@@ -22,6 +23,7 @@ cdef class Decoder:
     """Decoder of bytes in any chunks to columns, as a plan says. One thread at a time may use it."""
 
     cdef readonly Plan plan
+    cdef Selection _selection
     # Bytes that are not decoded yet, in this order.
     cdef ReadBuffer _own
     cdef ReadBuffer _lent
@@ -35,8 +37,8 @@ cdef class Decoder:
     cdef bint _torn
 
     def __cinit__(self, Plan plan not None, *, Py_ssize_t max_frame, Py_ssize_t max_value, bint collections=False,
-                  bint inflate=True, bint split_xattrs=True, bint check_keys=False, bint quarantine=False,
-                  bint views=False):
+                  bint inflate=True, bint split_xattrs=True, bint check_keys=False, bint check_values=False,
+                  bint quarantine=False, bint views=False, bint keep_bad_documents=True, Selection selection=None):
         cdef DecodeState* state = &self._state
         for name, bound in (("max_frame", max_frame), ("max_value", max_value)):
             if not HEADER_SIZE <= bound <= MOST_DATA // 2:
@@ -48,10 +50,20 @@ cdef class Decoder:
         state.collections, state.inflate, state.split_xattrs = collections, inflate, split_xattrs
         state.check_keys, state.quarantine, state.views = check_keys, quarantine, views
         state.map_xattrs = plan.column_of[<int>XATTRS] != NOWHERE and plan.specs[plan.column_of[<int>XATTRS]].mapped
-        if plan.column_of[<int>VALUE] != NOWHERE or plan.column_of[<int>XATTRS] != NOWHERE:
+        state.check_values, state.keep_bad_documents = check_values, keep_bad_documents
+        state.nullable_values = check_values and plan.specs[plan.column_of[<int>VALUE]].nullable
+        self._selection = selection
+        if selection is not None:
+            state.selected = &selection.rows
+        state.reads_documents = plan.document is not None or (selection is not None and selection.rows.n_tests > 0)
+        if plan.document is not None and not start_builder(&state.documents, plan.document, &state.json):
+            raise MemoryError
+        state.documents.reader = &state.json
+        if plan.column_of[<int>VALUE] != NOWHERE or plan.column_of[<int>XATTRS] != NOWHERE or state.reads_documents:
             state.unpack_bits = (SNAPPY_BIT | XATTR_BIT if split_xattrs else SNAPPY_BIT) | UNKNOWN_BITS
         state.fast_path = not check_keys and plan.column_of[<int>KEY] != NOWHERE \
-            and plan.column_of[<int>VALUE] != NOWHERE and plan.column_of[<int>TIMESTAMP] == NOWHERE
+            and plan.column_of[<int>VALUE] != NOWHERE and plan.column_of[<int>TIMESTAMP] == NOWHERE \
+            and not check_values and not state.reads_documents and selection is None
         state.expected_rows = FEWEST_ROWS
         self._own.number = self._lent.number = NOWHERE
 
@@ -68,6 +80,8 @@ cdef class Decoder:
             memory_release(state.sources[i])
         free(state.sources)
         free_entries(&state.columns.entries)
+        free_builder(&state.documents)
+        json_free(&state.json)
         free(state.arena)
         free(state.scratch)
         free(state.controls)
@@ -99,6 +113,11 @@ cdef class Decoder:
     def stray_rows(self):
         """Number of rows of closed streams, which were dropped."""
         return self._state.stray_rows
+
+    @property
+    def has_arrivals(self):
+        """True if the current batch has rows, or moves streams past rows that were not selected."""
+        return has_arrivals(&self._state)
 
     @property
     def batch_bytes(self):
@@ -365,8 +384,12 @@ cdef class Decoder:
             state.flow_bytes = flow_bytes
             if not 0 <= row < state.rows:
                 return
+            if state.documents.n_nodes:
+                truncate_document(&state.documents, 0, row)
             for i in range(state.n_columns):
                 bytes = &state.columns.bytes[i]
+                if state.specs[i].source == DOCUMENT:
+                    continue
                 if state.specs[i].width == 0:
                     if state.specs[i].nullable:
                         fill_offsets(&state.columns, i, state.rows)
@@ -416,6 +439,8 @@ cdef class Decoder:
             rows.plan, rows.num_rows = self.plan, state.rows
             if state.room == 0 and not grow_rows(state):
                 raise MemoryError
+            if state.documents.n_nodes:
+                self._finish_documents(rows)
             for i in range(state.n_columns):
                 zero_null_cells(&state.columns, i, &state.specs[i], state.rows)
             if state.views:
@@ -426,14 +451,33 @@ cdef class Decoder:
             if i != NOWHERE and events_as_text(&state.specs[i]) and not self._write_event_names(i):
                 raise MemoryError
             for i in range(state.n_columns):
+                if state.specs[i].source == DOCUMENT:
+                    continue
                 if not finish_column(&state.columns, i, &state.specs[i], state.rows, state.room, &rows.built[i]):
                     raise MemoryError
             state.expected_rows = max(<int64_t>FEWEST_ROWS, state.rows + state.rows // 8)
+            rows.bad_rows, rows.unselected_rows = state.bad_rows, state.unselected_rows
             state.rows = state.room = state.batch_bytes = state.flow_bytes = 0
+            state.bad_rows = state.unselected_rows = 0
             self._torn = False
             return rows
         finally:
             atomic_give(&self._busy)
+
+    cdef int _finish_documents(self, Rows rows) except -1:
+        """Move the columns of documents to the Rows."""
+        cdef DocumentBuilder* builder = &self._state.documents
+        cdef int i
+        # A row that failed half-way may have left cells.
+        truncate_document(builder, 0, self._state.rows)
+        rows.documents = <FinishedDocument*>zeroed_memory(builder.n_nodes * sizeof(FinishedDocument))
+        rows.n_documents = builder.n_nodes
+        for i in range(builder.n_nodes):
+            if not finish_document_column(builder, i, &rows.documents[i]):
+                raise MemoryError
+        for i in range(builder.n_nodes):
+            builder.columns[i].length = 0
+        return 0
 
     cdef bint _write_event_names(self, int i) noexcept:
         cdef const int32_t* ends = <const int32_t*>self.plan.event_offsets.data
@@ -484,7 +528,10 @@ cdef class Decoder:
     # ------------------------------------------------------------------------------------ errors
 
     def _problem(self):
-        """Return what stopped the loop, or None: (bytes of the frame as far as they are there, its offset, detail)."""
+        """Return what stopped the loop, or None.
+
+        (bytes of the frame as far as they are there, its offset, detail, whether only the document is wrong)
+        """
         cdef ReadBuffer* buf = &self._own if self._own.end > self._own.begin else &self._lent
         cdef uint64_t size = 0
         cdef Py_ssize_t end = buf.end
@@ -495,9 +542,11 @@ cdef class Decoder:
             if check_frame(buf.memory.data + buf.begin, end - buf.begin, self._state.max_frame, &size) == WHOLE:
                 end = buf.begin + <Py_ssize_t>size
             detail = _DETAILS.get(self._status)
-            if detail is not None:
+            if self._status == BAD_DOCUMENT:
+                detail = self._state.documents.error[:self._state.documents.error_size].decode()
+            elif detail is not None:
                 detail = detail.format(detail=self._state.error_detail)
             raw = PyBytes_FromStringAndSize(<char*>buf.memory.data + buf.begin, end - buf.begin)
-            return raw, self._state.stream_offset, detail
+            return raw, self._state.stream_offset, detail, self._status in (BAD_DOCUMENT, BAD_TEXT)
         finally:
             atomic_give(&self._busy)

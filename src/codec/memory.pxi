@@ -66,6 +66,10 @@ cdef void memory_release(Memory* memory) noexcept nogil:
     free(memory)
 
 
+cdef inline Py_ssize_t memory_size(const Memory* memory) noexcept nogil:
+    return 0 if memory == NULL else memory.size
+
+
 cdef void memory_release_holder(PyObject* holder) noexcept with gil:
     """Release the Python object that memory belongs to. Apart, so that only this takes the GIL."""
     Py_DECREF(<object>holder)

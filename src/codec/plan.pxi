@@ -14,6 +14,8 @@ cpdef enum Source:
     SNAPSHOT_END
     STREAM_ID
     ERROR
+    BAD_VALUE
+    DOCUMENT
 
 cpdef enum Effect:
     NOTHING
@@ -43,6 +45,7 @@ cdef enum MoveKind:
 
 cdef enum:
     MAX_COLUMNS = 64
+    SOURCES = <int>DOCUMENT + 1
     NOWHERE = -1
     ANY_LENGTH = -2
     # Not above the smallest frame, so that event names as text never exceed the size of the batch's frames, and 32-bit
@@ -84,6 +87,9 @@ cdef struct Shape:
     bint key_may
     bint value_must
     bint value_may
+    # True if the value is a document; `document_may_lack`: if there is one.
+    bint document
+    bint document_may_lack
     bint defect
     # True if magic, opcode and extras length are not enough to tell it from its siblings.
     bint ambiguous
@@ -106,7 +112,7 @@ cdef struct ColumnSpec:
     bint nullable
 
 
-cdef int stored_width(str format) except -1:
+cdef int stored_width(str format, int source) except -1:
     """Return the bytes of a row in the fixed part of a column of this Arrow type; 0 for columns with offsets."""
     if format in ("L", "l") or format.startswith("ts"):
         return 8
@@ -118,7 +124,7 @@ cdef int stored_width(str format) except -1:
         return 2
     if format in ("C", "c"):
         return 1
-    if format in ("z", "u", "+m"):
+    if format in ("z", "u", "+m") or source == DOCUMENT:
         return 0
     raise ValueError(f"no column can have the Arrow type {format!r}")
 
@@ -141,19 +147,22 @@ cdef class Plan:
     cdef readonly tuple names, formats, events
     cdef int n_columns, n_shapes
     cdef ColumnSpec specs[MAX_COLUMNS]
-    cdef int column_of[11]
+    cdef int column_of[SOURCES]
+    # Schema of the column of documents, if there is one.
+    cdef DocumentPlan document
     cdef int routes[4][256]
     cdef Shape* shapes
     cdef ArrowSchema schema
     cdef Memory* event_offsets
     cdef Memory* event_data
 
-    def __cinit__(self, columns, events, shapes):
+    def __cinit__(self, columns, events, shapes, DocumentPlan document=None):
         """Compile a plan.
 
         columns: (name, Arrow format, source, nullable, declared nullable) of each column.
         events: names of the messages that become rows.
         shapes: a mapping for each form, see dcp.columns.plan; forms of one opcode in the order to try them.
+        document: schema of the column of documents.
         """
         cdef int i
         if not 0 < len(columns) <= MAX_COLUMNS:
@@ -162,12 +171,13 @@ cdef class Plan:
         self.formats = tuple(column[1] for column in columns)
         self.events = tuple(events)
         self.n_columns = len(columns)
+        self.document = document
         memset(self.column_of, 0xFF, sizeof(self.column_of))
         memset(self.routes, 0xFF, sizeof(self.routes))
         for i, (_, format, source, nullable, _) in enumerate(columns):
             binary = format in ("z", "u", "vz", "vu")
-            width = 1 if source == EVENT else stored_width(format)
-            self.specs[i] = ColumnSpec(source, width, binary, format == "+m", nullable)
+            width = 1 if source == EVENT else stored_width(format, source)
+            self.specs[i] = ColumnSpec(source, width, binary, format == "+m" and source != DOCUMENT, nullable)
             if source != FIELD:
                 self.column_of[<int>source] = i
         self._name_events()
@@ -217,6 +227,9 @@ cdef class Plan:
         for i, (name, format, source, _, nullable) in enumerate(columns):
             child = <ArrowSchema*>zeroed_memory(sizeof(ArrowSchema))
             self.schema.children[i] = child
+            if source == DOCUMENT:
+                self.document.describe(child, 0, name.encode())
+                continue
             wire_name, wire_format = name.encode(), format.encode()
             flags = ARROW_FLAG_NULLABLE if nullable else 0
             if start_schema(child, wire_format, wire_name, flags, 1 if format == "+m" else 0) == NULL:
@@ -256,6 +269,7 @@ cdef class Plan:
         shape.prefixed = row["prefixed"]
         shape.key_must, shape.key_may = row["key"]
         shape.value_must, shape.value_may = row["value"]
+        shape.document, shape.document_may_lack = row["document"]
         shape.defect = row["defect"]
         shape.content_length = row["content_length"]
         for offset, width, number in row["conditions"]:

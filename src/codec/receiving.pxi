@@ -145,13 +145,18 @@ cdef struct Receiver:
     int error
 
 
+cdef inline bint has_arrivals(const DecodeState* state) noexcept nogil:
+    """Return whether streams have moved since the batch began: by its rows, or by rows that were not selected."""
+    return state.rows > 0 or state.unselected_rows > 0
+
+
 cdef Status receive_and_decode(DecodeState* state, ReadBuffer* own, Receiver* receiver) noexcept nogil:
     """Receive and decode until a limit is reached, a control frame arrived, or the socket has no more bytes.
 
     If it has none, wait for more; but not if the rows of the batch arrived during this call: the caller decides how
     long the first rows of a batch may wait.
     """
-    cdef bint begun = state.rows > 0
+    cdef bint begun = has_arrivals(state)
     cdef Status status
     cdef Py_ssize_t count
     cdef int pieces = 0
@@ -172,7 +177,7 @@ cdef Status receive_and_decode(DecodeState* state, ReadBuffer* own, Receiver* re
                 return MORE
             continue
         receiver.closed = count == 0
-        if receiver.closed or receiver.error or (state.rows > 0 and not begun):
+        if receiver.closed or receiver.error or (has_arrivals(state) and not begun):
             return MORE
         if not wait_readable(receiver.fd, receiver.bell, receiver.until, &receiver.error):
             return MORE

@@ -26,6 +26,8 @@ cdef enum Status:
     BAD_SIZE
     BAD_XATTRS
     BAD_DATATYPE
+    BAD_TEXT
+    BAD_DOCUMENT
     SEQNO_NOT_RISING
     BEYOND_SNAPSHOT
     NO_STREAM
@@ -36,6 +38,7 @@ cdef enum:
     DATATYPE_AT = 5
     OPAQUE_AT = 12
     CAS_AT = 16
+    JSON_BIT = 1
     SNAPPY_BIT = 2
     XATTR_BIT = 4
     # Bits that no server has a meaning for: the value may be in any form.
@@ -84,8 +87,10 @@ cdef struct Row:
     int stream_id
     # True if the value is in our arena or scratch memory, not in the received bytes.
     bint inflated
-    # In quarantine, why the value could not be read; else MORE.
+    # In quarantine, why the value, or its document, could not be read; else MORE.
     Status problem
+    # True if the value was parsed, and can become a document.
+    bint parsed
 
 cdef struct DecodeState:
     # Options, fixed when the decoder is made.
@@ -104,11 +109,22 @@ cdef struct DecodeState:
     bint map_xattrs
     # True if the options allow `decode_run`.
     bint fast_path
+    # True if values have to be parsed, for a column of documents or a condition on them.
+    bint reads_documents
     # Bits of a datatype for which the value has to be unpacked. Values without them are copied as they are.
     uint8_t unpack_bits
     bint check_keys
+    bint check_values
+    # True if a value that is no text leaves null.
+    bint nullable_values
     bint quarantine
     bint views
+    # Columns of documents, if the plan has them, and errors. `keep_bad_documents`: one that is wrong does not stop the
+    # loop.
+    DocumentBuilder documents
+    bint keep_bad_documents
+    const SelectedRows* selected
+    JsonReader json
     # The current batch: rows in the columns, rows that there is memory for, and rows that the batch before suggests.
     Columns columns
     int64_t rows
@@ -145,6 +161,9 @@ cdef struct DecodeState:
     bint only_open
     # Rows of closed streams, which were dropped.
     int64_t stray_rows
+    # Since the batch began: rows that were not selected, and rows with a `problem`.
+    int64_t unselected_rows
+    int64_t bad_rows
     # Seqno for the text of SEQNO_NOT_RISING and BEYOND_SNAPSHOT.
     uint64_t error_detail
     # True once rows were removed from a batch: the streams' last seqnos may be too high from then on.
@@ -365,7 +384,7 @@ cdef inline Status put_row(DecodeState* state, const uint8_t* at, uint64_t size,
 
     # Lengths: those of the header add up, those inside the extras are held against what is left.
     row.stream_id = row.collection = row.xattrs_size = NOWHERE
-    row.inflated, row.problem = False, MORE
+    row.inflated, row.problem, row.parsed = False, MORE, False
     if is_framed(at[0]):
         infos, key_size = at[KEY_LENGTH_AT], at[KEY_LENGTH_AT + 1]
         # Servers since 6.5 send some frames with a stream id that the header does not count. No correct frame has magic
@@ -409,11 +428,36 @@ cdef inline Status put_row(DecodeState* state, const uint8_t* at, uint64_t size,
         return BAD_COLLECTION
     if state.check_keys and state.column_of[<int>KEY] != NOWHERE and not is_utf8(row.key, row.key + row.key_size):
         return BAD_KEY
+    if state.selected != NULL and shape.prefixed and not is_selected(state.selected, &row, shape.event):
+        return pass_over(state, &row)
     if row.value_size and shape.type == NOWHERE and at[DATATYPE_AT] & state.unpack_bits:
         status = unpack_value(state, &row, at[DATATYPE_AT])
         if status != MORE:
             return status
+    # Not prepared deletions, which have no value.
+    if state.reads_documents and shape.document and (row.value_size or not shape.document_may_lack):
+        status = read_document(state, &row, at[DATATYPE_AT] if shape.type == NOWHERE else 0)
+        if status != MORE:
+            return pass_over(state, &row) if status == DROPPED else status
+    if state.check_values and not is_utf8(row.value, row.value + row.value_size):
+        if not state.quarantine:
+            return BAD_TEXT
+        row.problem = BAD_TEXT
     return store_row(state, &row, shape, end, buf)
+
+
+cdef Status pass_over(DecodeState* state, const Row* row) noexcept nogil:
+    """Move the stream on past a row that is not selected."""
+    move_stream(row.stream, row.seqno)
+    state.unselected_rows += 1
+    return MORE
+
+
+cdef inline void move_stream(StreamState* stream, uint64_t seqno) noexcept nogil:
+    """Note the seqno of a row. Out of order, the highest one counts."""
+    if stream != NULL:
+        stream.last_seqno = max(stream.last_seqno, seqno) if stream.out_of_order else seqno
+        stream.floor = max(stream.floor, stream.last_seqno)
 
 
 cdef Status misplaced(DecodeState* state, StreamState* stream, uint64_t seqno, const Shape* shape) noexcept nogil:
@@ -443,7 +487,7 @@ cdef inline StreamState* stream_of(DecodeState* state, uint64_t key) noexcept no
     return state.last_stream
 
 
-cdef inline Status store_row(DecodeState* state, const Row* row, const Shape* shape, const uint8_t* end,
+cdef inline Status store_row(DecodeState* state, Row* row, const Shape* shape, const uint8_t* end,
                              ReadBuffer* buf) noexcept nogil:
     """Write a checked row into the columns. Only memory can be missing from here on.
 
@@ -452,21 +496,30 @@ cdef inline Status store_row(DecodeState* state, const Row* row, const Shape* sh
     cdef const int* column_of = state.column_of
     cdef Columns* columns = &state.columns
     cdef StreamState* stream = row.stream
-    cdef int64_t n = state.rows
+    cdef int64_t n = state.rows, value_size
+    cdef Status status
     if n == state.room and not grow_rows(state):
         return NO_MEMORY
+    if state.documents.n_nodes:
+        status = put_document(state, row, n)
+        if status != MORE:
+            return status
     if column_of[<int>KEY] != NOWHERE:
         if not put_bytes(state, column_of[<int>KEY], n, row.key, row.key_size, end, buf, False):
             return NO_MEMORY
     if column_of[<int>VALUE] != NOWHERE:
-        if not put_bytes(state, column_of[<int>VALUE], n, row.value, row.value_size, end, buf, row.inflated):
+        value_size = row.value_size
+        if row.problem == BAD_TEXT:
+            value_size = 0
+        if state.nullable_values and not state.views:
+            fill_offsets(columns, column_of[<int>VALUE], n)
+        if not put_bytes(state, column_of[<int>VALUE], n, row.value, value_size, end, buf, row.inflated):
             return NO_MEMORY
+        if state.nullable_values and row.problem != BAD_TEXT:
+            set_valid(columns, column_of[<int>VALUE], n)
     if column_of[<int>EVENT] != NOWHERE:
         columns.fixed[column_of[<int>EVENT]][n] = shape.event
-    if stream != NULL:
-        # Out of order, the highest seqno counts.
-        stream.last_seqno = max(stream.last_seqno, row.seqno) if stream.out_of_order else row.seqno
-        stream.floor = max(stream.floor, stream.last_seqno)
+    move_stream(stream, row.seqno)
     if column_of[<int>SNAPSHOT_START] != NOWHERE:
         put_snapshot_bound(columns, column_of[<int>SNAPSHOT_START], n, stream, stream.start if stream != NULL else 0)
     if column_of[<int>SNAPSHOT_END] != NOWHERE:
@@ -501,8 +554,13 @@ cdef bint put_rare_columns(DecodeState* state, const Row* row, int64_t n, const 
                 fill_offsets(&state.columns, column_of[<int>XATTRS], n)
             if not put_bytes(state, column_of[<int>XATTRS], n, row.xattrs, row.xattrs_size, end, buf, row.inflated):
                 return False
-    if row.problem != MORE and column_of[<int>ERROR] != NOWHERE:
-        return put_error(state, column_of[<int>ERROR], n, row.problem)
+    if row.problem != MORE:
+        state.bad_rows += 1
+        if column_of[<int>BAD_VALUE] != NOWHERE:
+            if not put_rare_bytes(&state.columns, column_of[<int>BAD_VALUE], n, row.value, row.value_size):
+                return False
+        if column_of[<int>ERROR] != NOWHERE:
+            return put_error(state, column_of[<int>ERROR], n, row.problem)
     return True
 
 

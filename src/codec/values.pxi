@@ -25,6 +25,63 @@ cdef Status unpack_value(DecodeState* state, Row* row, uint8_t datatype) noexcep
     return status
 
 
+cdef Status read_document(DecodeState* state, Row* row, uint8_t datatype) noexcept nogil:
+    """Parse a value, and hold it against the condition. Return DROPPED if that is not true.
+
+    A value that is no JSON cannot be held against it, so it is delivered rather than lost: `row.problem` says why.
+    """
+    cdef const SelectedRows* selected = state.selected
+    cdef Status status = row.problem
+    if status == MORE:
+        status = json_read(&state.json, row.value, row.value_size)
+        if status == BAD_DOCUMENT:
+            describe_no_json(&state.documents, datatype)
+    if status == NO_MEMORY or (status == BAD_DOCUMENT and not state.keep_bad_documents):
+        return status
+    row.problem, row.parsed = status, status == MORE
+    if row.parsed and selected != NULL and selected.n_tests:
+        if evaluate(selected.tests, selected.steps, 0, state.json.root) != IS_TRUE:
+            return DROPPED
+    return MORE
+
+
+cdef Status put_document(DecodeState* state, Row* row, int64_t n) noexcept nogil:
+    """Write the document of a row, or null.
+
+    Return FULL if it takes much more than its bytes and the batch would exceed max_bytes: the frame is decoded again
+    for the next batch.
+    """
+    cdef DocumentBuilder* builder = &state.documents
+    cdef Status status
+    cdef int64_t excess
+    if not row.parsed:
+        truncate_document(builder, 0, n)
+        return MORE if put_null(builder, 0) else NO_MEMORY
+    status = write_document(builder, n)
+    excess = builder.taken - row.value_size
+    json_trim(&state.json)
+    if status == NO_MEMORY:
+        return status
+    if status == BAD_DOCUMENT:
+        if not state.keep_bad_documents:
+            truncate_document(builder, 0, n)
+            return status
+        row.problem = status
+    if excess > 0:
+        if n and state.batch_bytes + excess > state.max_bytes:
+            truncate_document(builder, 0, n)
+            return FULL
+        state.batch_bytes += excess
+    return MORE
+
+
+cdef inline bint is_selected(const SelectedRows* selected, const Row* row, int event) noexcept nogil:
+    """Return whether rows of this event with this key are wanted."""
+    if not selected.events >> event & 1:
+        return False
+    return selected.all_keys or selects_key(selected, row.key, row.key_size)
+
+
 cdef Status inflate_value(DecodeState* state, Row* row) noexcept nogil:
     """Decompress a value into the arena (with views, which point to it) or into the scratch memory.
 

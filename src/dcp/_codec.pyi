@@ -21,6 +21,39 @@ class Source(IntEnum):
     SNAPSHOT_END = 8
     STREAM_ID = 9
     ERROR = 10
+    BAD_VALUE = 11
+    DOCUMENT = 12
+
+class DocumentKind(IntEnum):
+    DOCUMENT_BOOL = 0
+    DOCUMENT_INT8 = 1
+    DOCUMENT_INT16 = 2
+    DOCUMENT_INT32 = 3
+    DOCUMENT_INT64 = 4
+    DOCUMENT_FLOAT32 = 5
+    DOCUMENT_FLOAT64 = 6
+    DOCUMENT_DECIMAL = 7
+    DOCUMENT_STRING = 8
+    DOCUMENT_BINARY = 9
+    DOCUMENT_DATE = 10
+    DOCUMENT_TIMESTAMP = 11
+    DOCUMENT_LOCAL_TIMESTAMP = 12
+    DOCUMENT_EPOCH = 13
+    DOCUMENT_JSON = 14
+    DOCUMENT_STRUCT = 15
+    DOCUMENT_LIST = 16
+    DOCUMENT_MAP = 17
+
+class TestKind(IntEnum):
+    TEST_AND = 0
+    TEST_OR = 1
+    TEST_NOT = 2
+    TEST_NULL = 3
+    TEST_LIKE = 4
+    TEST_EQUAL = 5
+    TEST_UNEQUAL = 6
+    TEST_LESS = 7
+    TEST_LESS_OR_EQUAL = 8
 
 class Effect(IntEnum):
     NOTHING = 0
@@ -50,6 +83,30 @@ class View:
     if sys.version_info >= (3, 12):
         def __buffer__(self, flags: int) -> memoryview: ...
 
+JSON_TEXT: int
+JSON_NUMBER: int
+JSON_TRUTH: int
+
+def read_schema(capsule: object) -> tuple[str, str, dict[str, str], list[Any], bool]: ...
+
+@final
+class DocumentPlan:
+    def __new__(
+        cls,
+        nodes: Sequence[Mapping[str, Any]],
+        levels: Sequence[tuple[str, Sequence[tuple[str, int, int, int]]]],
+    ) -> DocumentPlan: ...
+
+@final
+class Selection:
+    def __new__(
+        cls,
+        events: Sequence[int],
+        keys: Sequence[bytes] | None,
+        patterns: Sequence[tuple[bytes, bytes]],
+        tests: Sequence[Mapping[str, Any]],
+    ) -> Selection: ...
+
 @final
 class Plan:
     def __new__(
@@ -57,6 +114,7 @@ class Plan:
         columns: Sequence[tuple[str, str, Source, bool, bool]],
         events: Sequence[str],
         shapes: Sequence[Mapping[str, Any]],
+        document: DocumentPlan | None = None,
     ) -> Plan: ...
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -72,6 +130,10 @@ class Rows:
     def plan(self) -> Plan: ...
     @property
     def num_rows(self) -> int: ...
+    @property
+    def bad_rows(self) -> int: ...
+    @property
+    def unselected_rows(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
     def __len__(self) -> int: ...
@@ -91,8 +153,11 @@ class Decoder:
         inflate: bool = True,
         split_xattrs: bool = True,
         check_keys: bool = False,
+        check_values: bool = False,
         quarantine: bool = False,
         views: bool = False,
+        keep_bad_documents: bool = True,
+        selection: Selection | None = None,
     ) -> Self: ...
     @property
     def plan(self) -> Plan: ...
@@ -110,6 +175,8 @@ class Decoder:
     def stray_rows(self) -> int: ...
     @property
     def rows(self) -> int: ...
+    @property
+    def has_arrivals(self) -> bool: ...
     def feed(self, data: Buffer) -> None: ...
     def buffer(self) -> memoryview: ...
     def received(self, count: int) -> None: ...
@@ -125,7 +192,7 @@ class Decoder:
     def _last_seqnos(self) -> list[tuple[int, int, int, int]]: ...
     def _remove_rows(self, row: int, flow_bytes: int) -> None: ...
     def _finish(self) -> Rows: ...
-    def _problem(self) -> tuple[bytes, int, str | None] | None: ...
+    def _problem(self) -> tuple[bytes, int, str | None, bool] | None: ...
 
 def arrow_columns(schema: object) -> list[tuple[str, str, str | None]]: ...
 

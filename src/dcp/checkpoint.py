@@ -318,20 +318,28 @@ class CheckpointFile:
 
         Raises OSError with the path of the file. Nothing but the old checkpoint is left then.
         """
-        new = self.path.with_name(f".{self.path.name}.new")
-        try:
-            with naming(self.path):
-                with new.open("w", encoding="utf-8") as file:
-                    file.write(checkpoint.to_json())
-                    file.flush()
-                    # The data has to be on disk before the name points to it.
-                    os.fsync(file.fileno())
-                new.replace(self.path)
-                sync_directory(self.path.parent)
-        except BaseException:
-            with suppress(OSError):
-                new.unlink(missing_ok=True)
-            raise
+        replace_file(self.path, checkpoint.to_json())
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file. Readers see the old content or the new one, also after a power loss.
+
+    Raises OSError with the path of the file. Nothing but the old content is left then.
+    """
+    new = path.with_name(f".{path.name}.new")
+    try:
+        with naming(path):
+            with new.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                # The data has to be on disk before the name points to it.
+                os.fsync(file.fileno())
+            new.replace(path)
+            sync_directory(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

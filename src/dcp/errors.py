@@ -7,6 +7,7 @@
     │   └── CheckpointError     a checkpoint that cannot be read, or belongs to another bucket
     ├── RemoteProtocolError     the peer broke the protocol
     │   └── FrameError          one frame is malformed: byte offset, opcode, vbucket, problem
+    ├── DocumentError           a value is not of the type that was asked for (only with on_bad_...="fail")
     ├── ServerError             the peer refused a request, with a status
     │   └── AuthenticationError it refused the credentials, or did not prove its own identity
     ├── RollbackError           changes that a position is built on were lost (only with on_rollback="fail")
@@ -23,6 +24,9 @@ from __future__ import annotations
 import builtins
 
 from dcp.printable import printable
+
+# Bytes of a key that a message shows: the longest that a server accepts.
+_LONGEST_KEY = 250
 
 
 class DcpError(Exception):
@@ -86,6 +90,27 @@ class FrameError(RemoteProtocolError):
         header += [f"vbucket {self.vbucket}"] if self.vbucket is not None else []
         inside = f" ({', '.join(header)})" if header else ""
         return f"frame at byte {self.offset}{inside}: {self.problem}"
+
+
+class DocumentError(DcpError):
+    """Value that is not of the requested type. Raised with on_bad_document="fail", or on_bad_value="fail", only.
+
+    problem: path of the part that is wrong, what was expected there, and what was found.
+    key, collection_id, vbucket, seqno: of the document; `collection_id` is None without collections.
+    """
+
+    def __init__(self, problem: str, key: bytes, collection_id: int | None, vbucket: int, seqno: int) -> None:
+        super().__init__(problem, key, collection_id, vbucket, seqno)
+        self.problem = problem
+        self.key = key
+        self.collection_id = collection_id
+        self.vbucket = vbucket
+        self.seqno = seqno
+
+    def _text(self) -> str:
+        key = self.key[:_LONGEST_KEY].decode("utf-8", "backslashreplace")
+        collection = "" if self.collection_id is None else f" of collection 0x{self.collection_id:x}"
+        return f"document {key!r}{collection} (vbucket {self.vbucket}, seqno {self.seqno}): {self.problem}"
 
 
 class ServerError(DcpError):

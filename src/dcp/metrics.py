@@ -26,6 +26,8 @@ _TOTALS = {
     "changes": "Changes received from nodes.",
     "bytes": "Bytes received from nodes, as flow control counts them.",
     "batches": "Batches received.",
+    "unselected_rows": "Changes that were received but not selected.",
+    "bad_rows": "Changes with a value, or a part of a document, that could not be read.",
     "rollbacks": "Rollbacks of vbuckets, after the cluster lost changes.",
     "reconnects": "Connections lost.",
 }

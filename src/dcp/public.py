@@ -2,6 +2,7 @@
 
 from dcp.checkpoint import Checkpoint, CheckpointFile
 from dcp.client import ChangeStream, Client, connect
+from dcp.client.schema_inference import InferredSchema, infer_schema
 from dcp.client.stats import Lag, Stats, Stuck, Window
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
@@ -11,6 +12,7 @@ from dcp.errors import (
     CheckpointError,
     ClosedError,
     DcpError,
+    DocumentError,
     FrameError,
     LocalProtocolError,
     RemoteProtocolError,
@@ -38,11 +40,13 @@ __all__ = [
     "ClosedError",
     "DcpError",
     "Decoder",
+    "DocumentError",
     "Encoder",
     "FailoverLog",
     "Frame",
     "FrameError",
     "FrameInfo",
+    "InferredSchema",
     "Lag",
     "LocalProtocolError",
     "RemoteProtocolError",
@@ -59,4 +63,5 @@ __all__ = [
     "connect",
     "decode",
     "encode",
+    "infer_schema",
 ]

@@ -74,7 +74,7 @@ def test_a_value_of_unknown_datatype_is_an_error(columns: list[str] | None) -> N
 
 
 def test_in_quarantine_a_value_of_unknown_datatype_is_delivered_as_it_arrived() -> None:
-    decoder = dcp.Decoder(columns=["value", "datatype"], errors="quarantine")
+    decoder = dcp.Decoder(columns=["value", "datatype"], on_bad_value="quarantine")
     decoder.feed(mutation(1, 2, b"{}", datatype=0x0B))
     assert decoder.take().to_arrow().to_pylist() == [
         {"value": b"{}", "datatype": 0x0B, "error": "datatype: unknown bits"}

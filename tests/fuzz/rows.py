@@ -30,7 +30,7 @@ class DecoderOptions:
     inflate: bool
     xattrs: str
     keys: str
-    errors: str
+    on_bad_value: str
     types: str
     columns: tuple[str, ...] | None
     events: tuple[str, ...] | None
@@ -52,7 +52,7 @@ class DecoderOptions:
             "inflate": self.inflate,
             "xattrs": self.xattrs,
             "keys": self.keys,
-            "errors": self.errors,
+            "on_bad_value": self.on_bad_value,
             "types": self.types,
         }
         return dcp.Decoder(**(asked | other))
@@ -74,7 +74,7 @@ def options_of(source: Source) -> DecoderOptions:
         inflate=not flags & 64,
         xattrs="inline" if flags & 128 else "map" if more & 16 else "split",
         keys="utf8" if more & 1 else "binary",
-        errors="quarantine" if more & 2 else "raise",
+        on_bad_value="quarantine" if more & 2 else "fail",
         types="plain" if more & 32 else "wire",
         columns=_some(sorted(columns_of(dialect_of(dialect))), shown) if more & 4 else None,
         events=_some([m.name for m in dialect_of(dialect).messages if m.role is Role.ROW], shown) if more & 8 else None,
@@ -320,7 +320,7 @@ def _opened(value: bytes, datatype: int, options: DecoderOptions, mapped: bool) 
                 raise dcp.DcpError("xattrs: not a valid section") from None
             return rest, body[: len(body) - len(rest)], ""
     except dcp.DcpError as error:
-        if options.errors == "raise":
+        if options.on_bad_value == "fail":
             raise
         return value, None, str(error)
     return body, None, ""

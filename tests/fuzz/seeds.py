@@ -35,6 +35,9 @@ def _streams() -> tuple[tuple[str, bytes], ...]:
 def seeds(target: str) -> Iterator[bytes]:
     """Yield the seeds of a target."""
     chance = random.Random(target)
+    if target == "documents":
+        yield from _documents(chance)
+        return
     for i, (dialect, stream) in enumerate(_streams()):
         if target == "frames":
             yield bytes([NAMES.index(dialect) | (RAW, REPAIRED)[i & 1] << 2]) + stream
@@ -55,6 +58,24 @@ def seeds(target: str) -> Iterator[bytes]:
             yield rest
         else:
             yield _options(chance, NAMES[i & 3], BUILT) + rest
+
+
+# Pieces of JSON, sound and broken.
+_JSON = (
+    *('{"a":1,"b":2.5e3,"c":"x\\u00e9\\n","d":true,"e":{"a":7,"b":"y"},"f":[1,2,null],"g":{"a":1,"a":2,"b":null}}',),
+    *('{"a":12.50,"b":"0.000000001","c":"2026-02-28","d":"2026-02-28T23:59:59.123456789+05:30","g":"aGk="}',),
+    *('{"e":"2026-02-28T23:59","f":1700000000.123,"h":-128,"a":1e37,"c":"0001-01-01","d":"9999-12-31T00:00Z"}',),
+    *('{"a":{"x":[1,{"y":"]}"}]},"b":[1, [2] ,"\\"",{}],"c":{"k":[],"k":0},"d":[[1],[ ]],"e":{"a":null,"b":[true]}}',),
+    *('{"e":{"a":"x","b":{"c":9007199254740993}},"d":[{"a":"b"},{"b":1},5]}', '[{"a":1,"b":["x"]},null,{}]'),
+    *('{"a":{"b":1,"c":2},"d":{}}', '"\\ud83d"', '{"a":"\\ud83d\\ude00\\udc00"}', "-0", "[", '{"a"', "nul", " ", "{}"),
+)
+
+
+def _documents(chance: random.Random) -> Iterator[bytes]:
+    for text in _JSON:
+        for schema in range(7):
+            yield bytes([schema, chance.randrange(16)]) + text.encode()
+            yield bytes([schema, chance.randrange(16)]) + text.encode() + b"\xff\xfe" + chance.choice(_JSON).encode()
 
 
 def _options(chance: random.Random, dialect: str, mode: int) -> bytes:

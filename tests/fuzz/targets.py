@@ -6,6 +6,7 @@ assertion; the sanitizers report theirs themselves.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -15,11 +16,13 @@ import dcp
 from dcp import _codec
 from dcp._codec import Splitter
 from dcp.columns.batch import Bytes
+from dcp.columns.document_schema import DocumentType, document_type
 from dcp.wire.document import join_collection, join_xattrs, split_collection, split_xattrs
 from dcp.wire.frame import dialect_of, encode, layout_of, read_frame
 from dcp.wire.frame import split as split_frames
 from dcp.wire.framing import join_infos, split_infos
 from dcp.wire.layout import Dialect
+from tests.documents.frames import mutation
 from tests.fuzz.rows import DEFAULT_FRAME, Decoded, DecoderOptions, Expected, options_of
 from tests.fuzz.stream import NAMES, RAW, REPAIRED, Chance, Source, stream_of
 from tests.fuzz.tables import Row, any_rows
@@ -136,7 +139,7 @@ def _plan(dialect: int, columns: int, views: int, quarantine: int) -> _codec.Pla
     """Return the plan of the default columns, or of others."""
     more = 4 | (columns & 1) << 4 if columns else 0
     options = options_of(Source(bytes([dialect, more, columns]))).decoder
-    return options(views=bool(views), errors="quarantine" if quarantine else "raise").plan
+    return options(views=bool(views), on_bad_value="quarantine" if quarantine else "fail").plan
 
 
 def decoder(data: bytes) -> None:
@@ -423,6 +426,70 @@ def _unsigned(row: Row, name: str, width: int) -> int:
     return number & ((1 << 8 * width) - 1)
 
 
+# -------------------------------------------------------------------------------------- documents
+
+_SCHEMAS = (
+    "a bigint, b double, c string, d boolean, e struct<a int, b string>, f array<smallint>, g map<string, float>",
+    "a decimal(38,10), b decimal(9,9), c date, d timestamp, e timestamp_ntz, f timestamp_s, g binary, h tinyint",
+    "a json, b array<json>, c map<string, json>, d array<array<json>>, e struct<a json, b array<json>>",
+    "a string from e.a, b bigint from e.b.c, c json from e, d array<struct<a string, b bigint>>, e string from e.a",
+    "array<struct<a bigint, b array<string>>>",
+    "map<string, map<string, bigint>>",
+    "json",
+)
+_CONDITIONS = (None, "a = 1 or e.a like 'x%y_'", "not (b.c > 1.5 and d in ('a', 'b')) or c is null")
+
+
+def documents(data: bytes) -> None:
+    """Check that any value becomes a valid column, the same that `json.loads` and a plain builder give."""
+    import pyarrow
+
+    source = Source(data)
+    number, flags = source.byte(), source.byte()
+    schema = _SCHEMAS[number % len(_SCHEMAS)]
+    decoder = dcp.Decoder(
+        columns=("key", "bad_value"),
+        document=document_type(schema),
+        views=bool(flags & 1),
+        where=_CONDITIONS[flags % 3],
+    )
+    values = [value for value in source.rest().split(b"\xff\xfe") if flags & 2 or value][:8]
+    for seqno, value in enumerate(values, 1):
+        decoder.feed(mutation(value, seqno))
+    rows: list[Any] = []
+    while True:
+        batch = decoder.take(1 + (flags >> 2 & 3))
+        table = pyarrow.record_batch(batch)
+        table.validate(full=True)
+        rows += table.to_pylist() if number % len(_SCHEMAS) != 1 else [None] * len(table)
+        if not len(batch):
+            break
+    if _CONDITIONS[flags % 3] is None:
+        assert len(rows) == len(values)
+    for value, row in zip(values, rows, strict=False) if _CONDITIONS[flags % 3] is None else ():
+        _check_document(value, row, document_type(schema))
+
+
+def _check_document(value: bytes, row: Any, type: DocumentType) -> None:
+    if row is None:
+        return
+    refused = (row["error"] or "").startswith("document: expected JSON, found ")
+    if refused:
+        assert row["bad_value"] == value
+        assert row["document"] is None
+    try:
+        text = value.decode()
+        json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return
+    # Python takes a mark of the byte order in text, and any depth up to its own limit.
+    assert not refused or text.startswith("\ufeff"), row["error"]
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(text)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "frames": frames,
     "splitter": splitter,
@@ -432,4 +499,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "arrow": arrow,
     "encoder": encoder,
     "bodies": bodies,
+    "documents": documents,
 }

@@ -13,7 +13,7 @@ from dcp.cli import INTERRUPTED, raise_at_interrupt
 from dcp.cli.arguments import WrongValue
 from dcp.errors import DcpError, UsageError
 
-_COMMANDS = ("bench", "checkpoint", "copy", "count", "demo", "doctor", "inspect", "replay", "serve", "tail")
+_COMMANDS = ("bench", "checkpoint", "copy", "count", "demo", "doctor", "inspect", "replay", "schema", "serve", "tail")
 
 
 # Errors of disks that a repeated run may not meet again. What was committed before stays as it is.

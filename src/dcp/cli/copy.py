@@ -22,6 +22,7 @@ from dcp.cli.arguments import INTERVAL, LocalPath
 from dcp.cli.checkpoint_args import parse_end, parse_start
 from dcp.cli.client_log import client_log, log_options
 from dcp.cli.copy_output import CopyOutput
+from dcp.cli.document_args import document_options
 from dcp.cli.file_formats import FORMATS, format_of
 from dcp.cli.json_rows import CollectionNames
 from dcp.cli.login import url_argument
@@ -52,6 +53,17 @@ _WAIT = 0.5
 )
 @click.option("--scope", help="Copy only this scope. It also completes the names given with --collection.")
 @click.option("--collection", "collections", multiple=True, help="Copy only this scope.collection; repeatable.")
+@click.option(
+    "--schema",
+    metavar="DDL",
+    help="Schema of the documents, such as 'id bigint, customer struct<city string>': a column `document` of that type "
+    "replaces `value`, and `error` says what did not fit.",
+)
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    help="Copy only documents for which it is true, such as \"type = 'order' and total > 100\", and deletions.",
+)
 @click.option("--follow", is_flag=True, help="Copy new changes until interrupted, instead of stopping at --to.")
 @click.option(
     "--max-rows-per-file",
@@ -82,6 +94,8 @@ def copy(
     end: str | None,
     scope: str | None,
     collections: tuple[str, ...],
+    schema: str | None,
+    where: str | None,
     follow: bool,
     max_rows: int,
     interval: float,
@@ -106,13 +120,15 @@ def copy(
       dcp copy couchbase://localhost/travel travel.parquet
       dcp copy couchbase://localhost/travel day.parquet --from 2026-11-01T00:00Z --to 2026-11-02T00:00Z
       dcp copy couchbase://localhost/travel hotels.ndjson --collection inventory.hotel --follow
+      dcp copy couchbase://localhost/travel routes.parquet --where "type = 'route'" --schema 'id int, stops int'
       duckdb -c "from read_parquet('travel.parquet/**/part-*.parquet', hive_partitioning = true)"
     """
     if follow and end is not None:
         raise click.UsageError("--follow and --to: expected one of them, found both")
     until = None if follow else parse_end(end or "now")
     with client_log(verbose=verbose, quiet=quiet), closing(CopyOutput(out, format or format_of(out))) as output:
-        stopped = _run(output, url, start, until, scope, collections, max_rows, interval, as_json=as_json)
+        options = document_options(schema, where)
+        stopped = _run(output, url, start, until, scope, collections, options, max_rows, interval, as_json=as_json)
     if stopped and not follow:
         click.echo("interrupted: all copied changes are committed; run it again to resume", err=True)
         ctx.exit(INTERRUPTED)
@@ -125,6 +141,7 @@ def _run(
     end: str | datetime | Checkpoint | None,
     scope: str | None,
     collections: tuple[str, ...],
+    options: Mapping[str, str],
     max_rows: int,
     interval: float,
     *,
@@ -146,6 +163,8 @@ def _run(
             batch_rows=min(max_rows, _BATCH_ROWS),
             # Xattrs as a map: Parquet readers have no use for their binary section.
             xattrs="map",
+            document=options.get("schema"),
+            where=options.get("where"),
         ) as stream,
         _stop_signals() as signals,
         _ProgressBar(
@@ -154,7 +173,7 @@ def _run(
             follow=end is None,
         ) as progress,
     ):
-        output.begin(stream.checkpoint, CollectionNames(client))
+        output.begin(stream.checkpoint, CollectionNames(client), options)
         _copy(stream, output, progress, signals, max_rows, interval if end is None else None)
         total = stream.counters
     _summarise(output, time.monotonic() - started, total.rollbacks, as_json=as_json)

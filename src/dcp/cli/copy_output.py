@@ -9,16 +9,18 @@ reader sees is complete.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
-from dcp.checkpoint import Checkpoint, CheckpointFile, filter_of, naming, sync_directory
+from dcp.checkpoint import Checkpoint, CheckpointFile, filter_of, naming, replace_file, sync_directory
 from dcp.cli.checkpoint_args import copy_checkpoint, copy_checkpoints, load, number_of
 from dcp.cli.file_formats import FORMATS, TableWriter
 from dcp.cli.json_rows import CollectionNames
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _MAX_BUFFERED = 64 << 20
 # Partition of rows without a collection, as Hive, Spark and Arrow name it. A rollback concerns every collection.
 _NULL_PARTITION = "collection=__HIVE_DEFAULT_PARTITION__"
+# File with the options that decide what the rows are. Readers of directories skip it, as they do the checkpoint.
+_OPTIONS = "_options.json"
 # Bytes in a name, where the system does not say: NTFS, as most others, has 255 characters.
 _MAX_NAME = 255
 
@@ -102,24 +106,44 @@ class CopyOutput:
         """Number of rows since the last commit."""
         return sum(part.rows for part in self._open_files.values())
 
-    def begin(self, checkpoint: Checkpoint, names: CollectionNames) -> None:
+    def begin(self, checkpoint: Checkpoint, names: CollectionNames, options: Mapping[str, str] | None = None) -> None:
         """Prepare for the rows of a stream that starts at `checkpoint`.
 
+        options: flags that decide what the rows are, with their values.
+
         A new directory is partitioned if the stream has several collections; an existing one stays as it is.
-        Raises UsageError if the directory is a copy of other collections.
+        Raises UsageError if the directory is a copy of other collections, or with other options.
         """
         if self.checkpoint is not None and filter_of(checkpoint) != (before := filter_of(self.checkpoint)):
             raise UsageError(
                 f"{self.directory}: expected a copy of {filter_of(checkpoint)}, found one of {before}; "
                 "copy the same as before, or into a new directory"
             )
+        options = options or {}
+        self._check_options(options)
         several = len(checkpoint.collections or names) > 1
         # Decided once for a directory: mixing both layouts would hide files from readers of partitions.
         self._by_collection = self.partitioned or (self.checkpoint is None and several)
         self.names = names
         if self.checkpoint is None:
+            if options:
+                replace_file(self.directory / _OPTIONS, json.dumps(dict(options)))
             # From here on the directory is known as a copy's, even if the first commit never happens.
             CheckpointFile(self.checkpoint_path).save(checkpoint)
+
+    def _check_options(self, options: Mapping[str, str]) -> None:
+        """Raise UsageError if the copy was begun with other options: its files would not go together."""
+        path = self.directory / _OPTIONS
+        try:
+            with naming(path):
+                before = json.loads(path.read_text("utf-8")) if self.checkpoint is not None and path.exists() else {}
+        except ValueError:
+            raise UsageError(f"{path}: expected the options of a copy as JSON, found something else") from None
+        if self.checkpoint is not None and before != dict(options):
+            raise UsageError(
+                f"{self.directory}: expected {_flags(before)}, as it was begun with, found {_flags(options)}; "
+                "copy the same as before, or into a new directory"
+            )
 
     def has_room(self, rows: int, max_rows: int) -> bool:
         """True if each open file can take this many more rows."""
@@ -173,8 +197,8 @@ class CopyOutput:
     def _check(self, has_checkpoint: bool) -> None:
         """Raise UsageError unless the directory is empty or a copy in the same format."""
         # All that a crash leaves of a copy which had no checkpoint yet.
-        unfinished = f".{self.checkpoint_path.name}.new"
-        if not has_checkpoint and any(path.name != unfinished for path in self.directory.iterdir()):
+        unfinished = {f".{self.checkpoint_path.name}.new", f".{_OPTIONS}.new", _OPTIONS}
+        if not has_checkpoint and any(path.name not in unfinished for path in self.directory.iterdir()):
             raise UsageError(
                 f"{self.directory}: expected a new directory, or one that a copy wrote, found files and no checkpoint"
             )
@@ -232,6 +256,11 @@ class CopyOutput:
                     part.writer.write_table(pyarrow.concat_tables(part.buffered))
                 part.buffered.clear()
         self._buffered = 0
+
+
+def _flags(options: Mapping[str, str]) -> str:
+    """Return options as they are given on the command line."""
+    return " ".join(f"--{name} {value!r}" for name, value in options.items()) or "neither --schema nor --where"
 
 
 def _directory_name(directory: Path, collection: str) -> str:

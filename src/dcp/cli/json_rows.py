@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dcp.client import Client
@@ -50,6 +52,10 @@ def objects(table: pa.Table | pa.RecordBatch, names: CollectionNames | None) -> 
             found |= _text("key", found.pop("key"))
         if "value" in found:
             found["value"] = found.pop("value")
+        if "document" in found:
+            found["document"] = _typed(found.pop("document"), table.schema.field("document").type)
+        if "bad_value" in found:
+            found |= _text("bad_value", found.pop("bad_value"))
         yield found
 
 
@@ -75,6 +81,25 @@ def _plain(name: str, value: Any, wide: set[str]) -> Any:
     if name in wide:
         return str(value)
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _typed(value: Any, type: pa.DataType) -> Any:
+    """Return a cell of a document as JSON can hold it: decimals as text, to the last digit, and bytes as base64."""
+    import pyarrow
+
+    if value is None:
+        return None
+    if pyarrow.types.is_struct(type):
+        return {field.name: _typed(value[field.name], field.type) for field in type}
+    if pyarrow.types.is_map(type):
+        return {name: _typed(element, type.item_type) for name, element in value}
+    if pyarrow.types.is_list(type):
+        return [_typed(element, type.value_type) for element in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value
 
 
 def _text(name: str, data: bytes) -> dict[str, str]:

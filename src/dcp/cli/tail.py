@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -12,11 +13,13 @@ import click
 import dcp
 from dcp.cli.checkpoint_args import parse_end, parse_start
 from dcp.cli.client_log import client_log, log_options
+from dcp.cli.document_args import document_options
 from dcp.cli.json_rows import CollectionNames, lines, objects
 from dcp.cli.login import url_argument
 from dcp.cli.terminal import readable, uses_colour
 from dcp.client.row_format import PURGED, ROLLBACK
 from dcp.columns.plan import events_of
+from dcp.printable import printable
 from dcp.wire.dcp import DCP
 
 if TYPE_CHECKING:
@@ -56,6 +59,17 @@ _MAX_LINES = 2
 @click.option(
     "--key", "pattern", help="Print only keys that match a pattern: * is any text, ? any character, [ab] one of these."
 )
+@click.option(
+    "--schema",
+    metavar="DDL",
+    help="Schema of the documents, such as 'id bigint, customer struct<city string>': print it in that form instead of "
+    "the value, and what did not fit.",
+)
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    help="Print only documents for which it is true, such as \"type = 'order' and total > 100\", and deletions.",
+)
 @click.option("--max", "max_rows", type=click.IntRange(1), help="Stop after this many changes.")
 @click.option("--hex", "as_hex", is_flag=True, help="Print values in hexadecimal.")
 @click.option("--no-values", is_flag=True, help="Print no values. They are not read either.")
@@ -69,6 +83,8 @@ def tail(
     collections: tuple[str, ...],
     events: tuple[str, ...],
     pattern: str | None,
+    schema: str | None,
+    where: str | None,
     max_rows: int | None,
     as_hex: bool,
     no_values: bool,
@@ -88,15 +104,27 @@ def tail(
       dcp tail couchbase://localhost/travel --from 2026-11-01T00:00Z --to 2026-11-01T06:00+01:00
       dcp tail couchbase://localhost/travel --collection inventory.hotel --event deletion
       dcp tail couchbase://localhost/travel --key 'airline_*' --json | jq .value
+      dcp tail couchbase://localhost/travel --where "type = 'hotel' and city = 'Paris'" --schema 'name string'
     """
     if as_hex and no_values:
         raise click.UsageError("--hex and --no-values: expected one of them, found both")
-    columns = [*_COLUMNS, "collection_id", "key", *(() if no_values else ("value",))]
+    if schema is not None and (as_hex or no_values):
+        raise click.UsageError("--schema: expected it without --hex and --no-values, found one of them")
+    options = document_options(schema, where)
+    columns = [*_COLUMNS, "collection_id", "key", *(() if no_values or schema is not None else ("value",))]
     begin, until = parse_start(start), parse_end(end)
     with (
         client_log(verbose=verbose, quiet=quiet),
         dcp.connect(url) as client,
-        client.stream(begin, until, scope=scope, collections=collections or None, columns=columns) as stream,
+        client.stream(
+            begin,
+            until,
+            scope=scope,
+            collections=collections or None,
+            columns=columns,
+            document=options.get("schema"),
+            where=options.get("where"),
+        ) as stream,
     ):
         names = CollectionNames(client)
         show = _as_json if as_json else _as_text
@@ -163,6 +191,10 @@ def _line(row: dict[str, Any], room: int | None) -> str:
         time = row["timestamp"][:23].replace("T", " ")
         text = readable(row["key"].encode()) if "key" in row else f"0x{row['key_hex']}"
     text += f"  {readable(value) if isinstance(value, bytes) else value}" if value else ""
+    if "document" in row:
+        text += f"  {printable(json.dumps(row['document'], ensure_ascii=False))}"
+    if "error" in row:
+        text += f"  ({printable(row['error'])})"
     line = _LAYOUT.format(time, event, row["vbucket"], row["seqno"], row.get("collection", ""), text)
     if room is not None and len(line) > room:
         line = line[: room - 1] + "…"

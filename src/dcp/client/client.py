@@ -23,6 +23,7 @@ from dcp.client.stats import Stats, combine
 from dcp.client.stream import ChangeStream
 from dcp.client.stream_range import resolve_range, resolve_start
 from dcp.cluster_map import ClusterMap, Node
+from dcp.columns.decoder import DocumentLike
 from dcp.errors import UsageError
 from dcp.position import FailoverLog
 from dcp.wire.memcached import MAX_FRAME
@@ -30,7 +31,10 @@ from dcp.wire.memcached import MAX_FRAME
 log = logging.getLogger("dcp.client")
 
 # Options of a stream that its decoders take as they are.
-_DECODING = ("views", "max_frame", "max_value", "inflate", "xattrs", "keys", "errors", "types")
+_DECODING = (
+    *("views", "max_frame", "max_value", "inflate", "xattrs", "keys", "values", "on_bad_value", "types"),
+    *("document", "on_bad_document", "only_events", "only_keys", "where"),
+)
 # Options of a stream that not every dialect supports.
 _PROMISES = ("scope", "collections", "persisted_only", "ignore_purged", "out_of_order", "history")
 
@@ -177,30 +181,36 @@ class Client:
         inflate: bool = True,
         xattrs: Literal["split", "map", "inline"] = "split",
         keys: Literal["binary", "utf8"] = "binary",
-        errors: Literal["raise", "quarantine"] = "raise",
+        values: Literal["binary", "utf8"] = "binary",
+        on_bad_value: Literal["fail", "quarantine"] = "fail",
         types: Literal["wire", "plain"] = "wire",
+        document: DocumentLike | None = None,
+        on_bad_document: Literal["quarantine", "fail"] = "quarantine",
+        only_events: str | Iterable[str] | None = None,
+        only_keys: str | bytes | Iterable[str | bytes] | None = None,
+        where: str | None = None,
     ) -> ChangeStream:
         """Follow the changes of the bucket, and return an iterator of their batches.
 
         A duration is a number of seconds, a timedelta, or text such as `500ms`; a size is a number of bytes, or text
         such as `4m`. A time is a datetime with a UTC offset, or its ISO text.
 
-        start: Where to begin: "beginning" (also None), "now", a Checkpoint to resume from, or a time: only changes
-            made at it or later by their CAS. Default: beginning.
-        end: Where to end: None for never, "now" for the high seqnos at the start, a Checkpoint: only changes up to
-            its positions, or a past time: only changes made before it.
+        start: Where to begin: "beginning" (also None), "now", a Checkpoint to resume from, or a time: only changes made
+            at it or later by their CAS. Default: beginning.
+        end: Where to end: None for never, "now" for the high seqnos at the start, a Checkpoint: only changes up to its
+            positions, or a past time: only changes made before it.
         scope: Name of a scope: only its collections. With `collections`, the scope of names without one.
         collections: Names of collections, as `scope.name` or in `scope`: only these.
         vbuckets: Numbers of vbuckets, as "0-511,600" or several: only these.
-        columns: Names of the columns of a batch, in order. Columns that are not named are not decoded. Default:
-            event, vbucket, seqno, rev_seqno, cas, flags, expiry, lock_time, delete_time, datatype, collection_id,
-            key, value, xattrs, snapshot_start, snapshot_end, stream_id.
+        columns: Names of the columns of a batch, in order. Columns that are not named are not decoded. Default: event,
+            vbucket, seqno, rev_seqno, cas, flags, expiry, lock_time, delete_time, datatype, collection_id, key, value,
+            xattrs, snapshot_start, snapshot_end, stream_id.
         batch_rows: Number of rows at which a batch is delivered. Default: 65536.
         batch_bytes: Received bytes at which a batch is delivered. Default: 4m.
         linger: Age of its first row at which a batch is delivered, however small. Default: 0.02 s.
-        on_rollback: `replay` delivers a row with the event `rollback`, then what the cluster has above its seqno.
-            What the lost changes had replaced is not sent: see docs/semantics.md. `fail` raises RollbackError.
-            Default: replay.
+        on_rollback: `replay` delivers a row with the event `rollback`, then what the cluster has above its seqno. What
+            the lost changes had replaced is not sent: see docs/semantics.md. `fail` raises RollbackError. Default:
+            replay.
         ignore_purged: Resume even if deletions after the checkpoint were purged, with a row whose event is `purged`.
             Without it, such a vbucket restarts from seqno 0. Default: False.
         persisted_only: Deliver only changes that every copy of their vbucket has on disk, so that no failover takes
@@ -215,13 +225,24 @@ class Client:
         max_frame: Largest frame that is accepted, the cluster map among them. Default: 30m.
         max_value: Largest size to which a compressed value may inflate; `max_frame` limits the others. Default: 30m.
         inflate: Decompress values that are compressed with Snappy. Default: True.
-        xattrs: Extended attributes: `split` off the value as bytes, as a `map`, or left `inline` in the value.
-            Default: split.
+        xattrs: Extended attributes: `split` off the value as bytes, as a `map`, or left `inline` in the value. Default:
+            split.
         keys: Type of the column `key`. `utf8` checks the bytes. Default: binary.
-        errors: Values that cannot be read: `raise` an error, or `quarantine` delivers them as received, with the
-            reason in the column `error`. Default: raise.
+        values: Type of the column `value`. `utf8` checks the bytes. Default: binary.
+        on_bad_value: Values that cannot be read: `fail` raises an error, `quarantine` delivers them as received, or
+            null as text, with the reason in the column `error`. The column `bad_value` has their bytes. Default: fail.
         types: `wire` has unsigned numbers as wide as sent and events as a dictionary; `plain` has the signed numbers
             and text that Spark takes. Default: wire.
+        document: Schema of the documents, for the column `document`: DDL such as `id bigint, customer struct<city
+            string>`, an Arrow schema, or names with paths and types. See docs/documents.md.
+        on_bad_document: Documents that do not fit the schema: `quarantine` delivers null for what does not, with the
+            reason in the column `error`. `fail` raises DocumentError. Default: quarantine.
+        only_events: Names of events, such as `mutation`: only these, and rows that report a rollback or a purge.
+            Default: all.
+        only_keys: Keys, such as `order::*`: only these. A star stands for any bytes, unless a backslash is before it.
+            Default: all.
+        where: Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true.
+            Deletions are delivered, and values that are no JSON.
 
         Raises UsageError for a wrong option, or one that the dialect does not support, CheckpointError for a checkpoint
         of another bucket or selection, and ServerError or TransportError if nodes do not answer questions about it.
@@ -279,6 +300,7 @@ class Client:
                 "out_of_order": options["out_of_order"],
                 "history": options["history"],
                 "xattrs": format.has_xattrs,
+                "values": format.has_values or not queries.can_leave_out_values(self._agent),
             },
         )
 

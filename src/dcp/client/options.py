@@ -20,8 +20,10 @@ from dcp.checkpoint import Checkpoint
 from dcp.client import tokens
 from dcp.client.time_search import EPOCH
 from dcp.columns.decoder import MAX_BATCH_BYTES, MAX_BATCH_ROWS
+from dcp.columns.document_schema import DocumentType, ddl, document_type
 from dcp.columns.plan import events_of
 from dcp.columns.schema import COLUMNS, choose
+from dcp.columns.selection import key_patterns, parse_condition
 from dcp.errors import CheckpointError, LocalProtocolError, UsageError
 from dcp.value_grammar import duration, flag, number_range, size, whole_number
 from dcp.wire import DIALECTS
@@ -135,6 +137,32 @@ def parse_token(value: Any) -> str | Callable[[], str]:
     return found
 
 
+def parse_document(value: Any) -> DocumentType:
+    """Return the type of documents that a schema describes."""
+    return document_type(value)
+
+
+def parse_document_text(value: Any) -> str:
+    """Return a schema of documents as DDL."""
+    return ddl(document_type(value))
+
+
+def parse_keys(value: Any) -> tuple[str | bytes, ...]:
+    """Return keys and patterns of keys."""
+    found = (value,) if isinstance(value, (str, bytes)) else tuple(value) if isinstance(value, Iterable) else ()
+    if not all(isinstance(key, (str, bytes)) for key in found):
+        raise ValueError("keys such as user::7 or order::*")
+    key_patterns(found)
+    return found
+
+
+def parse_where(value: Any) -> str:
+    """Return a condition on documents."""
+    text = parse_text(value)
+    parse_condition(text)
+    return text
+
+
 def parse_path(value: Any) -> str:
     """Return the text of a path."""
     return parse_text(os.fspath(value) if isinstance(value, os.PathLike) else value)
@@ -204,10 +232,9 @@ def parse_vbuckets(value: Any) -> tuple[int, ...]:
 
 
 def parse_key_patterns(value: Any) -> tuple[str, ...]:
-    """Return keys, of which a last star stands for any bytes."""
+    """Return keys, in which a star stands for any bytes."""
     found = parse_names(value)
-    if any("*" in key.rstrip("*") for key in found):
-        raise ValueError("keys with a star at their end only, such as order::*")
+    key_patterns(found)
     return found
 
 
@@ -215,7 +242,8 @@ def parse_spark_columns(value: Any) -> tuple[str, ...]:
     """Return names of columns, the names of scope and collection among them."""
     found = parse_names(value)
     try:
-        choose(DCP, [name for name in found if name not in PATH_COLUMNS] or None)
+        # The column of documents needs the option for their schema, which is checked with the others.
+        choose(DCP, [name for name in found if name not in (*PATH_COLUMNS, "document")] or None)
     except LocalProtocolError as error:
         raise UsageError(f"{error}; Spark also has {' and '.join(PATH_COLUMNS)}") from None
     return found
@@ -664,12 +692,20 @@ OPTIONS: tuple[Option, ...] = (
         Use.STREAM | Use.DECODER,
     ),
     Option(
-        "errors",
-        'Literal["raise", "quarantine"]',
-        one_of("raise", "quarantine"),
-        "raise",
-        "Values that cannot be read: `raise` an error, or `quarantine` delivers them as received, "
-        "with the reason in the column `error`.",
+        "values",
+        'Literal["binary", "utf8"]',
+        one_of("binary", "utf8"),
+        "binary",
+        "Type of the column `value`. `utf8` checks the bytes.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "on_bad_value",
+        'Literal["fail", "quarantine"]',
+        one_of("fail", "quarantine"),
+        "fail",
+        "Values that cannot be read: `fail` raises an error, `quarantine` delivers them as received, or null as text, "
+        "with the reason in the column `error`. The column `bad_value` has their bytes.",
         Use.STREAM | Use.DECODER,
     ),
     Option(
@@ -679,6 +715,51 @@ OPTIONS: tuple[Option, ...] = (
         "wire",
         "`wire` has unsigned numbers as wide as sent and events as a dictionary; "
         "`plain` has the signed numbers and text that Spark takes.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "document",
+        "DocumentLike | None",
+        optional(parse_document),
+        None,
+        "Schema of the documents, for the column `document`: DDL such as `id bigint, customer struct<city string>`, "
+        "an Arrow schema, or names with paths and types. See docs/documents.md.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "on_bad_document",
+        'Literal["quarantine", "fail"]',
+        one_of("quarantine", "fail"),
+        "quarantine",
+        "Documents that do not fit the schema: `quarantine` delivers null for what does not, with the reason in the "
+        "column `error`. `fail` raises DocumentError.",
+        Use.STREAM | Use.DECODER,
+    ),
+    Option(
+        "only_events",
+        "str | Iterable[str] | None",
+        optional(parse_names),
+        None,
+        "Names of events, such as `mutation`: only these, and rows that report a rollback or a purge.",
+        Use.STREAM | Use.DECODER,
+        default_text="all",
+    ),
+    Option(
+        "only_keys",
+        "str | bytes | Iterable[str | bytes] | None",
+        optional(parse_keys),
+        None,
+        "Keys, such as `order::*`: only these. A star stands for any bytes, unless a backslash is before it.",
+        Use.STREAM | Use.DECODER,
+        default_text="all",
+    ),
+    Option(
+        "where",
+        "str | None",
+        optional(parse_where),
+        None,
+        "Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true. "
+        "Deletions are delivered, and values that are no JSON.",
         Use.STREAM | Use.DECODER,
     ),
     # A decoder by itself.
@@ -811,7 +892,7 @@ OPTIONS: tuple[Option, ...] = (
         _NAMES,
         optional(parse_key_patterns),
         None,
-        "Keys, such as `order::*,user::7`: only these. A star at the end stands for any bytes.",
+        "Keys, such as `order::*,user::7`: only these. A star stands for any bytes, unless a backslash is before it.",
         _READ,
         default_text="all",
         spark="keys",
@@ -830,9 +911,49 @@ OPTIONS: tuple[Option, ...] = (
         'Literal["binary", "string"]',
         one_of("binary", "string"),
         "binary",
-        "Type of the column `value`; `string` requires UTF-8.",
+        "Type of the column `value`; see `onBadValue` for values that are not UTF-8.",
         _READ,
         spark="valueFormat",
+    ),
+    Option(
+        "on_bad_value",
+        'Literal["quarantine", "fail"]',
+        one_of("quarantine", "fail"),
+        "quarantine",
+        "Values that are no text, or cannot be read: `quarantine` delivers null, or the bytes as received, with the "
+        "reason in the column `error`, which `valueFormat=string` adds. `fail` ends the query.",
+        _READ,
+        spark="onBadValue",
+    ),
+    Option(
+        "document_schema",
+        "DocumentLike | None",
+        optional(parse_document_text),
+        None,
+        "Schema of the documents, for the columns `document` and `error`: DDL such as "
+        "`id bigint, customer struct<city string>`. See docs/documents.md.",
+        _READ,
+        spark="documentSchema",
+    ),
+    Option(
+        "on_bad_document",
+        'Literal["quarantine", "fail"]',
+        one_of("quarantine", "fail"),
+        "quarantine",
+        "Documents that do not fit the schema: `quarantine` delivers null for what does not, with the reason in the "
+        "column `error`. `fail` ends the query.",
+        _READ,
+        spark="onBadDocument",
+    ),
+    Option(
+        "where",
+        "str | None",
+        optional(parse_where),
+        None,
+        "Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true. "
+        "Deletions are delivered, and values that are no JSON.",
+        _READ,
+        spark="where",
     ),
     Option(
         "start",

@@ -12,6 +12,7 @@ from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.columns.row_filter import RowFilter
 from dcp.errors import UsageError
+from dcp.wire.dcp import DCP
 from dcp.wire.field import u64
 from dcp.wire.frame import Frame, dialect_of, encode
 from dcp.wire.layout import Dialect, Layout, Magic, Message, Role, Side
@@ -63,6 +64,13 @@ class RowFormat:
     def has_xattrs(self) -> bool:
         """True if nodes have to send extended attributes."""
         return self.columns is None or "xattrs" in self.columns
+
+    @property
+    def has_values(self) -> bool:
+        """True if nodes have to send values: for their column, or to read documents from."""
+        columns = {"value", "xattrs"} if self.columns is None else {*self.columns}
+        reads = self.decoding.get("document") is not None or self.decoding.get("where") is not None
+        return reads or bool(columns & {"value", "xattrs", "bad_value", "error"}) or self.dialect != DCP.name
 
     @property
     def filter(self) -> RowFilter | None:

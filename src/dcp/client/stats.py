@@ -49,7 +49,8 @@ class Stats:
     """Statistics of all streams of a client together, at one moment.
 
     bucket: name of the bucket.
-    changes, bytes, batches: totals received from nodes.
+    changes, bytes, batches: totals received from nodes. unselected_rows: changes that were not selected, which
+        `changes` does not count. bad_rows: changes with a value, or a part of a document, that could not be read.
     changes_per_second, bytes_per_second: rates in the last `stats_interval`.
     rollbacks, reconnects: numbers of vbuckets rolled back, and of connections lost.
     stream_ends: number of vbuckets' streams that ended, by reason.
@@ -64,6 +65,8 @@ class Stats:
     changes: int = 0
     bytes: int = 0
     batches: int = 0
+    unselected_rows: int = 0
+    bad_rows: int = 0
     changes_per_second: float = 0.0
     bytes_per_second: float = 0.0
     rollbacks: int = 0
@@ -84,6 +87,8 @@ class Counters:
     rows: int = 0
     bytes: int = 0
     batches: int = 0
+    unselected_rows: int = 0
+    bad_rows: int = 0
     rollbacks: int = 0
     reconnects: int = 0
     stream_ends: dict[str, int] = field(default_factory=dict)

@@ -35,8 +35,6 @@ Bound = str | datetime | Checkpoint
 
 _COLUMNS = ("vbucket", "seqno", "cas")
 _PROBE_LIMITS = partial(BatchLimits.within, rows=65_536, bytes=4 << 20, linger=0.02)
-# A 6.6 node can crash when it streams documents with xattrs from disk without values (seen with 6.6.5).
-_CRASHES_WITHOUT_VALUES = "6.6"
 # The end of a TAP stream is not a seqno: any number but ENDLESS asks the node to end after its backfill.
 _END_OF_BACKFILL = 1
 
@@ -185,7 +183,7 @@ def _prober(agent: Agent, chosen: StreamSelection, logs: Mapping[int, FailoverLo
 
     logs: failover logs, not older than the high seqnos of the search.
     """
-    values = queries.server_version(agent).startswith(_CRASHES_WITHOUT_VALUES)
+    values = not queries.can_leave_out_values(agent)
 
     def probe(spans: Mapping[int, SeqnoSpan]) -> Mapping[int, list[ProbedChange] | None]:
         nonlocal values

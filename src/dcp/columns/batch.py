@@ -63,6 +63,16 @@ class Batch:
         return self._rows.nbytes
 
     @property
+    def bad_rows(self) -> int:
+        """Number of rows with a value, or a part of a document, that could not be read."""
+        return self._rows.bad_rows
+
+    @property
+    def unselected_rows(self) -> int:
+        """Number of changes that arrived with these rows, but were not selected."""
+        return self._rows.unselected_rows
+
+    @property
     def events(self) -> tuple[str, ...]:
         """Names of the events; the numbers in `to_numpy()["event"]` are indexes into it."""
         return self._rows.plan.events
@@ -93,14 +103,14 @@ class Batch:
 
         A column with nulls is a masked array, a column of bytes or text is a `Bytes`, a column of views an array
         of 16-byte values. `event` is a number into `events`, unless the decoder has types="plain". Xattrs as a
-        map have no numpy form and are left out.
+        map, and documents, have no numpy form and are left out.
         """
         import numpy
 
         return {
             column.name: self._to_numpy(numpy, i, column.format)
             for i, column in enumerate(self.schema)
-            if column.format != "+m"
+            if not column.format.startswith("+") and column.document is None
         }
 
     def _to_numpy(self, numpy: Any, index: int, format: str) -> Any:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from dcp import _codec
 from dcp.columns.batch import Batch
+from dcp.columns.document_schema import DocumentType, document_type
 from dcp.columns.plan import compile_plan, events_of
 from dcp.columns.schema import COLUMNS, BatchSchema, Column, choose, plain
-from dcp.errors import DcpError, FrameError, UsageError
+from dcp.columns.selection import compile_selection
+from dcp.errors import DcpError, DocumentError, FrameError, UsageError
+from dcp.wire.document import split_collection
 from dcp.wire.frame import Frame, dialect_of, read_frame, split
 from dcp.wire.layout import HEADER_STRUCT, Dialect
 from dcp.wire.memcached import MAX_FRAME
@@ -18,6 +21,15 @@ from dcp.wire.memcached import MAX_FRAME
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+
+class ArrowSchemaLike(Protocol):
+    """Schema or type of any Arrow library."""
+
+    def __arrow_c_schema__(self) -> object: ...
+
+
+# Accepted schemas of documents.
+DocumentLike: TypeAlias = "str | Mapping[str, str] | ArrowSchemaLike | DocumentType"
 # True if `Decoder.receive` works on this system.
 CAN_RECEIVE = _codec.CAN_RECEIVE
 # Limits of a batch: Arrow's offsets have 32 bits, and the last row may be a large one.
@@ -46,8 +58,19 @@ class Decoder(_codec.Decoder):
     xattrs: "split" moves the extended attributes from the value to the column `xattrs`, the default; "map" does so
         as an Arrow map of names to JSON texts; "inline" leaves them in the value.
     keys: "binary", the default, or "utf8" to check them and have a text column.
-    errors: "raise", the default, raises FrameError for a value that cannot be read. "quarantine" delivers such a
-        value as it arrived, and says why in the column `error`, which is added.
+    values: "binary", the default, or "utf8" to check them and have a text column.
+    on_bad_value: "fail", the default, raises FrameError for a value that cannot be read, and DocumentError for one that
+        is no UTF-8 where `values` asks for it. "quarantine" delivers such a value as it arrived, or null in a text
+        column, and says why in the column `error`, which is added. The column `bad_value`, on request, has its bytes.
+    document: schema of the documents, for the column `document`: DDL such as "id bigint, customer struct<city string>",
+        an Arrow schema or type, or a mapping of names to paths and types. See docs/documents.md.
+    on_bad_document: "quarantine", the default, delivers null for what does not fit the schema, and says why in the
+        column `error`, which is added. So it does for a value that cannot be decompressed or split, whatever
+        `on_bad_value` says. "fail" raises DocumentError instead.
+    only_events: names of the events to deliver; None for all. `Batch.unselected_rows` counts the others.
+    only_keys: keys to deliver, such as ["user::7", "order::*"]; None for all. A star stands for any bytes.
+    where: condition on the document, such as "type = 'order' and total > 100". Mutations for which it is not true are
+        not delivered; deletions, and values that are no JSON, are.
     types: "wire", the default, for unsigned numbers as wide as they are sent, and events as a dictionary. "plain"
         for the types that Spark has: events as text, numbers signed with 32 bits or, where those are too few, 64.
         Unsigned 64-bit numbers keep their bits.
@@ -63,6 +86,7 @@ class Decoder(_codec.Decoder):
     schema: BatchSchema
     new_controls: list[tuple[int, Frame, int]]
     _dialect: Dialect
+    _collections: bool
     _error: DcpError | None
 
     def __new__(
@@ -79,22 +103,37 @@ class Decoder(_codec.Decoder):
         inflate: bool = True,
         xattrs: Literal["split", "map", "inline"] = "split",
         keys: Literal["binary", "utf8"] = "binary",
-        errors: Literal["raise", "quarantine"] = "raise",
+        values: Literal["binary", "utf8"] = "binary",
+        on_bad_value: Literal["fail", "quarantine"] = "fail",
         types: Literal["wire", "plain"] = "wire",
+        document: DocumentLike | None = None,
+        on_bad_document: Literal["quarantine", "fail"] = "quarantine",
+        only_events: str | Iterable[str] | None = None,
+        only_keys: str | bytes | Iterable[str | bytes] | None = None,
+        where: str | None = None,
     ) -> Self:
         for name, value, accepted in (
             ("xattrs", xattrs, ("split", "map", "inline")),
             ("keys", keys, ("binary", "utf8")),
-            ("errors", errors, ("raise", "quarantine")),
+            ("values", values, ("binary", "utf8")),
+            ("on_bad_document", on_bad_document, ("quarantine", "fail")),
+            ("on_bad_value", on_bad_value, ("fail", "quarantine")),
             ("types", types, ("wire", "plain")),
         ):
             if value not in accepted:
                 raise UsageError(f"{name}: expected one of {', '.join(accepted)}, found {value!r}")
         table = dialect_of(dialect)
-        chosen = _typed(choose(table, columns), views, keys, xattrs, quarantine=errors == "quarantine")
+        reads_documents = document is not None or where is not None
+        if reads_documents and not inflate:
+            raise UsageError("inflate: expected True with `document` or `where`: compressed values cannot be parsed")
+        schema = None if document is None else document_type(document)
+        set_aside = on_bad_value == "quarantine" or (reads_documents and on_bad_document == "quarantine")
+        chosen = _typed(choose(table, columns, schema), views, keys, values, xattrs, quarantine=set_aside)
         if types == "plain":
             chosen = tuple(map(plain, chosen))
-        plan = compile_plan(table, chosen, (*events_of(table, events), *also))
+        names = (*events_of(table, events), *also)
+        plan = compile_plan(table, chosen, names)
+        changes = [message.name for message in table.messages if message.document]
         self = super().__new__(
             cls,
             plan,
@@ -104,12 +143,16 @@ class Decoder(_codec.Decoder):
             inflate=inflate,
             split_xattrs=xattrs != "inline",
             check_keys=keys == "utf8",
-            quarantine=errors == "quarantine",
+            check_values=values == "utf8" and any(column.name == "value" for column in chosen),
+            keep_bad_documents=on_bad_document == "quarantine",
+            selection=compile_selection(names, changes, only_events, only_keys, where),
+            quarantine=set_aside,
             views=views,
         )
         self.schema = BatchSchema(chosen, plan)
         self.new_controls = []
         self._dialect = table
+        self._collections = collections
         self._error = None
         return self
 
@@ -183,14 +226,14 @@ class Decoder(_codec.Decoder):
 
     def finish_batch(self) -> Batch:
         """Return what `advance` decoded so far, without decoding further. Raises FrameError as `take` does."""
-        if self._error is not None and not self.rows and not self.new_controls:
+        if self._error is not None and not self.has_arrivals and not self.new_controls:
             raise self._error
         flow_bytes = self.flow_bytes
         controls = [(row, frame) for row, frame, _ in self.new_controls]
         self.new_controls = []
         return Batch(self._finish(), self.schema, controls, flow_bytes, self._last_seqnos())
 
-    def _failure(self, raw: bytes, offset: int, detail: str | None) -> DcpError:
+    def _failure(self, raw: bytes, offset: int, detail: str | None, document: bool) -> DcpError:
         """Return the error for the frame that stopped the loop.
 
         The loop knows only that something is wrong. Reading the frame again through the tables gives the same message
@@ -204,16 +247,26 @@ class Decoder(_codec.Decoder):
         vbucket = HEADER_STRUCT.unpack_from(raw)[5]
         frame = read_frame(raw, self._dialect, offset)
         seqno = frame.fields.get("seqno")
+        if document:
+            collection, key = split_collection(frame.key) if self._collections else (None, frame.key)
+            return DocumentError(detail or "", key, collection, vbucket, int(seqno or 0))
         subject = frame.name if seqno is None else f"{frame.name} of seqno {seqno!r}"
         return FrameError(f"{subject}: {detail}", offset, raw[1], vbucket)
 
 
-def _typed(columns: tuple[Column, ...], views: bool, keys: str, xattrs: str, *, quarantine: bool) -> tuple[Column, ...]:
+def _typed(
+    columns: tuple[Column, ...], views: bool, keys: str, values: str, xattrs: str, *, quarantine: bool
+) -> tuple[Column, ...]:
     """Return the columns with the types that the options give them."""
     if quarantine and all(column.name != "error" for column in columns):
         columns += tuple(column for column in COLUMNS if column.name == "error")
     formats = {"key": "u" if keys == "utf8" else "z", "xattrs": "+m" if xattrs == "map" else "z"}
-    chosen = (replace(column, format=formats.get(column.name, column.format)) for column in columns)
+    chosen = [replace(column, format=formats.get(column.name, column.format)) for column in columns]
+    if values == "utf8":
+        # What is no text leaves null, where it does not stop the decoder.
+        chosen = [
+            replace(column, format="u", nullable=quarantine) if column.name == "value" else column for column in chosen
+        ]
     return tuple(_as_view(column) if views else column for column in chosen)
 
 

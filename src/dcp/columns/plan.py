@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from dcp import _codec
+from dcp.columns.document_schema import compile_document
 from dcp.columns.schema import Column
 from dcp.errors import UsageError
 from dcp.wire.field import Field
@@ -23,6 +24,8 @@ _EFFECTS = {
     Effect.UNCOUNTED: _codec.Effect.UNCOUNTED,
     Effect.ADVANCE: _codec.Effect.ADVANCE,
 }
+# Messages whose value is a document: (True, whether it may be missing). Prepared deletions have none.
+_DOCUMENTS = {"mutation": (True, False), "prepare": (True, True)}
 # Rows only on request. By default they are control frames, which carry the collections manifest.
 _NOT_BY_DEFAULT = frozenset({"system_event"})
 
@@ -49,7 +52,8 @@ def compile_plan(dialect: Dialect, columns: tuple[Column, ...], events: tuple[st
         for column in columns
     ]
     shapes = [shape for message in dialect.messages for shape in _shapes(message, events)]
-    return _codec.Plan(described, events, shapes)
+    documents = [compile_document(column.document) for column in columns if column.document is not None]
+    return _codec.Plan(described, events, shapes, *documents)
 
 
 def _shapes(message: Message, events: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -91,6 +95,7 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
         "value": (layout.value is Presence.MUST, layout.value is not Presence.NONE or bool(layout.content)),
         "conditions": conditions if row else [],
         "content_length": layout.content_length if row and layout.content else _NOWHERE,
+        "document": _DOCUMENTS.get(message.name, (False, False)),
         "defect": layout.stream_id_defect,
         "places": places,
     }

@@ -107,6 +107,7 @@ class _FilteredRows:
     def __init__(self, record: pa.RecordBatch, batch: Batch) -> None:
         self._record = record
         self.num_rows, self.nbytes, self.plan = record.num_rows, record.nbytes, batch._rows.plan
+        self.bad_rows, self.unselected_rows = batch.bad_rows, batch.unselected_rows
 
     def __arrow_c_schema__(self) -> object:
         return self._record.schema.__arrow_c_schema__()

@@ -9,6 +9,7 @@ from functools import cache
 
 from dcp import _codec
 from dcp._codec import Source
+from dcp.columns.document_schema import DocumentType, arrow_format, ddl
 from dcp.errors import UsageError
 from dcp.wire.layout import HEADER, Dialect, Role
 
@@ -24,6 +25,7 @@ class Column:
     nullable: True if the cell is null where a message lacks the field; else it is 0.
     default: True if the column is there unless others are chosen.
     declared_nullable: True to declare it nullable to Arrow although it never has nulls.
+    document: schema of a column of documents.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Column:
     nullable: bool = False
     default: bool = True
     declared_nullable: bool = False
+    document: DocumentType | None = None
 
 
 _UNSIGNED = {1: "C", 2: "S", 4: "I", 8: "L"}
@@ -58,16 +61,31 @@ COLUMNS = (
     Column("snapshot_start", "L", "first seqno of the snapshot", Source.SNAPSHOT_START, nullable=True),
     Column("snapshot_end", "L", "last seqno of the snapshot", Source.SNAPSHOT_END, nullable=True),
     Column("stream_id", "S", "id of the stream, where several share a vbucket", Source.STREAM_ID, nullable=True),
-    Column("error", "u", "reason why the value could not be read", Source.ERROR, nullable=True, default=False),
+    Column("document", "+s", "JSON of the value, by a schema", Source.DOCUMENT, default=False, declared_nullable=True),
+    Column(
+        "bad_value", "z", "value that could not be read, as received", Source.BAD_VALUE, nullable=True, default=False
+    ),
+    Column(
+        "error",
+        "u",
+        "reason why the value or a part of it could not be read",
+        Source.ERROR,
+        nullable=True,
+        default=False,
+    ),
 )
 # Types for consumers without unsigned numbers and dictionaries. 64-bit numbers keep their bits.
 _PLAIN = {DICTIONARY: "u", "C": "i", "S": "i", "I": "l", "L": "l"}
-_BY_NAME = {column.name: column for column in COLUMNS}
+_BY_NAME = {column.name: column for column in COLUMNS if column.source is not Source.DOCUMENT}
+_DOCUMENT = next(column for column in COLUMNS if column.source is Source.DOCUMENT)
 
 
 @cache
 def columns_of(dialect: Dialect) -> Mapping[str, Column]:
-    """Return every column that rows of a dialect can have: `COLUMNS`, and one for each further field of its rows."""
+    """Return every column that rows of a dialect can have: `COLUMNS`, and one for each further field of its rows.
+
+    Without the column of documents, which needs a schema.
+    """
     fields = {
         field.name: Column(field.name, _UNSIGNED[field.width], "field of the message", default=False)
         for message in dialect.messages
@@ -85,16 +103,25 @@ def plain(column: Column) -> Column:
     return replace(column, format=_PLAIN.get(column.format, column.format), declared_nullable=True)
 
 
-def choose(dialect: Dialect, names: Iterable[str] | None) -> tuple[Column, ...]:
+def choose(dialect: Dialect, names: Iterable[str] | None, document: DocumentType | None = None) -> tuple[Column, ...]:
     """Return the columns with these names, in their order; the default ones for None.
+
+    document: schema of the column `document`, which follows the others if it is not named. Of the default columns it
+        takes the place of `value`.
 
     Raises UsageError if the dialect has no column of a name, if a name is there twice, or if there is none.
     """
     if names is None:
-        return tuple(column for column in COLUMNS if column.default)
+        replaced = {"value": _documents(document)} if document is not None else {}
+        return tuple(replaced.get(column.name, column) for column in COLUMNS if column.default)
     known = columns_of(dialect)
     chosen = [names] if isinstance(names, str) else list(names)
+    if document is not None:
+        known = {**known, _DOCUMENT.name: _documents(document)}
+        chosen += [] if _DOCUMENT.name in chosen else [_DOCUMENT.name]
     for name in chosen:
+        if name == _DOCUMENT.name and name not in known:
+            raise UsageError("columns: `document` needs a schema, such as document='id bigint, name string'")
         if name not in known:
             close = get_close_matches(str(name), known, 3)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
@@ -102,6 +129,10 @@ def choose(dialect: Dialect, names: Iterable[str] | None) -> tuple[Column, ...]:
     if not chosen or len(set(chosen)) != len(chosen):
         raise UsageError(f"columns: expected one or more names, each once, found {chosen}")
     return tuple(known[name] for name in chosen)
+
+
+def _documents(document: DocumentType) -> Column:
+    return replace(_DOCUMENT, format=arrow_format(document), document=document)
 
 
 class BatchSchema(Sequence[Column]):
@@ -135,4 +166,5 @@ class BatchSchema(Sequence[Column]):
         return hash(self._columns)
 
     def __repr__(self) -> str:
-        return f"BatchSchema({', '.join(f'{column.name}: {column.format}' for column in self._columns)})"
+        types = (ddl(column.document) if column.document else column.format for column in self._columns)
+        return f"BatchSchema({', '.join(map(': '.join, zip(self.names, types, strict=True)))})"

@@ -175,7 +175,7 @@ class Session:
             self._fail(_token_expires(), self._decoder.rows)
             return events, True
         # With rows, controls are delivered in their batch: they say what the rows before them mean.
-        if not self._decoder.rows and not full:
+        if not self._decoder.has_arrivals and not full:
             self._forget_controls()
         return events, full
 
@@ -198,7 +198,7 @@ class Session:
     @property
     def has_updates(self) -> bool:
         """True if `take` would return rows, or positions of streams that moved without any."""
-        return self._decoder.rows > 0 or bool(self._moved)
+        return self._decoder.has_arrivals or bool(self._moved)
 
     def _forget_controls(self) -> None:
         """Acknowledge controls that have no rows around them: the consumer need not wait for them, or keep them."""
@@ -220,7 +220,7 @@ class Session:
         Raises RemoteProtocolError or ServerError if the bytes after it broke the protocol, once everything before
         was taken; and again at each later call.
         """
-        if self._failure is not None and not self._decoder.rows and not self._moved:
+        if self._failure is not None and not self._decoder.has_arrivals and not self._moved:
             raise self._failure
         size = self._decoder.batch_bytes
         batch = self._decoder.finish_batch()

@@ -33,6 +33,10 @@ class Options:
     columns: tuple[str, ...] | None = None
     key_format: str = "binary"
     value_format: str = "binary"
+    on_bad_value: str = "quarantine"
+    document_schema: str | None = None
+    on_bad_document: str = "quarantine"
+    where: str | None = None
     events: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
     start: str | datetime | Checkpoint | None = field(default=None, repr=False)
@@ -45,6 +49,29 @@ class Options:
     min_offsets: int | None = None
     max_delay: float = 900.0
     dialect: str = DCP.name
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """Options of the decoder for these rows."""
+        return {
+            "types": "plain",
+            "values": "utf8" if self.value_format == "string" else "binary",
+            "on_bad_value": "quarantine" if self._has_errors_of_values else "fail",
+            "document": self.document_schema,
+            "on_bad_document": self.on_bad_document,
+        }
+
+    @property
+    def selection(self) -> dict[str, Any]:
+        """Options of a stream for the rows to deliver."""
+        return {"only_events": self.events, "only_keys": self.keys, "where": self.where}
+
+    @property
+    def _has_errors_of_values(self) -> bool:
+        """True if the column `error` says which values are wrong. Binary values need it only where it is asked for."""
+        named = self.columns or ()
+        text = self.value_format == "string" and (not named or "value" in named)
+        return self.on_bad_value == "quarantine" and (text or "error" in named)
 
     def login_url(self) -> str:
         """Return the URL with user and password. Raises UsageError if there is a user without a password."""

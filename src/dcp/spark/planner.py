@@ -14,6 +14,7 @@ from dcp.client import Client
 from dcp.client.filters import collection_path
 from dcp.client.queries import CollectionsManifest, highest_seqnos
 from dcp.cluster_map import no_owner_error
+from dcp.columns.decoder import DocumentLike
 from dcp.errors import UsageError
 from dcp.spark.options import Options
 from dcp.spark.ranges import Range, needs_stream, position_after, range_of, shortened
@@ -83,6 +84,10 @@ def plan(
     keys: str | Iterable[str] | None = None,
     key_format: Literal["binary", "string"] = "binary",
     value_format: Literal["binary", "string"] = "binary",
+    on_bad_value: Literal["quarantine", "fail"] = "quarantine",
+    document_schema: DocumentLike | None = None,
+    on_bad_document: Literal["quarantine", "fail"] = "quarantine",
+    where: str | None = None,
     start: str | datetime | Checkpoint | None = None,
     end: str | Checkpoint | None = None,
     min_partitions: int | None = None,
@@ -97,22 +102,30 @@ def plan(
     scope: Name of a scope: only its collections. With `collections`, the scope of names without one.
     collections: Names of collections, as `scope.name` or in `scope`: only these.
     vbuckets: Numbers of vbuckets, as "0-511,600" or several: only these.
-    on_rollback: `replay` delivers a row with the event `rollback`, then what the cluster has above its seqno. What
-        the lost changes had replaced is not sent: see docs/semantics.md. `fail` raises RollbackError. Default:
-        replay.
+    on_rollback: `replay` delivers a row with the event `rollback`, then what the cluster has above its seqno. What the
+        lost changes had replaced is not sent: see docs/semantics.md. `fail` raises RollbackError. Default: replay.
     username: User to connect as, if the URL names none. Default: `DCP_USERNAME`.
     password: Password of `username`. It travels to the executors with each task. Default: `DCP_PASSWORD`.
     password_file: File with the password, on the driver and on every executor.
-    columns: Names of the columns, in order; `scope` and `collection` are the names of a row's collection. Columns
-        that are not named are not decoded. Default: event, vbucket, seqno, rev_seqno, cas, flags, expiry, lock_time,
+    columns: Names of the columns, in order; `scope` and `collection` are the names of a row's collection. Columns that
+        are not named are not decoded. Default: event, vbucket, seqno, rev_seqno, cas, flags, expiry, lock_time,
         delete_time, datatype, collection_id, key, value, xattrs, snapshot_start, snapshot_end, stream_id.
     events: Names of events, such as `mutation,deletion`: only these, and rows that report a rollback or a purge.
         Default: all.
-    keys: Keys, such as `order::*,user::7`: only these. A star at the end stands for any bytes. Default: all.
+    keys: Keys, such as `order::*,user::7`: only these. A star stands for any bytes, unless a backslash is before it.
+        Default: all.
     key_format: Type of the column `key`; `string` requires UTF-8. Default: binary.
-    value_format: Type of the column `value`; `string` requires UTF-8. Default: binary.
-    start: Where to begin: `earliest`, `latest`, a Checkpoint or its JSON, or a time. A stream that resumes from its
-        own checkpoint ignores it. Default: `earliest` for a read, `latest` for a stream.
+    value_format: Type of the column `value`; see `onBadValue` for values that are not UTF-8. Default: binary.
+    on_bad_value: Values that are no text, or cannot be read: `quarantine` delivers null, or the bytes as received, with
+        the reason in the column `error`, which `valueFormat=string` adds. `fail` ends the query. Default: quarantine.
+    document_schema: Schema of the documents, for the columns `document` and `error`: DDL such as `id bigint, customer
+        struct<city string>`. See docs/documents.md.
+    on_bad_document: Documents that do not fit the schema: `quarantine` delivers null for what does not, with the reason
+        in the column `error`. `fail` ends the query. Default: quarantine.
+    where: Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true.
+        Deletions are delivered, and values that are no JSON.
+    start: Where to begin: `earliest`, `latest`, a Checkpoint or its JSON, or a time. A stream that resumes from its own
+        checkpoint ignores it. Default: `earliest` for a read, `latest` for a stream.
     end: Where a read ends: `latest`, or a Checkpoint or its JSON. Default: `latest`.
     min_partitions: Least number of tasks, up to one for every two vbuckets. Default: the session's cores, or one for
         each node.

@@ -74,16 +74,5 @@ def _filters(options: Options, ends: Mapping[int, int]) -> Iterator[tuple[tuple[
     if isinstance(options.start, datetime):
         since = lowest_cas(options.start)
         yield ("cas",), lambda cas: in_time(cas, since, None)
-    if options.events is not None:
-        yield ("event",), lambda event: pc.is_in(event, value_set=pa.array(options.events))
-    if options.keys is not None:
-        prefixes = [key.removesuffix("*") for key in options.keys if key.endswith("*")]
-        exact = pa.array([key.encode() for key in options.keys if not key.endswith("*")], pa.binary())
-
-        def has_key(key: pa.Array) -> Any:
-            found = (pc.starts_with(key, prefix).fill_null(False) for prefix in prefixes)
-            return reduce(pc.or_, found, pc.is_in(key, value_set=exact))
-
-        yield ("key",), has_key
     if ends:
         yield ("vbucket", "seqno"), lambda vbucket, seqno: up_to(vbucket, seqno, ends)

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcp.client.options import PATH_COLUMNS
-from dcp.columns.schema import choose, plain
+from dcp.columns.decoder import Decoder
+from dcp.columns.document_schema import ddl, document_type, spark_ddl
 from dcp.errors import UsageError
 from dcp.spark.options import Options
 from dcp.wire.dcp import DCP
@@ -33,12 +34,18 @@ class SparkSchema:
 
     def __init__(self, options: Options) -> None:
         named = options.columns
-        wire = choose(DCP, (named and [name for name in named if name not in PATH_COLUMNS]) or None)
-        formats = {column.name: plain(column).format for column in wire}
-        self.names = named or tuple(formats)
-        texts = {"key": options.key_format == "string", "value": options.value_format == "string"}
-        texts |= dict.fromkeys(PATH_COLUMNS, True)
-        types = [_TYPES["u" if texts.get(name) else formats[name]] for name in self.names]
+        columns = (named and [name for name in named if name not in PATH_COLUMNS]) or None
+        # A decoder for the same rows knows the type of documents, and which columns are added.
+        wire = Decoder(DCP, columns, **options.decoding, where=options.where).schema
+        formats = {column.name: column.format for column in wire}
+        self.names = tuple(dict.fromkeys([*(named or ()), *formats]))
+        texts = {"key": options.key_format == "string"} | dict.fromkeys(PATH_COLUMNS, True)
+        documents = {
+            column.name: (spark_ddl(column.document), pa.schema(wire).field(column.name).type)
+            for column in wire
+            if column.document is not None
+        }
+        types = [documents.get(name) or _TYPES["u" if texts.get(name) else formats[name]] for name in self.names]
         self.ddl = ", ".join(f"`{name}` {kind[0]}" for name, kind in zip(self.names, types, strict=True))
         self.arrow = pa.schema([pa.field(name, kind[1]) for name, kind in zip(self.names, types, strict=True)])
         self._spark_types = [kind[0] for kind in types]
@@ -61,23 +68,39 @@ class SparkSchema:
     def struct(self) -> StructType:
         """Return the schema as Spark's class."""
         from pyspark.sql import types
+        from pyspark.sql.pandas.types import from_arrow_type
 
         classes = {"string": types.StringType, "binary": types.BinaryType, "timestamp": types.TimestampType}
         classes |= {"int": types.IntegerType, "bigint": types.LongType}
         struct = types.StructType()
-        for name, kind in zip(self.names, self._spark_types, strict=True):
-            struct.add(name, classes[kind]())
+        for name, kind, arrow in zip(self.names, self._spark_types, self.arrow.types, strict=True):
+            struct.add(name, classes[kind]() if kind in classes else from_arrow_type(arrow))
         return struct
 
 
-def selected_columns(struct: StructType, options: Options) -> tuple[str, ...]:
-    """Return the columns that a user's schema names.
+def with_document(struct: StructType, options: Options) -> Options:
+    """Return the options with the type of the field `document` as the schema of documents, if there is no other."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    if options.document_schema is not None or "document" not in struct.fieldNames():
+        return options
+    return replace(options, document_schema=ddl(document_type(to_arrow_type(struct["document"].dataType))))
+
+
+def selected_columns(struct: StructType, options: Options) -> Options:
+    """Return the options for the columns that a user's schema names.
 
     Raises UsageError if a type differs from the column's, or if a column is NOT NULL: Spark would take either
     without an error, and misread the rows.
     """
-    selected = replace(options, columns=tuple(struct.fieldNames()))
-    for own, wanted in zip(SparkSchema(selected).struct(), struct, strict=True):
+    selected = replace(with_document(struct, options), columns=tuple(struct.fieldNames()))
+    own_columns = SparkSchema(selected).struct()
+    if missing := [name for name in own_columns.fieldNames() if name not in struct.fieldNames()]:
+        raise UsageError(
+            f"schema: expected the column {' and '.join(missing)} as well: `error` says why a value or a document is "
+            "null; or set onBadDocument and onBadValue to fail"
+        )
+    for own, wanted in zip(own_columns, struct, strict=True):
         if own.dataType != wanted.dataType:
             raise UsageError(
                 f"schema: {own.name}: expected {own.dataType.simpleString()}, found "
@@ -85,4 +108,4 @@ def selected_columns(struct: StructType, options: Options) -> tuple[str, ...]:
             )
         if not wanted.nullable:
             raise UsageError(f"schema: {own.name}: expected a nullable column, found NOT NULL")
-    return selected.columns or ()
+    return selected

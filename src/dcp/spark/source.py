@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NoReturn
 
 import pyarrow as pa
@@ -44,12 +43,12 @@ class DcpDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        return BatchReader(replace(self._chosen, columns=selected_columns(schema, self._chosen)))
+        return BatchReader(selected_columns(schema, self._chosen))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         try:
-            return StreamReader(replace(self._chosen, columns=selected_columns(schema, self._chosen)))
+            return StreamReader(selected_columns(schema, self._chosen))
         except DcpError as error:
             return FailingStreamReader(error)
 

@@ -56,7 +56,7 @@ def read_partition(
     ):
         remaining = without_dropped(options, partial(client.manifest, partition.manifest_uid)) if followed else options
         projection = Projection(options, partial(_collection_paths, client), partition.cuts)
-        for record in _planned_rollbacks(partition, projection.wire_columns):
+        for record in _planned_rollbacks(partition, options, projection.wire_columns):
             yield projection(record)
         if remaining is None:
             return
@@ -113,21 +113,22 @@ def stream_of(client: Client, partition: Partition, options: Options, columns: t
         collections=options.collections,
         vbuckets=partition.vbuckets,
         columns=columns,
-        types="plain",
         batch_bytes=WIRE_BYTES,
         linger=_LINGER,
         on_rollback=options.on_rollback,
         ignore_purged=not options.fail_on_data_loss,
+        **options.decoding,
+        **options.selection,
     )
 
 
-def _planned_rollbacks(partition: Partition, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def _planned_rollbacks(partition: Partition, options: Options, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Yield a rollback row for each vbucket whose changes the driver found lost when it planned the read."""
     lost: list[tuple[Range, int]] = [
         (part, part.undone_from) for part in partition.ranges if part.undone_from is not None
     ]
     if lost:
-        make = report_row(Decoder(with_report_rows("dcp"), columns, events=(ROLLBACK,), types="plain"))
+        make = report_row(Decoder(with_report_rows("dcp"), columns, events=(ROLLBACK,), **options.decoding))
         for part, seqno in lost:
             yield make(part.vbucket, seqno, part.start.seqno, ROLLBACK).to_arrow()
 

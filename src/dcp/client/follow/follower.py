@@ -209,6 +209,8 @@ class Follower:
                 return
             self.counters.rows += len(delivery.batch)
             self.counters.bytes += delivery.flow_bytes
+            self.counters.unselected_rows += delivery.batch.unselected_rows
+            self.counters.bad_rows += delivery.batch.bad_rows
             self.counters.batches += 1
             self._queue.deliver(link, delivery)
 
@@ -373,6 +375,8 @@ class RunningStream:
             changes=counters.rows,
             bytes=counters.bytes,
             batches=counters.batches,
+            unselected_rows=counters.unselected_rows,
+            bad_rows=counters.bad_rows,
             rollbacks=counters.rollbacks,
             reconnects=counters.reconnects,
             stream_ends=dict(counters.stream_ends),
