@@ -1,5 +1,5 @@
 """Benchmarks: deterministic bytes, contenders that are measured in turns, and a report. `dcp bench` runs them."""
 
 # Each name is a module `bench_NAME` with a function `run`. Spark is not run by default: it needs Java, and minutes.
-BENCHES = ("decode", "encode", "producer", "socket")
+BENCHES = ("decode", "documents", "encode", "producer", "socket")
 SPARK = "spark"

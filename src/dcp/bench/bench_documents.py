@@ -76,7 +76,11 @@ def order(size: int, number: int, chance: Random) -> bytes:
         "paid": chance.random() < 0.5,
         "created": f"2026-03-{chance.randrange(1, 29):02}T12:34:56.789Z",
         "currency": "EUR",
-        "customer": {"id": chance.randrange(10**6), "name": f"Customer {number}", "city": chance.choice(("Graz", "Wien"))},
+        "customer": {
+            "id": chance.randrange(10**6),
+            "name": f"Customer {number}",
+            "city": chance.choice(("Graz", "Wien")),
+        },
         "shipping": {
             "street": f"Main street {chance.randrange(200)}",
             "zip": f"{chance.randrange(10**5):05}",
@@ -128,7 +132,9 @@ def _with_pyarrow(texts: list[bytes], schema: str) -> Contender:
     from pyarrow import json as reader
 
     lines = b"\n".join(texts)
-    parse = reader.ParseOptions(explicit_schema=pyarrow.schema(list(_arrow_type(schema))), unexpected_field_behavior="ignore")
+    parse = reader.ParseOptions(
+        explicit_schema=pyarrow.schema(list(_arrow_type(schema))), unexpected_field_behavior="ignore"
+    )
     read = reader.ReadOptions(use_threads=False, block_size=len(lines) + 1)
     return lambda: reader.read_json(io.BytesIO(lines), read_options=read, parse_options=parse)
 
@@ -140,7 +146,7 @@ def _with_duckdb(texts: list[bytes], schema: str) -> Contender:
     connection = duckdb.connect(config={"threads": 1})
     connection.register("texts", pyarrow.table({"v": pyarrow.array(texts, pyarrow.binary()).cast(pyarrow.string())}))
     structure = json.dumps(_duckdb_type(_arrow_type(schema)))
-    return lambda: connection.execute(f"select json_transform(v, '{structure}') from texts").fetch_arrow_table()
+    return lambda: pyarrow.table(connection.sql(f"select json_transform(v, '{structure}') from texts"))
 
 
 def _duckdb_type(type: Any) -> Any:

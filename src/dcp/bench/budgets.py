@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from dcp.bench import bench_producer, bench_socket, bench_spark
+from dcp.bench import bench_documents, bench_producer, bench_socket, bench_spark
 from dcp.bench.bench_decode import COPY, MEMCPY, ONE_HASH, ONE_THREAD, STRUCT, TWO_HASHES, TWO_THREADS, VIEWS
+from dcp.bench.bench_documents import ALL, DUCKDB, NONE, THREE
 from dcp.bench.bench_encode import DECODE, ENCODE
 from dcp.bench.bench_producer import PRODUCER, SENDALL
 from dcp.bench.bench_socket import BARE, CLIENT
@@ -16,6 +17,7 @@ from dcp.bench.timing import Measurement
 
 (_BUCKET,) = bench_producer.CASES
 _FOLLOWED = bench_socket.CASES[0]
+_ORDER = bench_documents.CASES[2]
 _Figure = Callable[[Measurement], "float | None"]
 
 
@@ -108,6 +110,11 @@ def _nanoseconds(measurement: Measurement) -> float:
     return measurement.samples[COPY].best
 
 
+def _beside(contender: str) -> _Figure:
+    """Return the figure: ns per row that documents take, without the rest of the frame."""
+    return lambda measurement: measurement.samples[contender].best - measurement.samples[NONE].best
+
+
 def _fast_enough(measurement: Measurement) -> float | None:
     """Return 1 or more for 1 GB/s, or for half the throughput of a sendall of the same bytes."""
     ratio = measurement.speed(PRODUCER, SENDALL)
@@ -118,6 +125,13 @@ BUDGETS = (
     *_decode_budgets(in_cache=True),
     *_decode_budgets(in_cache=False),
     Budget("two threads: times one", "threads", Case(in_cache=False), _threads, 1.8),
+    Budget(
+        "document of 550 bytes, all fields: ns beside its frame", "documents", _ORDER, _beside(ALL), 600, True, "ns"
+    ),
+    Budget(
+        "document of 550 bytes, 3 fields: ns beside its frame", "documents", _ORDER, _beside(THREE), 350, True, "ns"
+    ),
+    Budget("document of 550 bytes, all fields: times DuckDB", "documents", _ORDER, _speed(ALL, DUCKDB), 2),
     *_encode_budgets(in_cache=True),
     *_encode_budgets(in_cache=False),
     Budget("producer, value 1024: times half a sendall, or GB/s", "producer", _BUCKET, _fast_enough, 1),

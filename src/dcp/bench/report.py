@@ -18,6 +18,7 @@ from typing import Any
 
 from dcp import _codec
 from dcp.bench.bench_decode import COPY, MEMCPY, ONE_HASH, ONE_THREAD, STRUCT, TWO_HASHES, TWO_THREADS
+from dcp.bench.bench_documents import ALL, DUCKDB, ORJSON
 from dcp.bench.bench_encode import DECODE, ENCODE
 from dcp.bench.bench_producer import PRODUCER, SENDALL
 from dcp.bench.bench_socket import BARE, CLIENT
@@ -33,6 +34,7 @@ _SETUP = _ROOT / "setup.py"
 RATIOS = {
     "decode": ((COPY, MEMCPY), (COPY, STRUCT)),
     "threads": ((TWO_THREADS, ONE_THREAD), (TWO_HASHES, ONE_HASH)),
+    "documents": ((ALL, DUCKDB), (ALL, ORJSON)),
     "encode": ((ENCODE, DECODE), (ENCODE, STRUCT)),
     "producer": ((PRODUCER, SENDALL),),
     "socket": ((CLIENT, BARE),),
