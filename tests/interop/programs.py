@@ -136,7 +136,7 @@ def missing_tools(toolchain: Toolchain) -> list[str]:
     return [tool for tool in toolchain.tools if shutil.which(tool) is None]
 
 
-def _need(toolchain: Toolchain) -> None:
+def need(toolchain: Toolchain) -> None:
     """Skip a test where a toolchain is missing, except in CI, where all of them are installed."""
     missing = ", ".join(missing_tools(toolchain))
     if missing and not os.environ.get("CI"):
@@ -170,7 +170,7 @@ class Process:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
             self.close()
-            _need(self._program.toolchain)
+            need(self._program.toolchain)
             folder = build(self._program.toolchain)
             with self._errors.open("w") as errors:
                 self._process = subprocess.Popen(

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.programs import needs
+from tests.interop.programs import GO, JAVA, need
 from tests.pages import ROOT
 
 EXAMPLES = Path(__file__).parent / "examples"
 # Seconds: the build may have to download.
 TIMEOUT = 290
 COMMANDS = {"java": ["mvn", "-q", "-B", "test"], "go": ["go", "test", "-count=1", "-v", "./..."]}
-TOOLS = {"java": ("java", "mvn"), "go": ("go",)}
+TOOLCHAINS = {"java": JAVA, "go": GO}
 
 
 @pytest.mark.parametrize("language", list(COMMANDS))
 def test_the_tests_of_an_example_pass(language: str, tmp_path: Path) -> None:
-    needs(*TOOLS[language])
+    need(TOOLCHAINS[language])
     project = shutil.copytree(EXAMPLES / language, tmp_path / language, ignore=shutil.ignore_patterns("target"))
     # The command `dcp` of this environment.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -45,6 +45,8 @@ def test_an_sdk_is_ready_within_about_a_second(sdk: Sdk, version: str, tls: bool
 
 
 def test_a_durable_write_with_too_few_copies_is_impossible(sdk: Sdk, version: str) -> None:
-    with Cluster(nodes=1, vbuckets=64, replicas=1, password="s3cret", server_version=version) as cluster:
+    with Cluster(nodes=2, vbuckets=64, replicas=1, password="s3cret", server_version=version) as cluster:
+        # No node is left for the replica.
+        cluster.failover(1)
         sdk.do("impossible", cluster)
         assert not cluster.truth()
