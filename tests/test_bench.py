@@ -6,6 +6,7 @@ import json
 import signal
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from xml.etree import ElementTree
 
 import pytest
@@ -19,6 +20,7 @@ pytest.importorskip("click", reason="the command line is an extra")
 from bench import callgrind  # noqa: E402
 from dcp.bench import (  # noqa: E402
     bench_decode,
+    bench_documents,
     bench_encode,
     bench_producer,
     bench_socket,
@@ -108,7 +110,14 @@ def test_a_run_leaves_a_table_and_json(tmp_path: Path) -> None:
     printed = run("bench", "--out", tmp_path, "--repetitions", 2, "--bytes", TINY).output
     assert (tmp_path / "bench.txt").read_text("utf-8") in printed
     found = json.loads((tmp_path / "bench.json").read_text("utf-8"))
-    tables = (bench_decode.CASES, "1", bench_encode.CASES, bench_producer.CASES, bench_socket.CASES)
+    tables = (
+        bench_decode.CASES,
+        "1",
+        bench_documents.CASES,
+        bench_encode.CASES,
+        bench_producer.CASES,
+        bench_socket.CASES,
+    )
     assert len(found["measurements"]) == sum(map(len, tables))
     # Spark is not measured by default.
     assert len(found["budgets"]) == sum(budget.bench != "spark" for budget in budgets.BUDGETS)
@@ -117,6 +126,22 @@ def test_a_run_leaves_a_table_and_json(tmp_path: Path) -> None:
     for measurement in found["measurements"]:
         for sample in measurement["samples"].values():
             assert sample["ns_per_row"] == pytest.approx(min(sample["nanoseconds"]) / sample["rows"])
+
+
+@pytest.mark.parametrize("size", bench_documents.SIZES)
+def test_an_order_has_its_size_and_is_read_alike_by_others(size: int) -> None:
+    orders = [bench_documents.order(size, number, Random(number)) for number in range(20)]
+    assert all(0.9 * size < len(order) < 1.2 * size for order in orders)
+    schema = "id bigint, status string, total double"
+    decoder = dcp.Decoder(columns=["document"], document=schema)
+    for number, order in enumerate(orders, 1):
+        decoder.feed(bench_documents._frame(number, order))
+    found = decoder.take().to_arrow()
+    assert found["error"].null_count == 20
+    assert found["document"].to_pylist() == [
+        {name: value for name, value in json.loads(order).items() if name in ("id", "status", "total")}
+        for order in orders
+    ]
 
 
 def test_one_benchmark_as_json_prints_nothing_else(tmp_path: Path) -> None:
