@@ -10,6 +10,7 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
+from dcp.wire.document import join_xattrs
 from tests.client.consumer import PATIENCE
 from tests.documents.frames import mutation
 
@@ -175,3 +176,46 @@ def test_a_batch_in_a_cycle_of_references_is_freed() -> None:
     del batch
     # The collector clears an object before it frees it.
     assert gc.collect() > 0
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_compressed_documents_and_those_behind_xattrs_are_read(views: bool) -> None:
+    cramjam = pytest.importorskip("cramjam")
+    document = b'{"a":"' + b"x" * 500 + b'"}'
+    behind = join_xattrs([(b"_sync", b'{"rev":1}')], document)
+    values = [
+        (document, 1),
+        (bytes(cramjam.snappy.compress_raw(document)), 3),
+        (behind, 5),
+        (bytes(cramjam.snappy.compress_raw(behind)), 7),
+        # A block that cannot be decompressed is a bad document, and stops nothing.
+        (b"\xff\xff\xff", 3),
+    ]
+    decoder = dcp.Decoder(columns=["seqno", "bad_value"], document="a string", views=views)
+    for number, (value, datatype) in enumerate(values, 1):
+        decoder.feed(mutation(value, number, datatype=datatype))
+    *good, bad = decoder.take().to_arrow().to_pylist()
+    assert [row["document"] for row in good] == [{"a": "x" * 500}] * 4
+    assert (bad["document"], bad["bad_value"], bad["error"]) == (None, b"\xff\xff\xff", "snappy: not a valid block")
+
+
+def test_a_document_of_20_mb_is_one_row_and_leaves_no_memory_behind() -> None:
+    large = b'{"list":[' + b",".join(b'{"n":%d,"t":"x"}' % n for n in range(1_200_000)) + b'],"last":1}'
+    assert len(large) > 20_000_000
+    decoder = dcp.Decoder(columns=["seqno"], document="last int, list array<struct<n int>>")
+    decoder.feed(mutation(large, 1) + mutation(b'{"last":2}', 2))
+    first, second = decoder.take().to_arrow()["document"].to_pylist()
+    assert (first["last"], len(first["list"]), first["list"][-1]) == (1, 1_200_000, {"n": 1_199_999})
+    assert second == {"last": 2, "list": None}
+
+
+def test_a_document_that_would_take_far_more_than_its_size_is_refused() -> None:
+    fields = ", ".join(f"f{number} double" for number in range(100))
+    decoder = dcp.Decoder(columns=["seqno"], document=f"list array<struct<{fields}>>")
+    decoder.feed(mutation(b'{"list":[' + b",".join([b"{}"] * 400_000) + b"]}", 1) + mutation(b'{"list":[{}]}', 2))
+    batch = decoder.take()
+    first, second = batch.to_arrow().to_pylist()
+    assert first["document"] is None
+    assert first["error"].startswith("document: expected cells of at most ")
+    assert second["document"] == {"list": [dict.fromkeys(f"f{number}" for number in range(100))]}
+    assert batch.nbytes < 1 << 20
