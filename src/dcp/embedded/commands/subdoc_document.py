@@ -17,8 +17,8 @@ from dcp.embedded.commands.subdoc_request import (
     MACROS,
     REPLACE_BODY,
     SET_BODY,
-    Operation,
     PathFlag,
+    SubdocOperation,
 )
 from dcp.embedded.document import body_of, inflate, is_json, is_system_xattr
 from dcp.embedded.release import Release, ReleaseNumber
@@ -77,7 +77,7 @@ class DocumentParts:
 
     # Lookups.
 
-    def look_up(self, operation: Operation) -> bytes:
+    def look_up(self, operation: SubdocOperation) -> bytes:
         """Return the value that an operation reads."""
         if operation.name == GET_BODY:
             if not self.body:
@@ -92,7 +92,7 @@ class DocumentParts:
             raise SubdocumentError(Status.SUBDOC_DOC_NOTJSON)
         return self.body.decode()
 
-    def _xattrs_of(self, operation: Operation) -> str:
+    def _xattrs_of(self, operation: SubdocOperation) -> str:
         """Return the object with the xattrs that a path is about."""
         if not operation.virtual:
             return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in self.xattrs.items()) + "}"
@@ -127,7 +127,7 @@ class DocumentParts:
 
     # Mutations.
 
-    def change(self, operation: Operation, identity: WriteIdentity, *, create: bool) -> bytes:
+    def change(self, operation: SubdocOperation, identity: WriteIdentity, *, create: bool) -> bytes:
         """Make one change; return the value that the client gets of it. `create` adds missing objects on the way."""
         if operation.name == SET_BODY:
             self.body = operation.value
@@ -141,7 +141,7 @@ class DocumentParts:
             return self._edit(operation, identity, create or PathFlag.CREATE_PATH in operation.flags).encode()
         return b""
 
-    def _edit(self, operation: Operation, identity: WriteIdentity, create: bool) -> str:
+    def _edit(self, operation: SubdocOperation, identity: WriteIdentity, create: bool) -> str:
         path, edit = _path(operation), _EDITS[operation.name]
         if not operation.on_xattrs:
             text = edit(self._json(), path, self._new_text(operation, identity), create)
@@ -161,7 +161,7 @@ class DocumentParts:
         if changed in xattrs:
             self.xattrs[changed] = subdocument.get(text, [changed])
 
-    def _new_text(self, operation: Operation, identity: WriteIdentity) -> str:
+    def _new_text(self, operation: SubdocOperation, identity: WriteIdentity) -> str:
         if PathFlag.BINARY_VALUE in operation.flags:
             return f'"{_BASE64}{base64.b64encode(operation.value).decode()}"'
         try:
@@ -204,7 +204,7 @@ class DocumentParts:
         return (Datatype.JSON if is_json(self.body) else 0) | (Datatype.XATTR if self.xattrs else 0)
 
 
-def _path(operation: Operation) -> subdocument.Path:
+def _path(operation: SubdocOperation) -> subdocument.Path:
     """Return the parts of an operation's path. That of an xattr begins with its name, which nothing escapes."""
     if not operation.on_xattrs:
         return subdocument.parse_path(operation.path)

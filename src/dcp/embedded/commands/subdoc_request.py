@@ -109,7 +109,7 @@ SINGLE_LOOKUPS = tuple(name for name in _LOOKUPS if name not in _ON_WHOLE_DOCUME
 SINGLE_MUTATIONS = tuple(name for name in _MUTATIONS if name not in _ON_WHOLE_DOCUMENT)
 
 
-class Operation(NamedTuple):
+class SubdocOperation(NamedTuple):
     """Operation on a path, or on the whole document."""
 
     name: str
@@ -141,7 +141,7 @@ class Operation(NamedTuple):
 class SubdocRequest(NamedTuple):
     """Checked request. The flags of a document that exists stay unless `user_flags` replace them."""
 
-    operations: list[Operation]
+    operations: list[SubdocOperation]
     flags: DocFlag
     expiry: int
     user_flags: int | None
@@ -191,7 +191,7 @@ def _several(
         if DocFlag.CREATE_AS_DELETED in flags:
             raise Refusal(Status.EINVAL, "ReviveDocument can't be used with CreateAsDeleted")
     names = {rules.opcode: name for name, rules in known.items() if rules.since <= release.number}
-    operations: list[Operation] = []
+    operations: list[SubdocOperation] = []
     at = 0
     while at < len(frame.value):
         if len(operations) == _MOST_PATHS:
@@ -209,7 +209,7 @@ def _several(
 
 def _next_operation(
     value: bytes, at: int, spec: struct.Struct, names: Mapping[int, str], release: Release
-) -> tuple[Operation, int]:
+) -> tuple[SubdocOperation, int]:
     """Return the operation that begins at a byte, and where it ends."""
     if at + spec.size > len(value):
         raise Refusal(Status.EINVAL, "Request ends within an operation")
@@ -224,11 +224,11 @@ def _next_operation(
     return _operation(names[opcode], flags, path, new, release), end
 
 
-def _has_own_xattr(operation: Operation) -> bool:
+def _has_own_xattr(operation: SubdocOperation) -> bool:
     return operation.on_xattrs and not operation.virtual
 
 
-def _request(frame: Frame, operations: list[Operation], flags: DocFlag) -> SubdocRequest:
+def _request(frame: Frame, operations: list[SubdocOperation], flags: DocFlag) -> SubdocRequest:
     user_flags = frame.fields.get("flags")
     return SubdocRequest(
         operations, flags, int(frame.fields.get("expiry", 0)), None if user_flags is None else int(user_flags)
@@ -253,7 +253,7 @@ def _check_adding(frame: Frame, flags: DocFlag) -> None:
         raise Refusal(Status.EINVAL, "Request must not contain both add and mkdoc flags")
 
 
-def _operation(name: str, flags: int, path: bytes, value: bytes, release: Release) -> Operation:
+def _operation(name: str, flags: int, path: bytes, value: bytes, release: Release) -> SubdocOperation:
     allowed = _RULES[name].path_flags
     if release.number < _BINARY_VALUES:
         allowed &= ~PathFlag.BINARY_VALUE
@@ -265,12 +265,12 @@ def _operation(name: str, flags: int, path: bytes, value: bytes, release: Releas
     if len(path) > _LONGEST_PATH:
         raise Refusal(Status.EINVAL, "Request path length exceeds maximum")
     try:
-        return Operation(name, PathFlag(flags), path.decode(), value)
+        return SubdocOperation(name, PathFlag(flags), path.decode(), value)
     except UnicodeDecodeError:
         raise Refusal(Status.XATTR_EINVAL if flags & PathFlag.XATTR else Status.SUBDOC_PATH_EINVAL) from None
 
 
-def _check_operation(connection: ServerConnection, operation: Operation, flags: DocFlag) -> None:
+def _check_operation(connection: ServerConnection, operation: SubdocOperation, flags: DocFlag) -> None:
     rules = _RULES[operation.name]
     if flags & ~rules.doc_flags:
         raise Refusal(Status.EINVAL, "Request document flags invalid")
@@ -283,7 +283,7 @@ def _check_operation(connection: ServerConnection, operation: Operation, flags: 
         raise Refusal(Status.EINVAL, f"Request must {'' if rules.has_value else 'not '}include value")
 
 
-def _check_xattr(connection: ServerConnection, operation: Operation) -> None:
+def _check_xattr(connection: ServerConnection, operation: SubdocOperation) -> None:
     expands, binary = PathFlag.EXPAND_MACROS in operation.flags, PathFlag.BINARY_VALUE in operation.flags
     if not operation.on_xattrs:
         if expands or binary:
@@ -309,7 +309,7 @@ def _is_macro(value: bytes, release: Release) -> bool:
     return text in MACROS or virtual
 
 
-def _check_order(before: list[Operation], operation: Operation) -> None:
+def _check_order(before: list[SubdocOperation], operation: SubdocOperation) -> None:
     """Refuse operations on xattrs after those on the body, and any beside a removal of the document."""
     on_body = [one for one in before if not one.on_xattrs]
     if on_body and on_body[-1].name == DELETE_DOCUMENT:
