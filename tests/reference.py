@@ -156,6 +156,7 @@ class Reader:
             Source.SNAPSHOT_END: end,
             Source.STREAM_ID: _stream_id(frame),
             Source.ERROR: value.error,
+            Source.BAD_VALUE: value.body if value.error is not None else None,
         }
         numbers = self._numbers(frame)
         missing = {column.name: None if column.nullable else 0 for column in self.columns}

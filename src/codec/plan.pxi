@@ -87,6 +87,8 @@ cdef struct Shape:
     bint key_may
     bint value_must
     bint value_may
+    # True if a selection may leave its rows out.
+    bint selectable
     # True if the value is a document; `document_may_lack`: if there is one.
     bint document
     bint document_may_lack
@@ -269,6 +271,7 @@ cdef class Plan:
         shape.prefixed = row["prefixed"]
         shape.key_must, shape.key_may = row["key"]
         shape.value_must, shape.value_may = row["value"]
+        shape.selectable = row["selectable"]
         shape.document, shape.document_may_lack = row["document"]
         shape.defect = row["defect"]
         shape.content_length = row["content_length"]

@@ -428,7 +428,7 @@ cdef inline Status put_row(DecodeState* state, const uint8_t* at, uint64_t size,
         return BAD_COLLECTION
     if state.check_keys and state.column_of[<int>KEY] != NOWHERE and not is_utf8(row.key, row.key + row.key_size):
         return BAD_KEY
-    if state.selected != NULL and shape.prefixed and not is_selected(state.selected, &row, shape.event):
+    if state.selected != NULL and shape.selectable and not is_selected(state.selected, &row, shape.event):
         return pass_over(state, &row)
     if row.value_size and shape.type == NOWHERE and at[DATATYPE_AT] & state.unpack_bits:
         status = unpack_value(state, &row, at[DATATYPE_AT])

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dcp
 from tests.documents.frames import deletion, mutation
@@ -176,6 +178,16 @@ def test_only_some_events_and_keys_are_delivered() -> None:
     assert kept == [b"order::1", b"order::", b"user::7", b"a*b", b"xzy", b"z"]
     assert batch.unselected_rows == 5
     assert batch.last_seqnos == []
+
+
+@given(st.sets(st.text(st.characters(categories=["L", "P", "S", "N"]), min_size=1), min_size=1, max_size=5))
+def test_a_key_is_compared_literally(keys: set[str]) -> None:
+    there = {*keys, "x", "xx", *(f"{key}x" for key in keys)}
+    escaped = [key.replace("\\", "\\\\").replace("*", r"\*") for key in keys]
+    decoder = dcp.Decoder(columns=["key"], only_keys=escaped)
+    for number, key in enumerate(there, 1):
+        decoder.feed(mutation(b"{}", number, key.encode()))
+    assert {row["key"].decode() for row in decoder.take().to_arrow().to_pylist()} == keys
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,6 @@ def test_the_ends_have_the_names_of_spark_and_of_the_client(word: str, meant: st
         ({"url": URL, "start": "now", "startingOffsets": "now"}, "expected it once, found it again"),
         ({"url": URL, "minPartitions": "0"}, "option minPartitions: expected a number of at least 1, found '0'"),
         ({"url": URL, "minPartitions": 2.7}, "option minPartitions: expected a number of at least 1, found 2.7"),
-        ({"url": URL, "keys": "o*1"}, "option keys: expected keys with a star at their end only"),
         ({"url": URL, "columns": "zzz"}, "; Spark also has scope and collection"),
         ({"url": URL, "password": "secret"}, "option username: expected it beside a password, or DCP_USERNAME"),
         ({"url": URL, "vbuckets": "a-b"}, "option vbuckets: expected numbers such as 0,4-7"),

@@ -7,8 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dcp.client.time_search import lowest_cas
 from dcp.embedded import Cluster
@@ -88,15 +86,6 @@ def test_changes_before_a_time_are_left_out() -> None:
         found = read(cluster.url, columns="key", start=moment.isoformat())
         assert {row["key"] for row in found} == wanted
         assert read(cluster.url, columns="key", start="2999-01-01T00:00Z") == []
-
-
-@given(st.sets(st.text(st.characters(categories=["L", "P", "S", "N"]), min_size=1), min_size=1, max_size=5))
-def test_a_key_is_compared_literally(keys: set[str]) -> None:
-    wanted = {key for key in keys if not key.endswith("*")} or {"x"}
-    projection = Projection(Options("", columns=("key",), keys=tuple(wanted)), dict)
-    there = {*keys, "x", "xx", *(f"{key}x" for key in keys)}
-    found = projection(mutation(projection.wire_columns, *(key.encode() for key in there))).to_pylist()
-    assert {row["key"].decode() for row in found} == there & wanted
 
 
 def test_rows_of_a_vbucket_without_an_end_pass_beside_those_after_an_end() -> None:

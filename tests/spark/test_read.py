@@ -48,8 +48,12 @@ def test_a_read_has_the_documents_of_the_cluster(spark: SparkSession, cluster: C
 def test_only_requested_columns_are_read(spark: SparkSession, cluster: Cluster, read: Read) -> None:
     cluster.upsert("a", b'{"n": 1}', flags=0xFFFF_FFFF)
     frame = read(spark, cluster.url, columns="flags,key,value,timestamp", key_format="string", value_format="string")
-    assert frame.dtypes == [("flags", "bigint"), ("key", "string"), ("value", "string"), ("timestamp", "timestamp")]
+    # The column `error` says which values are no text.
+    assert frame.dtypes == [
+        *(("flags", "bigint"), ("key", "string"), ("value", "string"), ("timestamp", "timestamp"), ("error", "string")),
+    ]
     (row,) = frame.collect()
+    assert row.error is None
     assert row[:3] == (0xFFFF_FFFF, "a", '{"n": 1}')
     assert int(row.timestamp.timestamp() * 1e6) == pytest.approx(cluster.truth()[b"a"].cas / 1000, abs=100)
 
@@ -110,9 +114,11 @@ def test_the_next_read_resumes_where_the_plan_ends(spark: SparkSession, cluster:
 
 
 def test_a_text_column_refuses_bytes_that_are_not_utf8(spark: SparkSession, cluster: Cluster) -> None:
-    cluster.upsert("a", b"\xff\xfe")
-    with pytest.raises(Exception, match="valueFormat: expected UTF-8"):
-        dcp.spark.read(spark, cluster.url, value_format="string").collect()
+    cluster.upsert(b"\xff", b"\xff\xfe")
+    with pytest.raises(Exception, match="keyFormat: expected UTF-8"):
+        dcp.spark.read(spark, cluster.url, columns="key", key_format="string").collect()
+    with pytest.raises(Exception, match="value: expected UTF-8"):
+        dcp.spark.read(spark, cluster.url, value_format="string", on_bad_value="fail").collect()
 
 
 @BOTH_WAYS

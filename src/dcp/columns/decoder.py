@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from dcp import _codec
 from dcp.columns.batch import Batch
 from dcp.columns.document_schema import DocumentType, document_type
-from dcp.columns.plan import compile_plan, events_of
+from dcp.columns.plan import CHANGES, compile_plan, events_of
 from dcp.columns.schema import COLUMNS, BatchSchema, Column, choose, plain
 from dcp.columns.selection import compile_selection
 from dcp.errors import DcpError, DocumentError, FrameError, UsageError
@@ -133,7 +133,6 @@ class Decoder(_codec.Decoder):
             chosen = tuple(map(plain, chosen))
         names = (*events_of(table, events), *also)
         plan = compile_plan(table, chosen, names)
-        changes = [message.name for message in table.messages if message.document]
         self = super().__new__(
             cls,
             plan,
@@ -145,7 +144,7 @@ class Decoder(_codec.Decoder):
             check_keys=keys == "utf8",
             check_values=values == "utf8" and any(column.name == "value" for column in chosen),
             keep_bad_documents=on_bad_document == "quarantine",
-            selection=compile_selection(names, changes, only_events, only_keys, where),
+            selection=compile_selection(names, CHANGES, only_events, only_keys, where),
             quarantine=set_aside,
             views=views,
         )

@@ -26,6 +26,8 @@ _EFFECTS = {
 }
 # Messages whose value is a document: (True, whether it may be missing). Prepared deletions have none.
 _DOCUMENTS = {"mutation": (True, False), "prepare": (True, True)}
+# Messages about one document, which a selection may leave out. Others, such as system events, pass it.
+CHANGES = frozenset({"mutation", "deletion", "expiration", "prepare", "commit", "abort"})
 # Rows only on request. By default they are control frames, which carry the collections manifest.
 _NOT_BY_DEFAULT = frozenset({"system_event"})
 
@@ -95,6 +97,7 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
         "value": (layout.value is Presence.MUST, layout.value is not Presence.NONE or bool(layout.content)),
         "conditions": conditions if row else [],
         "content_length": layout.content_length if row and layout.content else _NOWHERE,
+        "selectable": message.name in CHANGES,
         "document": _DOCUMENTS.get(message.name, (False, False)),
         "defect": layout.stream_id_defect,
         "places": places,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ class Operator:
 
 def compile_selection(
     names: Sequence[str],
-    filtered: Iterable[str],
+    filtered: Collection[str],
     events: str | Iterable[str] | None,
     keys: str | bytes | Iterable[str | bytes] | None,
     where: str | None,
@@ -61,7 +61,7 @@ def compile_selection(
     if len(names) > _MOST_EVENTS:
         raise UsageError(f"events: expected at most {_MOST_EVENTS}, found {len(names)}")
     wanted = None if events is None else [events] if isinstance(events, str) else list(events)
-    known = [name for name in names if name in set(filtered)]
+    known = [name for name in names if name in filtered]
     for name in wanted or ():
         if name not in known:
             raise UsageError(f"events: expected some of {', '.join(known)}, found {name!r}")

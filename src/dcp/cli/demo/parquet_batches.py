@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("event", "vbucket", "seqno", "cas", "expiry", "collection_id", "key", "value")
+# The generated keys and values are text. One that is not would be an error, not a row with its reason.
+TEXT = {"keyFormat": "string", "valueFormat": "string", "onBadValue": "fail"}
 _POSITION = ["event", "vbucket", "seqno"]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import dcp
 from dcp.checkpoint import Checkpoint
-from dcp.cli.demo.parquet_batches import COLUMNS, ParquetBatches
+from dcp.cli.demo.parquet_batches import COLUMNS, TEXT, ParquetBatches
 from dcp.spark.options import Options
 from dcp.spark.schema import SparkSchema
 
@@ -30,7 +30,7 @@ class PythonCopier:
     def __init__(self, url: str, batches: ParquetBatches) -> None:
         self._client = dcp.connect(url)
         self._batches = batches
-        options = Options.of({"url": url, "columns": list(COLUMNS), "keyFormat": "string", "valueFormat": "string"})
+        options = Options.of({"url": url, "columns": list(COLUMNS), **TEXT})
         self._schema = SparkSchema(options)
         self._buffered: list[pa.RecordBatch] = []
         self._rows = 0

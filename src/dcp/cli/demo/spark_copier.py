@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import dcp.spark
 from dcp.checkpoint import Checkpoint
-from dcp.cli.demo.parquet_batches import COLUMNS, ParquetBatches
+from dcp.cli.demo.parquet_batches import COLUMNS, TEXT, ParquetBatches
 from dcp.errors import LocalProtocolError
 from dcp.spark.offsets import from_offset
 
@@ -26,7 +26,7 @@ _ADVICE = "or leave Spark out: dcp demo --no-spark"
 # Two cores, and two tasks for each of the three nodes: three tasks would leave a core idle in the second round.
 _MASTER, _TASKS = "local[2]", 6
 _MAX_RESTARTS = 5
-_OPTIONS = {"columns": ",".join(COLUMNS), "keyFormat": "string", "valueFormat": "string"}
+_OPTIONS = {"columns": ",".join(COLUMNS), **TEXT}
 
 
 class SparkCopier:
@@ -46,7 +46,12 @@ class SparkCopier:
     def read(self) -> None:
         """Copy what the bucket has now."""
         plan = dcp.spark.plan(
-            self._url, columns=COLUMNS, key_format="string", value_format="string", min_partitions=_TASKS
+            self._url,
+            columns=COLUMNS,
+            key_format="string",
+            value_format="string",
+            on_bad_value="fail",
+            min_partitions=_TASKS,
         )
         dcp.spark.read(self._spark, plan).write.parquet(str(self._batches.path(0)))
         self._batches.mark_complete(0)
