@@ -75,7 +75,7 @@ EQUIVALENTS: list[Equivalent] = [
     ),
     Equivalent(
         "cli/doctor_checks.py",
-        "if vbucket in logs and high > depth",
+        "starts = {vbucket: high - depth for vbucket, high in chosen.items() if vbucket in logs and high > depth}",
         "one more",
         "of such a vbucket one change more is read, and the newest is the same",
     ),

@@ -120,7 +120,8 @@ class TapSession(LegacySession):
     def take(self) -> Delivery:
         """Return the current batch, as Session.take does."""
         delivery = super().take()
-        self._acks.delivered(len(delivery.batch))
+        # Those that were not selected have arrived as well.
+        self._acks.delivered(len(delivery.batch) + delivery.batch.unselected_rows)
         return delivery
 
     def processed(self, count: int) -> None:
