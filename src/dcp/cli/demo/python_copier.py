@@ -43,7 +43,7 @@ class PythonCopier:
 
     def read(self) -> None:
         """Copy what the bucket has now."""
-        with self._client.stream(end="now", columns=COLUMNS, types="plain") as stream:
+        with self._client.stream(end="now", columns=COLUMNS, types="plain", values="utf8") as stream:
             for batch in stream:
                 self._add(batch)
                 if self._rows >= _ROWS:
@@ -69,7 +69,9 @@ class PythonCopier:
     def _follow(self) -> None:
         """Copy changes until the end, in the thread."""
         try:
-            with self._client.stream(self.checkpoint or "beginning", columns=COLUMNS, types="plain") as stream:
+            with self._client.stream(
+                self.checkpoint or "beginning", columns=COLUMNS, types="plain", values="utf8"
+            ) as stream:
                 while not self._ended.is_set():
                     due = time.monotonic() + _INTERVAL
                     while time.monotonic() < due:
