@@ -41,7 +41,11 @@ cdef Status read_document(DecodeState* state, Row* row, uint8_t datatype) noexce
     row.problem, row.parsed = status, status == MORE
     if row.parsed and selected != NULL and selected.n_tests:
         if evaluate(selected.tests, selected.steps, 0, state.json.root) != IS_TRUE:
+            json_trim(&state.json)
             return DROPPED
+    if not row.parsed or state.documents.n_nodes == 0:
+        # No column needs the parsed value: `put_document` gives its memory back otherwise.
+        json_trim(&state.json)
     return MORE
 
 

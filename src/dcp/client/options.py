@@ -40,6 +40,10 @@ _DEFAULT_COLUMNS = ", ".join(column.name for column in COLUMNS if column.default
 _MOST_VBUCKETS = 1 << 16
 _LONGEST_SHOWN = 100
 _TIME = "a time with a UTC offset such as 2026-11-01T00:00Z"
+_WHERE = (
+    "Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true. "
+    "Deletions are delivered, and values that are no JSON."
+)
 # A row that waits for more than an hour is a mistake in the unit.
 _LONGEST_LINGER = 3600
 
@@ -758,8 +762,7 @@ OPTIONS: tuple[Option, ...] = (
         "str | None",
         optional(parse_where),
         None,
-        "Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true. "
-        "Deletions are delivered, and values that are no JSON.",
+        _WHERE,
         Use.STREAM | Use.DECODER,
     ),
     # A decoder by itself.
@@ -950,8 +953,7 @@ OPTIONS: tuple[Option, ...] = (
         "str | None",
         optional(parse_where),
         None,
-        "Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true. "
-        "Deletions are delivered, and values that are no JSON.",
+        _WHERE,
         _READ,
         spark="where",
     ),

@@ -93,7 +93,7 @@ class ClusterView:
         return "up" if node.alive else "down" if copies else "out"
 
     def high_seqno(self, number: int) -> int:
-        """Return the high seqno of the active copy of a vbucket; 0 if nobody has one."""
+        """Return the high seqno of the active copy of a vbucket; 0 if there is none."""
         owner = self.bucket.owners[number][0]
         return 0 if owner == NOBODY else self.bucket.nodes[owner].vbuckets[number].high_seqno
 

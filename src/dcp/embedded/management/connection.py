@@ -82,7 +82,7 @@ class ManagementConnection:
             self._queued.append(stream_head(answer.content_type))
 
     def _answer_to(self, request: HttpRequest) -> Answer:
-        """Return the answer to a request, whoever sends it."""
+        """Return the answer to a request of any user."""
         controls = self.node is None or self._control.concerns(request)
         if request.is_foreign_change:
             return json_error("requests of the pages of other servers are refused", HTTPStatus.FORBIDDEN)
