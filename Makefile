@@ -15,7 +15,7 @@ CODE := $(wildcard src tests bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help test interop lowest lint types demo bench soak mutants sanitize fuzz coverage dist clean
+.PHONY: help test tables interop lowest lint types demo bench soak mutants sanitize fuzz coverage dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,22 @@ test: $(VENV)/.installed ## build the extension and run the tests
 interop: $(VENV)/.installed $(VENV)/.interop ## SDKs and DCP clients of others against the embedded cluster
 	$(BIN)/python -m tests.interop
 	$(BIN)/python -m pytest tests/interop -n auto $(PYTEST)
+
+# Each format has releases for some versions of Spark only, so each has an environment of its own. Spark downloads the
+# jars from Maven Central.
+TABLES ?= delta iceberg
+SPARK_OF_delta := 4.2
+SPARK_OF_iceberg := 4.1
+$(VENV)-%/.installed: $(BUILT_FROM)
+	$(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(VENV)-$*/bin/python -m pip install --quiet --editable '.$(EXTRAS)' --group test --group spark 'pyspark==$(SPARK_OF_$*).*'
+	@touch $@
+
+tables: $(TABLES:%=$(VENV)-%/.installed) ## dcp.spark.append and mirror with Delta and Iceberg
+	@set -e; for format in $(TABLES); do \
+		$(VENV)-$$format/bin/python -m pytest -n0 tests/spark/test_tables.py tests/spark/test_sinks.py $(PYTEST); \
+	done
 
 comma := ,
 # Named here as an extra, since only what is asked for directly is taken at its lowest.

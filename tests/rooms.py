@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # Each room may import the rooms before it. Those below are not part of the order.
 ORDER = [
     *["printable", "errors", "value_grammar", "_codec", "json_reader", "wire", "columns", "position"],
-    *["foreign_checkpoints", "checkpoint", "cluster_map", "session", "client", "metrics"],
+    *["foreign_checkpoints", "checkpoint", "cluster_map", "session", "client", "sync", "polars", "metrics"],
 ]
 EVERYTHING = frozenset([*ORDER, "embedded", "spark", "bench", "cli", "public", "__init__"])
 MAY_IMPORT: dict[str, frozenset[str]] = {room: frozenset(ORDER[: i + 1]) for i, room in enumerate(ORDER)} | {

@@ -17,14 +17,19 @@ import dcp
 from tests.alone import Importer, importer
 from tests.rooms import EVERYTHING, MAY_IMPORT, SOURCE
 
-OUTSIDE = frozenset(["client", "embedded", "spark", "bench", "cli"])
+OUTSIDE = frozenset(["client", "embedded", "sync", "spark", "bench", "cli"])
 SOCKETS = ["socket", "ssl", "select", "selectors", "asyncio", "subprocess"]
 CLOCKS_AND_THREADS = ["time", "threading", "concurrent", "multiprocessing"]
 
 # Optional libraries: the rooms that may import them. `import dcp` works without any of them.
 LIBRARIES: dict[str, frozenset[str]] = {
-    "numpy": frozenset(["columns", "spark", "bench", "cli"]),
-    "pyarrow": frozenset(["columns", "spark", "bench", "cli"]),
+    "numpy": frozenset(["columns", "sync", "spark", "bench", "cli"]),
+    "pyarrow": frozenset(["columns", "sync", "polars", "spark", "bench", "cli"]),
+    "deltalake": frozenset(["sync"]),
+    "duckdb": frozenset(["sync", "bench"]),
+    "pyiceberg": frozenset(["sync"]),
+    "fsspec": frozenset(["sync"]),
+    "polars": frozenset(["polars", "bench"]),
     "pandas": frozenset(["spark"]),
     "pyspark": frozenset(["spark", "bench", "cli"]),
     "prometheus_client": frozenset(["metrics"]),
@@ -34,7 +39,7 @@ LIBRARIES: dict[str, frozenset[str]] = {
 REQUIRED = {"dns": frozenset(["client"]), "scramp": frozenset(["session", "embedded"])}
 LIBRARIES |= REQUIRED
 # Imported only on request, so what they need may be imported at the top of their modules.
-LOADED_ON_REQUEST = frozenset(["spark", "bench", "cli", "metrics", "pytest_plugin"])
+LOADED_ON_REQUEST = frozenset(["spark", "bench", "cli", "metrics", "polars", "pytest_plugin"])
 
 
 class Import(NamedTuple):

@@ -19,6 +19,7 @@ pytest.importorskip("click", reason="the command line is an extra")
 
 from bench import callgrind  # noqa: E402
 from dcp.bench import (  # noqa: E402
+    SPARK,
     bench_decode,
     bench_documents,
     bench_encode,
@@ -120,7 +121,7 @@ def test_a_run_leaves_a_table_and_json(tmp_path: Path) -> None:
     )
     assert len(found["measurements"]) == sum(map(len, tables))
     # Spark is not measured by default.
-    assert len(found["budgets"]) == sum(budget.bench != "spark" for budget in budgets.BUDGETS)
+    assert len(found["budgets"]) == sum(budget.bench not in SPARK for budget in budgets.BUDGETS)
     assert found["machine"]["cores"]
     assert found["versions"]["cython"]
     for measurement in found["measurements"]:
@@ -135,7 +136,7 @@ def test_an_order_has_its_size_and_is_read_alike_by_others(size: int) -> None:
     schema = "id bigint, status string, total double"
     decoder = dcp.Decoder(columns=["document"], document=schema)
     for number, order in enumerate(orders, 1):
-        decoder.feed(bench_documents._frame(number, order))
+        decoder.feed(bench_documents.frame(number, order))
     found = decoder.take().to_arrow()
     assert found["error"].null_count == 20
     assert found["document"].to_pylist() == [
@@ -149,6 +150,15 @@ def test_one_benchmark_as_json_prints_nothing_else(tmp_path: Path) -> None:
     found = json.loads(ran.stdout)
     assert {measurement["bench"] for measurement in found["measurements"]} == {"encode"}
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["bench.json", "bench.txt"]
+
+
+def test_a_quick_benchmark_repeats_less() -> None:
+    counts = []
+    for how in ([], ["--quick"]):
+        found = json.loads(run("bench", *how, "--only", "encode", "--bytes", TINY, "--json").stdout)
+        counts.append(len(found["measurements"][0]["samples"]["encode"]["nanoseconds"]))
+    full, quick = counts
+    assert full == 5 * quick
 
 
 @pytest.mark.parametrize(

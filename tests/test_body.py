@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -158,6 +159,23 @@ def test_a_flatbuffers_event_is_read_through_its_table() -> None:
         "metered": False,
         "flush_uid": 0,
     }
+
+
+def test_a_flatbuffers_event_may_lack_its_name() -> None:
+    # The entry of slot 5 of the table, whose entries begin at byte 8.
+    nameless = MODIFIED[:18] + bytes(2) + MODIFIED[20:]
+    found = SYSTEM_EVENT_TABLE.decode(nameless, {"event_id": 5})
+    assert (found["name"], found["max_ttl"]) == ("", 86400)
+
+
+def test_cached_documents_that_are_cut_short_are_refused_with_what_is_there() -> None:
+    document = CACHED_DOCUMENTS.encode([CachedDocument(1, 2, 3, 4, 5, 6, 7, b"key", b"value")])
+    for cut in range(1, len(document)):
+        with pytest.raises(dcp.RemoteProtocolError) as refused:
+            CACHED_DOCUMENTS.decode(document[:-cut], {})
+        numbers = re.findall(r"byte (\d+): expected (\d+) bytes, found (\d+)", str(refused.value))
+        [(position, expected, found)] = [map(int, each) for each in numbers]
+        assert position + found == len(document) - cut < position + expected
 
 
 def test_an_event_without_a_table_says_nothing() -> None:

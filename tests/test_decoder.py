@@ -18,7 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import dcp
-from dcp.columns.decoder import CAN_RECEIVE
+from dcp.columns.decoder import CAN_RECEIVE, MAX_BATCH_ROWS
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 from dcp.wire.frame import dialect_of, encode
 from dcp.wire.framing import FrameInfo, stream_id
@@ -291,6 +291,13 @@ def test_advance_says_when_a_limit_is_reached() -> None:
 def test_a_limit_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(dcp.LocalProtocolError, match=f"{name}: expected 1 or more, found 0"):
         dcp.Decoder().take(**{name: 0})
+
+
+def test_a_limit_above_what_a_batch_can_have_is_that() -> None:
+    for limit in (MAX_BATCH_ROWS, MAX_BATCH_ROWS + 1, 1 << 62):
+        decoder = dcp.Decoder()
+        decoder.feed(SOUND)
+        assert len(decoder.take(max_rows=limit, max_bytes=limit << 20)) == 1
 
 
 # ----------------------------------------------------------------------------------------- errors

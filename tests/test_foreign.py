@@ -42,6 +42,17 @@ def read(kind: str, tree: Any) -> Checkpoint:
     return Checkpoint.from_foreign(kind, json.dumps(tree))
 
 
+def test_the_partitions_of_kafka_are_vbuckets() -> None:
+    entry = {"partition": {"bucket": "travel", "partition": "65536"}, "offset": {"bySeqno": 1500, **OFFSET}}
+    with pytest.raises(CheckpointError, match="a whole number from 0 to 65535, found '65536'"):
+        read("kafka-connect", {"offsets": [entry]})
+
+
+def test_a_backup_without_the_uuid_of_its_bucket_is_of_any() -> None:
+    assert read("cbes-backup", {"formatVersion": 1, "vbuckets": {"0": STATE}}).bucket_uuid == ""
+    assert read("cbes-backup", WRITTEN["cbes-backup"]).bucket_uuid == "8d35"
+
+
 def window(checkpoint: Checkpoint) -> tuple[int, int, int]:
     (position,) = checkpoint
     return position.seqno, position.snapshot_start, position.snapshot_end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp.wire.frame import decode, encode, read_opaque, split
-from dcp.wire.framing import stream_id
+from dcp.wire.framing import UNCOUNTED_HEAD, stream_id
 from dcp.wire.layout import Dialect
 from tests.strategies import conversations
 
@@ -147,6 +148,24 @@ def test_an_unknown_marker_version_is_refused() -> None:
         decode(bytes(bad))
 
 
+def test_framing_extras_without_a_length_are_read_in_rows_of_streams_only() -> None:
+    """Servers send them there. In other messages these bytes are of the body."""
+    body = UNCOUNTED_HEAD.to_bytes(1, "big") + bytes(20)
+    (frame,) = decode(struct.pack(">BBBBBBHIIQ", 0x08, 0x7E, 0, 0, 0, 0, 0, len(body), 0, 0) + body)
+    assert (frame.name, frame.frame_info, frame.value) == ("unknown", (), body)
+
+
+def test_the_form_that_fits_best_says_what_is_wrong() -> None:
+    """Those of other versions have the same extras, and fit less."""
+    fields = {"version": 2, "snapshot_start": 1, "snapshot_end": 2, "flags": 1}
+    fields |= {"max_visible_seqno": 0, "high_completed_seqno": 0, "purge_seqno": 0, "high_prepared_seqno": 0}
+    marker = bytearray(encode(dcp.Frame("snapshot_marker", 0x80, fields=fields)))
+    bad = marker[:-4]
+    bad[8:12] = (len(bad) - 24).to_bytes(4, "big")
+    with pytest.raises(dcp.FrameError, match=r"snapshot_marker: value length: expected \d+, found \d+"):
+        decode(bytes(bad))
+
+
 def test_an_unknown_dialect_is_refused_with_those_there_are() -> None:
     with pytest.raises(dcp.LocalProtocolError, match="expected one of tap, upr1, upr2, dcp, found 'upr3'"):
         decode(b"", "upr3")
@@ -172,3 +191,15 @@ def test_a_signed_field_takes_all_numbers_of_its_width(number: int) -> None:
 def test_a_signed_field_takes_no_other_number(number: int) -> None:
     with pytest.raises(dcp.LocalProtocolError, match="epoch: expected an integer of 64 bits"):
         encode(dcp.Frame("get_cluster_config", 0x80, fields={"epoch": number, "revision": 0}))
+
+
+def test_reserved_bytes_are_all_or_none() -> None:
+    def opening(reserved: Any) -> dcp.Frame:
+        return dcp.Frame("open", 0x80, key=b"name", fields={"flags": 1, "reserved": reserved})
+
+    (found,) = decode(encode(opening(b"abcd")))
+    assert found.fields["reserved"] == b"abcd"
+    assert encode(opening(b"")) == encode(opening(bytes(4)))
+    for wrong in (b"abc", b"abcde", 0, "abcd", bytearray(4)):
+        with pytest.raises(dcp.LocalProtocolError, match="open: reserved: expected 4 bytes, found "):
+            encode(opening(wrong))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.json_reader import MAX_U64
 from dcp.position import MOST_BRANCHES, Branch, FailoverLog, StreamPosition
 
 LOG = FailoverLog.of([(3, 300), (2, 100), (1, 0)])
@@ -24,6 +25,19 @@ def test_a_history_ends_where_the_next_newer_one_began() -> None:
 def test_a_rollback_forgets_what_began_above_it() -> None:
     assert LOG.cut(99).branches == (Branch(1, 0),)
     assert LOG.cut(100).newest == Branch(2, 100)
+
+
+def test_logs_have_in_common_what_came_before_the_first_difference() -> None:
+    assert LOG.common(LOG) == MAX_U64
+    for theirs, seqno in (
+        ([(4, 320), (3, 300), (2, 100)], 320),
+        ([(4, 320), (2, 100), (1, 0)], 300),
+        ([(4, 250), (2, 100), (1, 0)], 250),
+        # Both abandoned the history at its beginning.
+        ([(4, 0), (1, 0)], 0),
+        ([(4, 0)], 0),
+    ):
+        assert LOG.common(FailoverLog.of(theirs)) == FailoverLog.of(theirs).common(LOG) == seqno
 
 
 def test_a_log_keeps_the_newest_of_its_histories() -> None:
@@ -69,3 +83,17 @@ def test_of_a_whole_position_the_ends_of_snapshots_in_its_window_remain() -> Non
     whole = StreamPosition(1, 7, 9, 1, 9, marks=(5,))
     assert whole.within(7).seqno == 5
     assert replace(whole, snapshot_end=12).within(7).seqno == 0
+
+
+def test_the_start_of_a_window_is_kept_although_no_snapshot_ended_there() -> None:
+    position = StreamPosition(1, 7, 100, 90, 120, marks=(80, 50))
+    assert position.short_of(100) is position
+    for most, start, marks in (
+        (99, 90, (80, 50)),
+        (90, 90, (80, 50)),
+        (89, 80, (80, 50)),
+        (60, 50, (50,)),
+        (49, 0, ()),
+    ):
+        less = position.short_of(most)
+        assert (less.seqno, less.snapshot_start, less.snapshot_end, less.marks) == (most, start, 120, marks)

@@ -16,17 +16,21 @@ EXAMPLES = examples(README)
 DOCUMENTS = ROOT / "docs" / "documents.md"
 
 
-def test_the_readme_has_five_examples() -> None:
+def test_the_readme_has_six_examples() -> None:
     assert list(EXAMPLES) == [
         "Spark: read a bucket",
         "Spark: follow a bucket",
         "Python",
+        "Documents as columns",
         "Polars and DuckDB",
         "Test a pipeline",
     ]
 
 
-@pytest.mark.parametrize(("name", "needs"), [("Python", ["pyarrow"]), ("Polars and DuckDB", ["polars", "duckdb"])])
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [("Python", ["pyarrow"]), ("Documents as columns", ["pyarrow"]), ("Polars and DuckDB", ["polars", "duckdb"])],
+)
 def test_an_example_prints_the_output_below_it(name: str, needs: list[str]) -> None:
     for library in needs:
         pytest.importorskip(library, reason="the example needs it")

@@ -12,8 +12,9 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -24,10 +25,12 @@ from rich.console import Console
 
 from dcp import connect
 from dcp.cli.commands import dcp
-from dcp.cli.serve import _table
+from dcp.cli.serve import _is_loopback, _show_json, _show_lines, _size, _table
+from dcp.embedded import Cluster
 from dcp.embedded.faults import FAULTS
 from dcp.embedded.server import Traffic
 from dcp.wire import DIALECTS
+from tests.waiting import until
 
 # Seconds: longer than any step takes unless it fails.
 TIMEOUT = 60
@@ -197,3 +200,79 @@ def test_rates_are_those_since_the_last_row() -> None:
     shown = Console(width=100, record=True, file=io.StringIO())
     shown.print(_table({0: now}, {0: before}))
     assert shown.export_text().splitlines()[1].split() == ["0", "1", "2", "5,000", "1,000", "3", "MB", "2", "MB"]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (999_400, "999 kB"),
+        (2_000_000, "2 MB"),
+        (1_250_000_000, "1.2 GB"),
+        (5_000_000_000_000, "5000.0 GB"),
+    ],
+)
+def test_a_size_has_a_unit(size: int, text: str) -> None:
+    assert _size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("localhost", True), ("127.0.0.1", True), ("::1", True), ("0.0.0.0", False), ("example.org", False)],
+)
+def test_only_this_machine_reaches_a_loopback_address(host: str, loopback: bool) -> None:
+    assert _is_loopback(host) is loopback
+
+
+class Turns(threading.Event):
+    """Event that is set after some turns, in each of which it calls a function instead of waiting."""
+
+    def __init__(self, *turns: Callable[[], object]) -> None:
+        super().__init__()
+        self.turns = [*turns]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.turns:
+            return True
+        self.turns.pop(0)()
+        return False
+
+
+@pytest.mark.parametrize("show", [_show_lines, _show_json])
+def test_counters_are_printed_when_they_have_changed(
+    show: Callable[[Cluster, threading.Event], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[list[str]] = []
+
+    def note() -> None:
+        shown.append(capsys.readouterr().out.splitlines())
+
+    with Cluster(nodes=2, vbuckets=4) as cluster, connect(cluster.url) as client:
+        cluster.load(40)
+
+        def read() -> None:
+            note()
+            for _ in client.stream(end="now"):
+                pass
+            client.close()
+            # A connection counts until the node has noticed its end.
+            until(lambda: not any(traffic.connections for traffic in cluster.stats().values()))
+
+        show(cluster, Turns(note, read, note, note, note))
+        note()
+        counters = cluster.stats()
+    assert sum(traffic.items for traffic in counters.values()) == 40
+    last = shown[2]
+    assert shown[3:] == [[], [], []]
+    if show is _show_json:
+        assert [json.loads(line) for line in last] == [
+            {"nodes": {str(number): traffic._asdict() for number, traffic in counters.items()}}
+        ]
+    else:
+        assert last == [
+            f"node {number}: 0 connections, 0 streams, {traffic.items} items, {traffic.bytes_sent} bytes sent, "
+            f"{traffic.bytes_received} bytes received"
+            for number, traffic in counters.items()
+        ]

@@ -261,6 +261,73 @@ cdef void release_stream(ArrowArrayStream* stream) noexcept nogil:
     stream.release = NULL
 
 
+# ------------------------------------------------------------------------ a stream of many batches
+
+cdef struct ManyBatches:
+    ArrowSchema schema
+    # An iterator of objects with `__arrow_c_array__`, and the text of the error that it raised.
+    PyObject* batches
+    char* error
+
+
+cdef int batches_schema(ArrowArrayStream* stream, ArrowSchema* out) noexcept nogil:
+    return 0 if copy_schema(&(<ManyBatches*>stream.private_data).schema, out) == 0 else ENOMEM
+
+
+cdef int batches_next(ArrowArrayStream* stream, ArrowArray* out) noexcept with gil:
+    cdef ManyBatches* state = <ManyBatches*>stream.private_data
+    cdef ArrowArray* array
+    # An array that is released means the end.
+    memset(out, 0, sizeof(ArrowArray))
+    free(state.error)
+    state.error = NULL
+    try:
+        for batch in <object>state.batches:
+            _, capsule = batch.__arrow_c_array__()
+            array = <ArrowArray*>PyCapsule_GetPointer(capsule, "arrow_array")
+            memcpy(out, array, sizeof(ArrowArray))
+            array.release = NULL
+            break
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}".encode()
+        state.error = strndup(text, len(text))
+        return EINTR if isinstance(error, KeyboardInterrupt) else EIO
+    return 0
+
+
+cdef const char* batches_error(ArrowArrayStream* stream) noexcept nogil:
+    return (<ManyBatches*>stream.private_data).error
+
+
+cdef void release_batches(ArrowArrayStream* stream) noexcept with gil:
+    cdef ManyBatches* state = <ManyBatches*>stream.private_data
+    if state.schema.release != NULL:
+        state.schema.release(&state.schema)
+    Py_XDECREF(state.batches)
+    free(state.error)
+    free(state)
+    stream.release = NULL
+
+
+def arrow_stream(schema, batches):
+    """Return an Arrow stream, as a capsule, of what an iterator yields: objects with `__arrow_c_array__`.
+
+    schema: the schema of all of them, as a capsule. The iterator is advanced as batches are asked for, and an error
+    that it raises is that of the stream.
+    """
+    cdef ArrowArrayStream* stream = <ArrowArrayStream*>zeroed_memory(sizeof(ArrowArrayStream))
+    capsule = PyCapsule_New(stream, "arrow_array_stream", drop_stream)
+    cdef ManyBatches* state = <ManyBatches*>zeroed_memory(sizeof(ManyBatches))
+    stream.private_data = state
+    stream.get_schema, stream.get_next = batches_schema, batches_next
+    stream.get_last_error, stream.release = batches_error, release_batches
+    if copy_schema(<ArrowSchema*>PyCapsule_GetPointer(schema, "arrow_schema"), &state.schema) < 0:
+        raise MemoryError
+    state.batches = <PyObject*>batches
+    Py_INCREF(batches)
+    return capsule
+
+
 # ------------------------------------------------------------------------------------- capsules
 
 cdef void drop_schema(object capsule) noexcept:

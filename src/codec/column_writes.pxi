@@ -68,8 +68,13 @@ cdef inline void copy_bytes(uint8_t* out, const uint8_t* data, int64_t size, con
 
 
 cdef inline void set_valid(Columns* columns, int column, int64_t n) noexcept nogil:
-    """Mark a cell as not null. All are null at first."""
+    """Mark a cell as not null. Most columns are null at first."""
     columns.valid[column][n >> 3] |= 1 << (n & 7)
+
+
+cdef inline void set_null(Columns* columns, int column, int64_t n) noexcept nogil:
+    """Mark a cell as null, in a column that is valid at first."""
+    columns.valid[column][n >> 3] &= ~(1 << (n & 7))
 
 
 cdef inline void put_snapshot_bound(Columns* columns, int column, int64_t n, const StreamState* stream,
@@ -77,7 +82,7 @@ cdef inline void put_snapshot_bound(Columns* columns, int column, int64_t n, con
     """Write a bound of the snapshot. These columns are valid at first, since rows outside of a snapshot are rare."""
     (<uint64_t*>columns.fixed[column])[n] = seqno
     if stream == NULL or not stream.has_window:
-        columns.valid[column][n >> 3] &= ~(1 << (n & 7))
+        set_null(columns, column, n)
 
 
 cdef inline void put_number(DecodeState* state, int column, int64_t n, uint64_t number) noexcept nogil:
@@ -227,12 +232,11 @@ cdef bint grow_rows(DecodeState* state) noexcept nogil:
         if spec.nullable:
             if not grow(&state.columns.valid[i], (room + 7) // 8):
                 return False
-            # Most columns are null until a cell is written; the snapshot's are valid until a row has none.
-            memset(state.columns.valid[i] + old, 0xFF if is_window(spec) else 0, (room + 7) // 8 - old)
+            memset(state.columns.valid[i] + old, 0xFF if is_valid_at_first(spec) else 0, (room + 7) // 8 - old)
     state.room = room
     return True
 
 
-cdef inline bint is_window(const ColumnSpec* spec) noexcept nogil:
-    """Return whether a column has a bound of the snapshot."""
-    return spec.source == SNAPSHOT_START or spec.source == SNAPSHOT_END
+cdef inline bint is_valid_at_first(const ColumnSpec* spec) noexcept nogil:
+    """Return whether few rows lack a cell: a bound of the snapshot, or a value that is text."""
+    return spec.source == SNAPSHOT_START or spec.source == SNAPSHOT_END or spec.source == VALUE

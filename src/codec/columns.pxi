@@ -324,6 +324,11 @@ cdef void zero_null_cells(Columns* columns, int i, const ColumnSpec* spec, int64
                 memset(columns.fixed[i] + n * spec.width, 0, spec.width)
 
 
+cdef inline bint has_gaps(const ColumnSpec* spec) noexcept nogil:
+    """Return whether a column of bytes is written for some rows only. Values are, for all, even those that are null."""
+    return spec.nullable and spec.source != VALUE
+
+
 cdef void fill_offsets(Columns* columns, int i, int64_t n) noexcept nogil:
     """Write the offsets of the rows up to `n` that have nothing in this column."""
     cdef ByteColumn* bytes = &columns.bytes[i]
@@ -381,7 +386,7 @@ cdef bint finish_column(Columns* columns, int i, const ColumnSpec* spec, int64_t
     if spec.nullable:
         out.nulls = count_nulls(columns.valid[i], rows)
     if spec.width == 0:
-        if spec.nullable:
+        if has_gaps(spec):
             fill_offsets(columns, i, rows)
         (<int32_t*>columns.fixed[i])[rows] = <int32_t>bytes.used
     if (spec.width == 0 or events_as_text(spec)) and bytes.data == NULL and not grow(&bytes.data, 0):

@@ -51,7 +51,6 @@ cdef class Decoder:
         state.check_keys, state.quarantine, state.views = check_keys, quarantine, views
         state.map_xattrs = plan.column_of[<int>XATTRS] != NOWHERE and plan.specs[plan.column_of[<int>XATTRS]].mapped
         state.check_values, state.keep_bad_documents = check_values, keep_bad_documents
-        state.nullable_values = check_values and plan.specs[plan.column_of[<int>VALUE]].nullable
         self._selection = selection
         if selection is not None:
             state.selected = &selection.rows
@@ -59,6 +58,8 @@ cdef class Decoder:
         if plan.document is not None and not start_builder(&state.documents, plan.document, &state.json):
             raise MemoryError
         state.documents.reader = &state.json
+        if state.reads_documents or check_values:
+            state.examine = examine_row
         if plan.column_of[<int>VALUE] != NOWHERE or plan.column_of[<int>XATTRS] != NOWHERE or state.reads_documents:
             state.unpack_bits = (SNAPPY_BIT | XATTR_BIT if split_xattrs else SNAPPY_BIT) | UNKNOWN_BITS
         state.fast_path = not check_keys and plan.column_of[<int>KEY] != NOWHERE \
@@ -85,6 +86,7 @@ cdef class Decoder:
         free(state.arena)
         free(state.scratch)
         free(state.controls)
+        free(state.passed)
         free(state.control_bytes)
         free(state.streams.slots)
 
@@ -192,7 +194,7 @@ cdef class Decoder:
             # Pieces overwrite the memory of a buffer that was returned before.
             self._buffer_left = 0
             self._state.max_rows, self._state.max_bytes = max_rows, max_bytes
-            if self._status == MORE or self._status == FULL:
+            if self._may_go_on():
                 with nogil:
                     self._status = receive_and_decode(&self._state, &self._own, &receiver)
             if self._status == NO_MEMORY:
@@ -257,9 +259,12 @@ cdef class Decoder:
     # ---------------------------------------------------------------------------------- streams
 
     def expect_open_streams(self):
-        """Refuse rows of streams that were not opened with `open_stream`, and markers of such streams do nothing."""
+        """Refuse rows of streams that were not opened with `open_stream`, and markers of such streams do nothing.
+
+        A marker after a snapshot that arrived whole is no control frame from then on: `_passed_snapshots` reports it.
+        """
         self._enter()
-        self._state.only_open = True
+        self._state.only_open = self._state.passes_snapshots = True
         atomic_give(&self._busy)
 
     def open_stream(self, uint32_t opaque, uint16_t vbucket, uint16_t stream_id, uint64_t seqno):
@@ -305,7 +310,7 @@ cdef class Decoder:
         self._enter()
         try:
             self._state.max_rows, self._state.max_bytes = max_rows, max_bytes
-            if self._status == MORE or self._status == FULL:
+            if self._may_go_on():
                 self._status = self._run()
             if self._status == NO_MEMORY:
                 raise MemoryError
@@ -314,6 +319,10 @@ cdef class Decoder:
             return self._status == FULL
         finally:
             atomic_give(&self._busy)
+
+    cdef inline bint _may_go_on(self) noexcept:
+        """Return whether nothing is wrong with the next frame."""
+        return self._status == MORE or self._status == FULL or self._status == UNREPORTED
 
     cdef Status _run(self) except *:
         cdef Status status
@@ -373,6 +382,37 @@ cdef class Decoder:
         finally:
             atomic_give(&self._busy)
 
+    def _passed_snapshots(self):
+        """Return and forget the passed snapshots, as (opaque, vbucket, stream id, ends, start, end) of each stream.
+
+        It has received whole snapshots that end at `ends`, and is in one from `start` to `end`. Empty once rows were
+        removed.
+        """
+        cdef DecodeState* state = &self._state
+        cdef StreamState* stream
+        cdef int64_t i
+        cdef dict ends = {}
+        self._enter()
+        try:
+            for i in range(state.n_passed):
+                ends.setdefault(state.passed[i].stream, []).append(state.passed[i].end)
+            state.n_passed = 0
+            found = []
+            for key in ends:
+                stream = stream_find(&state.streams, key)
+                if stream != NULL and not state.rows_removed:
+                    found.append((key >> 32, key >> 16 & 0xFFFF, key & 0xFFFF, ends[key], stream.start, stream.end))
+                if stream != NULL:
+                    stream.has_passed = False
+            return found
+        finally:
+            atomic_give(&self._busy)
+
+    @property
+    def _waits_for_report(self):
+        """True if the next frame is decoded only after `_passed_snapshots` was called."""
+        return self._status == UNREPORTED
+
     def _remove_rows(self, int64_t row, int64_t flow_bytes):
         """Remove the rows from number `row` on: a control frame before them is malformed."""
         cdef DecodeState* state = &self._state
@@ -391,7 +431,7 @@ cdef class Decoder:
                 if state.specs[i].source == DOCUMENT:
                     continue
                 if state.specs[i].width == 0:
-                    if state.specs[i].nullable:
+                    if has_gaps(&state.specs[i]):
                         fill_offsets(&state.columns, i, state.rows)
                     bytes.used = (<int32_t*>state.columns.fixed[i])[row]
                     bytes.filled = min(bytes.filled, row)
@@ -537,7 +577,7 @@ cdef class Decoder:
         cdef Py_ssize_t end = buf.end
         self._enter()
         try:
-            if self._status == MORE or self._status == FULL:
+            if self._may_go_on():
                 return None
             if check_frame(buf.memory.data + buf.begin, end - buf.begin, self._state.max_frame, &size) == WHOLE:
                 end = buf.begin + <Py_ssize_t>size

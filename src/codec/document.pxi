@@ -16,9 +16,29 @@ cdef enum:
     ERROR_ROOM = 512
     # Bytes of a value, and of a step of a path, that an error shows.
     SHOWN_BYTES = 60
+    # Names that a level remembers, and their longest.
+    SEEN_NAMES = 32
+    SEEN_BYTES = 16
+
+cdef struct DocumentBuilder
+
+# Writes a value of a type.
+ctypedef bint (*PutValue)(DocumentBuilder* builder, int number, yyjson_val* value, const uint8_t* source) noexcept nogil
+
+cdef struct SeenName:
+    # A name of up to 16 bytes: its first 8, with a mask if it has fewer, and its last 8. `tail_at` is 0 if it has no
+    # more. `size` is NOWHERE if there is none. `member` is NULL if no field has the name.
+    int64_t size
+    uint64_t head
+    uint64_t mask
+    int64_t tail_at
+    uint64_t tail
+    const Member* member
 
 cdef struct DocumentColumn:
-    # Cells of one type. `fixed` has numbers, bits, or offsets into `bytes` or the cells of the child.
+    # Cells of one type. `fixed` has numbers, bits, or offsets into `bytes` or the cells of the child. The bits of
+    # `valid` from `length` on are 1, so that only nulls are written.
+    PutValue put
     uint8_t* fixed
     uint8_t* valid
     ByteColumn bytes
@@ -38,6 +58,8 @@ cdef struct DocumentBuilder:
     DocumentColumn* columns
     # Values of the fields of the structs that are being written.
     yyjson_val** slots
+    # For each level the names of objects before, in their order: SEEN_NAMES of them.
+    SeenName* seen
     JsonReader* reader
     # Bytes of cells in lists and maps that the current document takes, and may take.
     int64_t taken
@@ -203,25 +225,21 @@ cdef bint grow_document_column(DocumentBuilder* builder, int number) noexcept no
     if not grow(&column.valid, (room + 7) // 8):
         builder.status = NO_MEMORY
         return False
+    memset(column.valid + old, 0xFF, (room + 7) // 8 - old)
     # The last bits of a bitmap leave the process, too.
-    memset(column.valid + old, 0, (room + 7) // 8 - old)
     if bits:
         memset(column.fixed + old, 0, (room + 7) // 8 - old)
     column.room = room
     return True
 
 
-cdef inline int64_t add_cell(DocumentBuilder* builder, int number, bint valid) noexcept nogil:
-    """Add a cell, valid or null, without its content. Return its index, or NOWHERE if there is no memory."""
+cdef inline int64_t add_cell(DocumentBuilder* builder, int number) noexcept nogil:
+    """Add a cell, without its content. Return its index, or NOWHERE if there is no memory."""
     cdef DocumentColumn* column = &builder.columns[number]
     cdef int64_t n = column.length
     if n == column.room and not grow_document_column(builder, number):
         return NOWHERE
     column.length = n + 1
-    if valid:
-        column.valid[n >> 3] |= 1 << (n & 7)
-    else:
-        column.valid[n >> 3] &= ~(1 << (n & 7))
     return n
 
 
@@ -229,10 +247,11 @@ cdef bint put_null(DocumentBuilder* builder, int number) noexcept nogil:
     """Write null, and a null into each field of a struct. Return False if there is no memory."""
     cdef const DocumentNode* node = &builder.nodes[number]
     cdef DocumentColumn* column = &builder.columns[number]
-    cdef int64_t n = add_cell(builder, number, False)
+    cdef int64_t n = add_cell(builder, number)
     cdef int i
     if n == NOWHERE:
         return False
+    column.valid[n >> 3] &= ~(1 << (n & 7))
     if node.kind == DOCUMENT_STRUCT:
         for i in range(node.count):
             if not put_null(builder, node.first + i):
@@ -259,10 +278,14 @@ cdef inline int32_t offset_of(DocumentBuilder* builder, int number) noexcept nog
     return <int32_t>builder.columns[number].bytes.used
 
 
-cdef bint put_text(DocumentBuilder* builder, int number, const uint8_t* data, int64_t size) noexcept nogil:
-    """Write bytes. Return False if there is no memory."""
+cdef inline bint put_text(DocumentBuilder* builder, int number, const uint8_t* data, int64_t size,
+                          const uint8_t* end) noexcept nogil:
+    """Write bytes. Return False if there is no memory.
+
+    end: where the memory that the bytes are in ends.
+    """
     cdef DocumentColumn* column = &builder.columns[number]
-    cdef int64_t n = add_cell(builder, number, True)
+    cdef int64_t n = add_cell(builder, number)
     if n == NOWHERE:
         return False
     (<int32_t*>column.fixed)[n] = <int32_t>column.bytes.used
@@ -270,19 +293,28 @@ cdef bint put_text(DocumentBuilder* builder, int number, const uint8_t* data, in
         if not reserve_bytes(&column.bytes, max(size, <int64_t>1)):
             builder.status = NO_MEMORY
             return False
-    memcpy(column.bytes.data + column.bytes.used, data, size)
+    copy_bytes(column.bytes.data + column.bytes.used, data, size, end)
     column.bytes.used += size
     return True
+
+
+cdef inline bint put_unescaped(DocumentBuilder* builder, int number, yyjson_val* value) noexcept nogil:
+    """Write an unescaped string. Return False if there is no memory."""
+    cdef JsonReader* reader = builder.reader
+    return put_text(builder, number, <const uint8_t*>unsafe_yyjson_get_str(value), unsafe_yyjson_get_len(value),
+                    reader.text + reader.size + SLACK)
 
 
 cdef void truncate_document(DocumentBuilder* builder, int number, int64_t length) noexcept nogil:
     """Remove the cells from number `length` on, and those below them."""
     cdef const DocumentNode* node = &builder.nodes[number]
     cdef DocumentColumn* column = &builder.columns[number]
-    cdef int64_t below
+    cdef int64_t below, n
     cdef int i
     if column.length <= length:
         return
+    for n in range(length, column.length):
+        column.valid[n >> 3] |= 1 << (n & 7)
     if node.kind == DOCUMENT_STRUCT:
         for i in range(node.count):
             truncate_document(builder, node.first + i, length)
@@ -297,81 +329,134 @@ cdef void truncate_document(DocumentBuilder* builder, int number, int64_t length
 
 # --------------------------------------------------------------------------------------- values
 
-cdef bint put_value(DocumentBuilder* builder, int number, yyjson_val* value, const uint8_t* source) noexcept nogil:
-    """Write a value into a column. Return False if `status` says why the document cannot be written.
+# Each type has a function that writes values of it, and null for others. All return False if `status` says why the
+# document cannot be written.
+#
+# source: first byte of the value as it arrived, if the type wants it.
 
-    source: first byte of the value as it arrived, if its type wants it.
-    """
-    cdef const DocumentNode* node = &builder.nodes[number]
-    cdef uint8_t type = unsafe_yyjson_get_type(value)
-    cdef int kind = node.kind
-    if type == YYJSON_TYPE_NULL:
-        return put_null(builder, number)
-    if kind == DOCUMENT_STRUCT:
-        return put_struct(builder, number, value) if type == YYJSON_TYPE_OBJ else put_wrong(builder, number, value)
-    if kind == DOCUMENT_LIST:
-        if type != YYJSON_TYPE_ARR:
-            return put_wrong(builder, number, value)
-        return put_list(builder, number, value, source)
-    if kind == DOCUMENT_MAP:
-        return put_object(builder, number, value) if type == YYJSON_TYPE_OBJ else put_wrong(builder, number, value)
+cdef PutValue put_of(int kind) noexcept nogil:
+    """Return the function that writes values of a type."""
+    if kind == DOCUMENT_BOOL:
+        return put_bool
+    if kind == DOCUMENT_FLOAT32 or kind == DOCUMENT_FLOAT64:
+        return put_float
+    if kind == DOCUMENT_DECIMAL:
+        return put_decimal
+    if kind == DOCUMENT_STRING:
+        return put_string
+    if kind == DOCUMENT_BINARY:
+        return put_base64
+    if kind == DOCUMENT_DATE or kind == DOCUMENT_TIMESTAMP or kind == DOCUMENT_LOCAL_TIMESTAMP:
+        return put_time
+    if kind == DOCUMENT_EPOCH:
+        return put_epoch
     if kind == DOCUMENT_JSON:
-        return put_source(builder, number, source)
-    if type == YYJSON_TYPE_STR:
-        return put_string(builder, number, value)
-    if type == YYJSON_TYPE_RAW:
-        return put_number_text(builder, number, value)
-    if type == YYJSON_TYPE_BOOL and kind == DOCUMENT_BOOL:
-        return put_bool(builder, number, unsafe_yyjson_get_bool(value))
-    return put_wrong(builder, number, value)
+        return put_source
+    if kind == DOCUMENT_STRUCT:
+        return put_struct
+    if kind == DOCUMENT_LIST:
+        return put_list
+    return put_object if kind == DOCUMENT_MAP else put_integer
 
 
-cdef inline bint put_bool(DocumentBuilder* builder, int number, bint value) noexcept nogil:
-    cdef int64_t n = add_cell(builder, number, True)
-    cdef uint8_t* fixed = builder.columns[number].fixed
+cdef inline bint put_value(DocumentBuilder* builder, int number, yyjson_val* value,
+                           const uint8_t* source) noexcept nogil:
+    return builder.columns[number].put(builder, number, value, source)
+
+
+cdef bint put_other(DocumentBuilder* builder, int number, yyjson_val* value) noexcept nogil:
+    """Write null for a value that is null, or not of its type."""
+    return put_null(builder, number) if unsafe_yyjson_get_type(value) == YYJSON_TYPE_NULL else \
+        put_wrong(builder, number, value)
+
+
+cdef bint put_bool(DocumentBuilder* builder, int number, yyjson_val* value, const uint8_t* source) noexcept nogil:
+    cdef uint8_t* fixed
+    cdef int64_t n
+    if unsafe_yyjson_get_type(value) != YYJSON_TYPE_BOOL:
+        return put_other(builder, number, value)
+    n = add_cell(builder, number)
     if n == NOWHERE:
         return False
-    # The memory may have moved.
     fixed = builder.columns[number].fixed
-    fixed[n >> 3] = (fixed[n >> 3] & ~(1 << (n & 7))) | (value << (n & 7))
+    fixed[n >> 3] = (fixed[n >> 3] & ~(1 << (n & 7))) | (unsafe_yyjson_get_bool(value) << (n & 7))
     return True
 
 
-cdef inline bint put_fixed(DocumentBuilder* builder, int number, const void* cell) noexcept nogil:
-    """Write a cell of fixed width."""
-    cdef int64_t n = add_cell(builder, number, True)
+cdef bint put_string(DocumentBuilder* builder, int number, yyjson_val* value, const uint8_t* source) noexcept nogil:
+    if unsafe_yyjson_get_type(value) != YYJSON_TYPE_STR or \
+            (builder.reader.unchecked_text and not is_utf8_text(value)):
+        return put_other(builder, number, value)
+    return put_unescaped(builder, number, value)
+
+
+cdef bint put_integer(DocumentBuilder* builder, int number, yyjson_val* value, const uint8_t* source) noexcept nogil:
+    cdef int64_t whole
+    if unsafe_yyjson_get_type(value) != YYJSON_TYPE_RAW or not read_integer(
+            unsafe_yyjson_get_str(value), unsafe_yyjson_get_len(value), 8 * builder.nodes[number].width, &whole):
+        return put_other(builder, number, value)
+    return put_whole(builder, number, whole)
+
+
+cdef bint put_epoch(DocumentBuilder* builder, int number, yyjson_val* value, const uint8_t* source) noexcept nogil:
+    cdef int64_t micros
+    if unsafe_yyjson_get_type(value) != YYJSON_TYPE_RAW or not read_epoch(
+            unsafe_yyjson_get_str(value), unsafe_yyjson_get_len(value), builder.nodes[number].scale, &micros):
+        return put_other(builder, number, value)
+    return put_whole(builder, number, micros)
+
+
+cdef bint put_time(DocumentBuilder* builder, int number, yyjson_val* value, const uint8_t* source) noexcept nogil:
+    """Write a date or a time."""
+    cdef const char* text = unsafe_yyjson_get_str(value)
+    cdef int64_t size = unsafe_yyjson_get_len(value), time
+    cdef int kind = builder.nodes[number].kind
+    if unsafe_yyjson_get_type(value) != YYJSON_TYPE_STR or not (
+            read_date(text, size, &time) if kind == DOCUMENT_DATE else
+            read_time(text, size, kind == DOCUMENT_LOCAL_TIMESTAMP, &time)):
+        return put_other(builder, number, value)
+    return put_whole(builder, number, time)
+
+
+cdef inline bint put_whole(DocumentBuilder* builder, int number, int64_t value) noexcept nogil:
+    """Write a number that fits the width of its column."""
+    cdef int64_t n = add_cell(builder, number)
     cdef int width = builder.nodes[number].width
+    cdef uint8_t* fixed
     if n == NOWHERE:
         return False
-    memcpy(builder.columns[number].fixed + n * width, cell, width)
+    fixed = builder.columns[number].fixed
+    if width == 8:
+        (<int64_t*>fixed)[n] = value
+    elif width == 4:
+        (<int32_t*>fixed)[n] = <int32_t>value
+    elif width == 2:
+        (<int16_t*>fixed)[n] = <int16_t>value
+    else:
+        (<int8_t*>fixed)[n] = <int8_t>value
     return True
 
 
-cdef inline bint put_integer(DocumentBuilder* builder, int number, int64_t value) noexcept nogil:
-    """Write a number that fits the width of its column."""
-    cdef int32_t narrow4 = <int32_t>value
-    cdef int16_t narrow2 = <int16_t>value
-    cdef int8_t narrow1 = <int8_t>value
-    cdef int width = builder.nodes[number].width
-    if width == 8:
-        return put_fixed(builder, number, &value)
-    if width == 4:
-        return put_fixed(builder, number, &narrow4)
-    return put_fixed(builder, number, &narrow2) if width == 2 else put_fixed(builder, number, &narrow1)
-
-
-cdef bint put_decimal(DocumentBuilder* builder, int number, yyjson_val* value) noexcept nogil:
+cdef bint put_decimal(DocumentBuilder* builder, int number, yyjson_val* value, const uint8_t* source) noexcept nogil:
     """Write a decimal from the digits of a number, or of a string."""
     cdef const DocumentNode* node = &builder.nodes[number]
+    cdef uint8_t type = unsafe_yyjson_get_type(value)
     cdef Number128 magnitude
     cdef bint negative
+    cdef int64_t n
+    if type != YYJSON_TYPE_RAW and type != YYJSON_TYPE_STR:
+        return put_other(builder, number, value)
     if read_decimal(unsafe_yyjson_get_str(value), unsafe_yyjson_get_len(value), node.scale, node.precision, False,
                     &negative, &magnitude) != NUMBER_EXACT:
         return put_wrong(builder, number, value)
     if negative:
         magnitude.low = 0 - magnitude.low
         magnitude.high = ~magnitude.high + (magnitude.low == 0)
-    return put_fixed(builder, number, decimal_cell(&magnitude))
+    n = add_cell(builder, number)
+    if n == NOWHERE:
+        return False
+    memcpy(builder.columns[number].fixed + 16 * n, decimal_cell(&magnitude), 16)
+    return True
 
 
 cdef inline const void* decimal_cell(Number128* number) noexcept nogil:
@@ -383,75 +468,44 @@ cdef inline const void* decimal_cell(Number128* number) noexcept nogil:
     return number
 
 
-cdef bint put_number_text(DocumentBuilder* builder, int number, yyjson_val* value) noexcept nogil:
-    """Write a number."""
-    cdef const DocumentNode* node = &builder.nodes[number]
-    cdef const char* text = unsafe_yyjson_get_str(value)
-    cdef int64_t size = unsafe_yyjson_get_len(value), whole
-    cdef int kind = node.kind
-    if DOCUMENT_INT8 <= kind <= DOCUMENT_INT64:
-        if read_integer(text, size, 8 * node.width, &whole):
-            return put_integer(builder, number, whole)
-    elif kind == DOCUMENT_FLOAT64 or kind == DOCUMENT_FLOAT32:
-        return put_float(builder, number, value)
-    elif kind == DOCUMENT_DECIMAL:
-        return put_decimal(builder, number, value)
-    elif kind == DOCUMENT_EPOCH:
-        if read_epoch(text, size, node.scale, &whole):
-            return put_integer(builder, number, whole)
-    return put_wrong(builder, number, value)
-
-
-cdef bint put_float(DocumentBuilder* builder, int number, yyjson_val* value) noexcept nogil:
+cdef bint put_float(DocumentBuilder* builder, int number, yyjson_val* value, const uint8_t* source) noexcept nogil:
     """Write the nearest floating-point number. What is too large for it is wrong, and not infinite."""
+    cdef bint wide = builder.nodes[number].kind == DOCUMENT_FLOAT64
     cdef yyjson_val parsed
-    cdef double wide
+    cdef double nearest
     cdef float narrow
-    if yyjson_read_number(unsafe_yyjson_get_str(value), &parsed, 0, NULL, NULL) == NULL:
-        return put_wrong(builder, number, value)
-    wide = yyjson_get_num(&parsed)
-    if builder.nodes[number].kind == DOCUMENT_FLOAT64:
-        return put_fixed(builder, number, &wide)
-    narrow = <float>wide
+    cdef int64_t n
+    if unsafe_yyjson_get_type(value) != YYJSON_TYPE_RAW or \
+            yyjson_read_number(unsafe_yyjson_get_str(value), &parsed, 0, NULL, NULL) == NULL:
+        return put_other(builder, number, value)
+    nearest = yyjson_get_num(&parsed)
+    narrow = <float>nearest
     # Infinity is the only number that is its own half.
-    if narrow != 0 and narrow == narrow * 0.5:
+    if not wide and narrow != 0 and narrow == narrow * 0.5:
         return put_wrong(builder, number, value)
-    return put_fixed(builder, number, &narrow)
+    n = add_cell(builder, number)
+    if n == NOWHERE:
+        return False
+    if wide:
+        (<double*>builder.columns[number].fixed)[n] = nearest
+    else:
+        (<float*>builder.columns[number].fixed)[n] = narrow
+    return True
 
 
-cdef bint put_string(DocumentBuilder* builder, int number, yyjson_val* value) noexcept nogil:
-    """Write a string: as text, or as what its type reads from text."""
-    cdef const char* text = unsafe_yyjson_get_str(value)
-    cdef const uint8_t* data = <const uint8_t*>text
-    cdef int64_t size = unsafe_yyjson_get_len(value), whole
-    cdef int kind = builder.nodes[number].kind
-    if kind == DOCUMENT_STRING:
-        if not builder.reader.unchecked_text or is_utf8(data, data + size):
-            return put_text(builder, number, data, size)
-    elif kind == DOCUMENT_TIMESTAMP or kind == DOCUMENT_LOCAL_TIMESTAMP:
-        if read_time(text, size, kind == DOCUMENT_LOCAL_TIMESTAMP, &whole):
-            return put_integer(builder, number, whole)
-    elif kind == DOCUMENT_DATE:
-        if read_date(text, size, &whole):
-            return put_integer(builder, number, whole)
-    elif kind == DOCUMENT_DECIMAL:
-        return put_decimal(builder, number, value)
-    elif kind == DOCUMENT_BINARY:
-        return put_base64(builder, number, value)
-    return put_wrong(builder, number, value)
-
-
-cdef bint put_base64(DocumentBuilder* builder, int number, yyjson_val* value) noexcept nogil:
+cdef bint put_base64(DocumentBuilder* builder, int number, yyjson_val* value, const uint8_t* source) noexcept nogil:
     """Write the bytes of a base64 text."""
     cdef DocumentColumn* column = &builder.columns[number]
     cdef int64_t size = unsafe_yyjson_get_len(value), decoded, n
+    if unsafe_yyjson_get_type(value) != YYJSON_TYPE_STR:
+        return put_other(builder, number, value)
     if not reserve_bytes(&column.bytes, size + 1):
         builder.status = NO_MEMORY
         return False
     decoded = read_base64(<const uint8_t*>unsafe_yyjson_get_str(value), size, column.bytes.data + column.bytes.used)
     if decoded == NOWHERE:
         return put_wrong(builder, number, value)
-    n = add_cell(builder, number, True)
+    n = add_cell(builder, number)
     if n == NOWHERE:
         return False
     (<int32_t*>column.fixed)[n] = <int32_t>column.bytes.used
@@ -459,14 +513,17 @@ cdef bint put_base64(DocumentBuilder* builder, int number, yyjson_val* value) no
     return True
 
 
-cdef bint put_source(DocumentBuilder* builder, int number, const uint8_t* source) noexcept nogil:
+cdef bint put_source(DocumentBuilder* builder, int number, yyjson_val* value, const uint8_t* source) noexcept nogil:
     """Write the text of a value as it arrived."""
     cdef const uint8_t* end = builder.reader.source + builder.reader.size
-    cdef const uint8_t* after = json_after_value(source, end)
+    cdef const uint8_t* after
+    if unsafe_yyjson_get_type(value) == YYJSON_TYPE_NULL:
+        return put_null(builder, number)
+    after = json_after_value(source, end)
     if builder.reader.unchecked_text and not is_utf8(source, after):
         wrong_text(builder, number)
         return put_null(builder, number)
-    return put_text(builder, number, source, after - source)
+    return put_text(builder, number, source, after - source, end)
 
 
 cdef void wrong_text(DocumentBuilder* builder, int number) noexcept nogil:
@@ -481,31 +538,29 @@ cdef void wrong_text(DocumentBuilder* builder, int number) noexcept nogil:
 
 # ----------------------------------------------------------------------------------- containers
 
-cdef const Member* find_member(DocumentBuilder* builder, const Level* level, int* cursor,
-                               yyjson_val* name) noexcept nogil:
-    """Return the member of a level with this name, or NULL.
+cdef inline bint is_seen(const SeenName* seen, const char* text, int64_t size) noexcept nogil:
+    """Return whether this is the name. Up to SLACK bytes beyond it may be read."""
+    return seen.size == size and (word_at(text) ^ seen.head) & seen.mask == 0 and \
+        (seen.tail_at == 0 or word_at(text + seen.tail_at) == seen.tail)
 
-    cursor: the member to try first. Most documents have their names in one order.
-    """
-    cdef const char* text = unsafe_yyjson_get_str(name)
-    cdef int64_t size = unsafe_yyjson_get_len(name)
+
+cdef const Member* look_up(DocumentBuilder* builder, const Level* level, SeenName* seen, const char* text,
+                           int64_t size) noexcept nogil:
+    """Return the member of a level with this name, or NULL. Remember it in `seen`."""
     cdef const Member* member
-    cdef uint32_t at
-    cdef int number
-    if cursor[0] < level.n_members:
-        member = &builder.members[level.first_member + cursor[0]]
-        if member.size == size and memcmp(member.name, text, size) == 0:
-            cursor[0] += 1
-            return member
-    at = hash_name(text, size) & level.table_mask
+    cdef uint32_t at = hash_name(text, size) & level.table_mask
     while level.table[at] != NOWHERE:
-        number = level.table[at]
-        member = &builder.members[number]
+        member = &builder.members[level.table[at]]
         if member.size == size and memcmp(member.name, text, size) == 0:
-            cursor[0] = number - level.first_member + 1
-            return member
+            break
         at = (at + 1) & level.table_mask
-    return NULL
+    else:
+        member = NULL
+    if size <= SEEN_BYTES:
+        seen.member, seen.size, seen.tail_at, seen.mask = member, size, max(size - 8, <int64_t>0), 0
+        memset(&seen.mask, 0xFF, min(size, <int64_t>8))
+        seen.head, seen.tail = word_at(text), word_at(text + seen.tail_at)
+    return member
 
 
 cdef void find_fields(DocumentBuilder* builder, int number, int level_number, yyjson_val* object,
@@ -516,9 +571,23 @@ cdef void find_fields(DocumentBuilder* builder, int number, int level_number, yy
     cdef yyjson_val* name = unsafe_yyjson_get_first(object)
     cdef yyjson_val* below
     cdef size_t left = unsafe_yyjson_get_len(object)
-    cdef int cursor = 0, i
+    cdef const char* text
+    cdef int64_t size
+    cdef int i
+    # Objects often have the same names in the same order. Where a name is another one than last time, it is often
+    # the one after that, since one is missing here.
+    cdef SeenName* seen = builder.seen + level_number * SEEN_NAMES
+    cdef SeenName* last = seen + SEEN_NAMES - 1
     while left:
-        member = find_member(builder, level, &cursor, name)
+        text, size = unsafe_yyjson_get_str(name), unsafe_yyjson_get_len(name)
+        if is_seen(seen, text, size):
+            member = seen.member
+        elif seen != last and is_seen(seen + 1, text, size):
+            seen += 1
+            member = seen.member
+        else:
+            member = look_up(builder, level, seen, text, size)
+        seen += seen != last
         if member != NULL:
             if member.slot != NOWHERE:
                 slots[member.slot] = name + 1
@@ -526,6 +595,8 @@ cdef void find_fields(DocumentBuilder* builder, int number, int level_number, yy
                 slots[member.level_slot] = name + 1
         name = unsafe_yyjson_get_next(name + 1)
         left -= 1
+    if not level.leads_on:
+        return
     for i in range(level.first_member, level.first_member + level.n_members):
         member = &builder.members[i]
         if member.level == NOWHERE or slots[member.level_slot] == NULL:
@@ -537,14 +608,15 @@ cdef void find_fields(DocumentBuilder* builder, int number, int level_number, yy
             say_wrong_level(builder, number, &builder.levels[member.level], below)
 
 
-cdef bint put_struct(DocumentBuilder* builder, int number, yyjson_val* object) noexcept nogil:
+cdef bint put_struct(DocumentBuilder* builder, int number, yyjson_val* object, const uint8_t* source) noexcept nogil:
     """Write the fields of an object."""
     cdef const DocumentNode* node = &builder.nodes[number]
     cdef yyjson_val** slots = builder.slots + node.slots_at
     cdef yyjson_val* value
-    cdef const uint8_t* source
     cdef int i
-    if add_cell(builder, number, True) == NOWHERE:
+    if unsafe_yyjson_get_type(object) != YYJSON_TYPE_OBJ:
+        return put_other(builder, number, object)
+    if add_cell(builder, number) == NOWHERE:
         return False
     memset(slots, 0, (node[1].slots_at - node.slots_at) * sizeof(yyjson_val*))
     find_fields(builder, number, node.level, object, slots)
@@ -577,7 +649,10 @@ cdef bint put_list(DocumentBuilder* builder, int number, yyjson_val* array, cons
     cdef DocumentColumn* column = &builder.columns[number]
     cdef const uint8_t* end = builder.reader.source + builder.reader.size
     cdef yyjson_val* value = unsafe_yyjson_get_first(array)
-    cdef int64_t count = unsafe_yyjson_get_len(array), n = add_cell(builder, number, True), i
+    cdef int64_t count = unsafe_yyjson_get_len(array), n, i
+    if unsafe_yyjson_get_type(array) != YYJSON_TYPE_ARR:
+        return put_other(builder, number, array)
+    n = add_cell(builder, number)
     if n == NOWHERE:
         return False
     (<int32_t*>column.fixed)[n] = offset_of(builder, number)
@@ -596,14 +671,16 @@ cdef bint put_list(DocumentBuilder* builder, int number, yyjson_val* array, cons
     return True
 
 
-cdef bint put_object(DocumentBuilder* builder, int number, yyjson_val* object) noexcept nogil:
+cdef bint put_object(DocumentBuilder* builder, int number, yyjson_val* object, const uint8_t* source) noexcept nogil:
     """Write the members of an object as the entries of a map. Of several with one name, the last counts."""
     cdef const DocumentNode* node = &builder.nodes[number]
     cdef DocumentColumn* column = &builder.columns[number]
     cdef yyjson_val* name = unsafe_yyjson_get_first(object)
-    cdef const uint8_t* source = NULL
     cdef size_t left = unsafe_yyjson_get_len(object)
-    cdef int64_t n = add_cell(builder, number, True)
+    cdef int64_t n
+    if unsafe_yyjson_get_type(object) != YYJSON_TYPE_OBJ:
+        return put_other(builder, number, object)
+    n = add_cell(builder, number)
     if n == NOWHERE:
         return False
     (<int32_t*>column.fixed)[n] = offset_of(builder, number)
@@ -631,7 +708,7 @@ cdef inline bint put_entry_of(DocumentBuilder* builder, int number, yyjson_val* 
     """Write an entry of a map."""
     cdef int first = builder.nodes[number].first
     cdef const uint8_t* source = NULL
-    if not put_text(builder, first, <const uint8_t*>unsafe_yyjson_get_str(name), unsafe_yyjson_get_len(name)):
+    if not put_unescaped(builder, first, name):
         return False
     builder.columns[number].key = name
     if builder.nodes[first + 1].wants_source:
@@ -718,12 +795,20 @@ cdef void describe_no_json(DocumentBuilder* builder, uint8_t datatype) noexcept 
 
 cdef bint start_builder(DocumentBuilder* builder, DocumentPlan plan, JsonReader* reader):
     """Prepare for the documents of a plan. Return False if there is no memory."""
+    cdef int i
     builder.nodes, builder.members, builder.levels = plan.nodes, plan.members, plan.levels
     builder.n_nodes = plan.n_nodes
     builder.reader = reader
     builder.columns = <DocumentColumn*>calloc(plan.n_nodes, sizeof(DocumentColumn))
     builder.slots = <yyjson_val**>calloc(plan.n_slots + 1, sizeof(yyjson_val*))
-    return builder.columns != NULL and builder.slots != NULL
+    builder.seen = <SeenName*>calloc(plan.n_levels + 1, SEEN_NAMES * sizeof(SeenName))
+    if builder.columns == NULL or builder.slots == NULL or builder.seen == NULL:
+        return False
+    for i in range(plan.n_nodes):
+        builder.columns[i].put = put_of(plan.nodes[i].kind)
+    for i in range(plan.n_levels * SEEN_NAMES):
+        builder.seen[i].size = NOWHERE
+    return True
 
 
 cdef void free_builder(DocumentBuilder* builder) noexcept nogil:
@@ -734,6 +819,7 @@ cdef void free_builder(DocumentBuilder* builder) noexcept nogil:
         free(builder.columns[i].bytes.data)
     free(builder.columns)
     free(builder.slots)
+    free(builder.seen)
     free(builder.names)
 
 

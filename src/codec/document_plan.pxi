@@ -60,6 +60,8 @@ cdef struct Level:
     # Hash table: index of a member, or NOWHERE. `table_mask` is its size less 1.
     int* table
     uint32_t table_mask
+    # True if some of the members are looked into.
+    bint leads_on
     const char* path
 
 
@@ -172,6 +174,7 @@ cdef class DocumentPlan:
                 member = &self.members[number]
                 member.name, member.size = self._keep(name), len(name.encode())
                 member.slot, member.level, member.level_slot = slot, below, below_slot
+                level.leads_on = level.leads_on or below != NOWHERE
                 at = hash_name(member.name, member.size) & level.table_mask
                 while level.table[at] != NOWHERE:
                     at = (at + 1) & level.table_mask

@@ -1,4 +1,4 @@
-# Loads and stores of big-endian numbers at any address.
+# Loads and stores of big-endian numbers at any address, and loads of bytes as they are.
 
 cdef extern from *:
     """
@@ -26,6 +26,7 @@ cdef extern from *:
     static inline uint16_t load16(const uint8_t *at) { uint16_t x; memcpy(&x, at, 2); return dcp_swap16(x); }
     static inline uint32_t load32(const uint8_t *at) { uint32_t x; memcpy(&x, at, 4); return dcp_swap32(x); }
     static inline uint64_t load64(const uint8_t *at) { uint64_t x; memcpy(&x, at, 8); return dcp_swap64(x); }
+    static inline uint64_t word_at(const char *at) { uint64_t x; memcpy(&x, at, 8); return x; }
     static inline int count_bits(uint64_t x) {
       x -= x >> 1 & 0x5555555555555555ULL;
       x = (x & 0x3333333333333333ULL) + (x >> 2 & 0x3333333333333333ULL);
@@ -39,6 +40,7 @@ cdef extern from *:
     uint16_t load16(const uint8_t* at) noexcept nogil
     uint32_t load32(const uint8_t* at) noexcept nogil
     uint64_t load64(const uint8_t* at) noexcept nogil
+    uint64_t word_at(const char* at) noexcept nogil
     int count_bits(uint64_t x) noexcept nogil
     void store16(uint8_t* at, uint16_t x) noexcept nogil
     void store32(uint8_t* at, uint32_t x) noexcept nogil

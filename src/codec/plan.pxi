@@ -78,6 +78,8 @@ cdef struct Shape:
     int seqno_at
     int start_at
     int end_at
+    # True for a marker that has a window and flags, and nothing else.
+    bint only_window
     # Values that fields of the extras must have for this form, and the length of the value then.
     int n_conditions
     Condition conditions[2]
@@ -267,7 +269,7 @@ cdef class Plan:
         shape.type, shape.event, shape.effect = row["type"], row["event"], row["effect"]
         shape.extras_length, shape.seqno_at, shape.meta_at = row["extras_length"], row["seqno_at"], row["meta_at"]
         shape.engine_at, shape.engine_length = row["engine_at"], row["engine_length"]
-        shape.start_at, shape.end_at = row["start_at"], row["end_at"]
+        shape.start_at, shape.end_at, shape.only_window = row["start_at"], row["end_at"], row["only_window"]
         shape.prefixed = row["prefixed"]
         shape.key_must, shape.key_may = row["key"]
         shape.value_must, shape.value_may = row["value"]

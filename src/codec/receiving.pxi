@@ -179,5 +179,8 @@ cdef Status receive_and_decode(DecodeState* state, ReadBuffer* own, Receiver* re
         receiver.closed = count == 0
         if receiver.closed or receiver.error or (has_arrivals(state) and not begun):
             return MORE
+        # Markers without rows: the node may wait for their acknowledgement.
+        if state.flow_bytes and not has_arrivals(state):
+            return MORE
         if not wait_readable(receiver.fd, receiver.bell, receiver.until, &receiver.error):
             return MORE

@@ -15,6 +15,8 @@ cdef enum Status:
     DROPPED
     # The batch has reached a limit.
     FULL
+    # A control frame follows snapshots of its stream that Python does not know of yet.
+    UNREPORTED
     NO_MEMORY
     # From here on, the frame at the beginning of the buffer breaks the protocol. For the first two, Python finds out
     # how, by reading the frame again through the tables.
@@ -71,6 +73,11 @@ cdef struct ControlEntry:
     # Seqno of the last row of its stream before it.
     uint64_t last_seqno
 
+cdef struct PassedSnapshot:
+    # A snapshot that a stream has received whole, by its end. The marker after it is no control frame.
+    uint64_t stream
+    uint64_t end
+
 cdef struct Row:
     # Parts of a frame that becomes a row; a size or id is NOWHERE if the frame has no such part.
     # Offsets of fields count from bases[0] for the header, from bases[1] for all after framing extras.
@@ -89,8 +96,12 @@ cdef struct Row:
     bint inflated
     # In quarantine, why the value, or its document, could not be read; else MORE.
     Status problem
-    # True if the value was parsed, and can become a document.
-    bint parsed
+    # Size of a value that has to be UTF-8 and is not, so that it becomes null, without bytes; else NOWHERE.
+    int64_t bad_text_size
+
+cdef struct DecodeState
+
+ctypedef Status (*ExamineRow)(DecodeState* state, Row* row, const Shape* shape, uint8_t datatype) noexcept nogil
 
 cdef struct DecodeState:
     # Options, fixed when the decoder is made.
@@ -111,12 +122,13 @@ cdef struct DecodeState:
     bint fast_path
     # True if values have to be parsed, for a column of documents or a condition on them.
     bint reads_documents
+    # Looks into unpacked values for documents and for text; NULL if nothing asks for that. A pointer, so that the loop
+    # itself stays small.
+    ExamineRow examine
     # Bits of a datatype for which the value has to be unpacked. Values without them are copied as they are.
     uint8_t unpack_bits
     bint check_keys
     bint check_values
-    # True if a value that is no text leaves null.
-    bint nullable_values
     bint quarantine
     bint views
     # Columns of documents, if the plan has them, and errors. `keep_bad_documents`: one that is wrong does not stop the
@@ -151,6 +163,11 @@ cdef struct DecodeState:
     uint8_t* control_bytes
     int64_t control_bytes_used
     int64_t control_bytes_room
+    # True to pass on from a whole snapshot to the next without Python; and those passed since Python fetched them.
+    bint passes_snapshots
+    PassedSnapshot* passed
+    int64_t n_passed
+    int64_t passed_room
     # The connection. `last_stream` is the stream of the last row, or NULL, by `last_key`: a cache of one entry that
     # has to be cleared whenever the table may have moved its entries.
     StreamTable streams
@@ -267,8 +284,15 @@ cdef bint conditions_hold(const Shape* shape, const uint8_t* at) noexcept nogil:
 
 cdef Status put_control(DecodeState* state, const uint8_t* at, uint64_t size, const Shape* shape) noexcept nogil:
     """Copy a control frame aside for Python, and apply its effect on the rows that follow."""
-    cdef uint64_t last = last_seqno_of(state, at)
-    cdef Status status = apply_effect(state, at, size, shape) if shape != NULL and shape.effect != NOTHING else MORE
+    cdef StreamState* stream = stream_find(&state.streams, stream_key_of(at))
+    cdef uint64_t last = 0 if stream == NULL else stream.last_seqno
+    cdef Status status
+    if stream != NULL and state.passes_snapshots:
+        if shape != NULL and follows_whole_snapshot(stream, at, size, shape):
+            return pass_snapshot(state, stream, at, shape)
+        if stream.has_passed:
+            return UNREPORTED
+    status = apply_effect(state, at, size, shape) if shape != NULL and shape.effect != NOTHING else MORE
     if status != MORE:
         return status
     if state.n_controls == state.controls_room:
@@ -288,19 +312,47 @@ cdef Status put_control(DecodeState* state, const uint8_t* at, uint64_t size, co
     return MORE
 
 
-cdef uint64_t last_seqno_of(const DecodeState* state, const uint8_t* at) noexcept nogil:
-    """Return the last seqno of the stream that a frame belongs to; 0 if there is no such stream."""
+cdef uint64_t stream_key_of(const uint8_t* at) noexcept nogil:
+    """Return the key of the stream that a frame belongs to."""
     cdef int infos = at[KEY_LENGTH_AT] if is_framed(at[0]) else 0
-    cdef const StreamState* stream = stream_find(
-        &state.streams, stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(stream_id_in(at, infos), 0))
-    )
-    return 0 if stream == NULL else stream.last_seqno
+    return stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(stream_id_in(at, infos), 0))
+
+
+cdef inline bint follows_whole_snapshot(const StreamState* stream, const uint8_t* at, uint64_t size,
+                                        const Shape* shape) noexcept nogil:
+    """Return whether a marker says no more than that the next snapshot begins, after the last row of the one before.
+
+    So it is between almost all snapshots of a live stream, which are small: a return to Python for each would cost
+    more than their rows.
+    """
+    cdef uint64_t start, end
+    if not shape.only_window or at[0] != 0x80 or at[DATATYPE_AT] or size != <uint64_t>HEADER_SIZE + shape.extras_length:
+        return False
+    if not stream.has_window or stream.closed or stream.refused:
+        return False
+    start, end = load64(at + shape.start_at), load64(at + shape.end_at)
+    return stream.last_seqno == stream.end and stream.floor == stream.end and stream.end < start <= end
+
+
+cdef Status pass_snapshot(DecodeState* state, StreamState* stream, const uint8_t* at,
+                          const Shape* shape) noexcept nogil:
+    """Note that a stream has received its snapshot whole, and begin the next one."""
+    if state.n_passed == state.passed_room:
+        if not grow(<uint8_t**>&state.passed, (2 * state.passed_room + 1024) * sizeof(PassedSnapshot)):
+            return NO_MEMORY
+        state.passed_room = 2 * state.passed_room + 1024
+    state.passed[state.n_passed] = PassedSnapshot(stream.key, stream.end)
+    state.n_passed += 1
+    stream.has_passed = True
+    stream.start = load64(at + shape.start_at)
+    stream.end = stream.highest = load64(at + shape.end_at)
+    return MORE
 
 
 cdef Status apply_effect(DecodeState* state, const uint8_t* at, uint64_t size, const Shape* shape) noexcept nogil:
     """Begin a snapshot of a stream, move it on, or remove a stream that ends."""
     cdef int infos = at[KEY_LENGTH_AT] if is_framed(at[0]) else 0
-    cdef uint64_t key = stream_key(load32(at + OPAQUE_AT), load16(at + VBUCKET_AT), max(stream_id_in(at, infos), 0))
+    cdef uint64_t key = stream_key_of(at)
     cdef const uint8_t* extras = at + infos
     cdef StreamState* stream
     # The table is about to change, which moves entries.
@@ -383,8 +435,8 @@ cdef inline Status put_row(DecodeState* state, const uint8_t* at, uint64_t size,
     cdef Status status
 
     # Lengths: those of the header add up, those inside the extras are held against what is left.
-    row.stream_id = row.collection = row.xattrs_size = NOWHERE
-    row.inflated, row.problem, row.parsed = False, MORE, False
+    row.stream_id = row.collection = row.xattrs_size = row.bad_text_size = NOWHERE
+    row.inflated, row.problem = False, MORE
     if is_framed(at[0]):
         infos, key_size = at[KEY_LENGTH_AT], at[KEY_LENGTH_AT + 1]
         # Servers since 6.5 send some frames with a stream id that the header does not count. No correct frame has magic
@@ -434,15 +486,10 @@ cdef inline Status put_row(DecodeState* state, const uint8_t* at, uint64_t size,
         status = unpack_value(state, &row, at[DATATYPE_AT])
         if status != MORE:
             return status
-    # Not prepared deletions, which have no value.
-    if state.reads_documents and shape.document and (row.value_size or not shape.document_may_lack):
-        status = read_document(state, &row, at[DATATYPE_AT] if shape.type == NOWHERE else 0)
+    if state.examine != NULL:
+        status = state.examine(state, &row, shape, at[DATATYPE_AT])
         if status != MORE:
             return pass_over(state, &row) if status == DROPPED else status
-    if state.check_values and not is_utf8(row.value, row.value + row.value_size):
-        if not state.quarantine:
-            return BAD_TEXT
-        row.problem = BAD_TEXT
     return store_row(state, &row, shape, end, buf)
 
 
@@ -487,7 +534,7 @@ cdef inline StreamState* stream_of(DecodeState* state, uint64_t key) noexcept no
     return state.last_stream
 
 
-cdef inline Status store_row(DecodeState* state, Row* row, const Shape* shape, const uint8_t* end,
+cdef inline Status store_row(DecodeState* state, const Row* row, const Shape* shape, const uint8_t* end,
                              ReadBuffer* buf) noexcept nogil:
     """Write a checked row into the columns. Only memory can be missing from here on.
 
@@ -496,27 +543,15 @@ cdef inline Status store_row(DecodeState* state, Row* row, const Shape* shape, c
     cdef const int* column_of = state.column_of
     cdef Columns* columns = &state.columns
     cdef StreamState* stream = row.stream
-    cdef int64_t n = state.rows, value_size
-    cdef Status status
+    cdef int64_t n = state.rows
     if n == state.room and not grow_rows(state):
         return NO_MEMORY
-    if state.documents.n_nodes:
-        status = put_document(state, row, n)
-        if status != MORE:
-            return status
     if column_of[<int>KEY] != NOWHERE:
         if not put_bytes(state, column_of[<int>KEY], n, row.key, row.key_size, end, buf, False):
             return NO_MEMORY
     if column_of[<int>VALUE] != NOWHERE:
-        value_size = row.value_size
-        if row.problem == BAD_TEXT:
-            value_size = 0
-        if state.nullable_values and not state.views:
-            fill_offsets(columns, column_of[<int>VALUE], n)
-        if not put_bytes(state, column_of[<int>VALUE], n, row.value, value_size, end, buf, row.inflated):
+        if not put_bytes(state, column_of[<int>VALUE], n, row.value, row.value_size, end, buf, row.inflated):
             return NO_MEMORY
-        if state.nullable_values and row.problem != BAD_TEXT:
-            set_valid(columns, column_of[<int>VALUE], n)
     if column_of[<int>EVENT] != NOWHERE:
         columns.fixed[column_of[<int>EVENT]][n] = shape.event
     move_stream(stream, row.seqno)
@@ -542,6 +577,7 @@ cdef bint put_rare_columns(DecodeState* state, const Row* row, int64_t n, const 
                            ReadBuffer* buf) noexcept nogil:
     """Write stream id, xattrs and error, which few rows have. Out of line, to keep the common row short."""
     cdef const int* column_of = state.column_of
+    cdef int64_t size
     if row.stream_id != NOWHERE and column_of[<int>STREAM_ID] != NOWHERE:
         put_number(state, column_of[<int>STREAM_ID], n, row.stream_id)
     if row.xattrs_size != NOWHERE and column_of[<int>XATTRS] != NOWHERE:
@@ -556,8 +592,12 @@ cdef bint put_rare_columns(DecodeState* state, const Row* row, int64_t n, const 
                 return False
     if row.problem != MORE:
         state.bad_rows += 1
+        size = row.value_size
+        if row.bad_text_size != NOWHERE:
+            size = row.bad_text_size
+            set_null(&state.columns, column_of[<int>VALUE], n)
         if column_of[<int>BAD_VALUE] != NOWHERE:
-            if not put_rare_bytes(&state.columns, column_of[<int>BAD_VALUE], n, row.value, row.value_size):
+            if not put_rare_bytes(&state.columns, column_of[<int>BAD_VALUE], n, row.value, size):
                 return False
         if column_of[<int>ERROR] != NOWHERE:
             return put_error(state, column_of[<int>ERROR], n, row.problem)

@@ -26,6 +26,8 @@ cdef struct StreamState:
     uint8_t closed
     # True once its request was refused. `_last_seqnos` removes it, after it has reported rows that arrived anyway.
     uint8_t refused
+    # True if it has passed snapshots that `_passed_snapshots` has not reported. A control frame of it has to wait.
+    uint8_t has_passed
 
 cdef struct StreamTable:
     StreamState* slots

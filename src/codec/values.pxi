@@ -5,7 +5,8 @@ cdef Status unpack_value(DecodeState* state, Row* row, uint8_t datatype) noexcep
 
     In quarantine, a value that cannot be unpacked stays as it arrived, and `row.problem` says why.
     """
-    cdef Row raw = row[0]
+    cdef const uint8_t* value = row.value
+    cdef int64_t size = row.value_size
     cdef Status status = BAD_DATATYPE if datatype & UNKNOWN_BITS else MORE
     if status == MORE and datatype & SNAPPY_BIT:
         if not state.inflate:
@@ -17,15 +18,41 @@ cdef Status unpack_value(DecodeState* state, Row* row, uint8_t datatype) noexcep
     if status == MORE and row.value_size and datatype & XATTR_BIT and state.split_xattrs:
         if not split_xattrs_off(row, state.map_xattrs):
             status = BAD_XATTRS
-    # Undo what was done to the value so far: it is delivered as it arrived.
     if status != MORE and state.quarantine:
-        row[0] = raw
+        # It may be decompressed already.
+        row.value, row.value_size, row.inflated = value, size, False
         row.problem = status
         return MORE
     return status
 
 
-cdef Status read_document(DecodeState* state, Row* row, uint8_t datatype) noexcept nogil:
+cdef Status examine_row(DecodeState* state, Row* row, const Shape* shape, uint8_t datatype) noexcept nogil:
+    """Write the document of an unpacked value, and check that it is text, as far as the plan asks.
+
+    Return DROPPED if the row is not selected.
+    """
+    cdef Status status
+    cdef bint parsed = False
+    # Not prepared deletions, which have no value.
+    if state.reads_documents and shape.document and (row.value_size or not shape.document_may_lack):
+        status = read_document(state, row, datatype if shape.type == NOWHERE else 0, &parsed)
+        if status != MORE:
+            return status
+    if state.documents.n_nodes:
+        status = put_document(state, row, parsed)
+        if status != MORE:
+            return status
+    if state.check_values and not is_utf8(row.value, row.value + row.value_size):
+        if not state.quarantine:
+            return BAD_TEXT
+        row.bad_text_size, row.value_size = row.value_size, 0
+        # A value may be wrong in two ways, and the column of errors has the first.
+        if row.problem == MORE:
+            row.problem = BAD_TEXT
+    return MORE
+
+
+cdef Status read_document(DecodeState* state, Row* row, uint8_t datatype, bint* parsed) noexcept nogil:
     """Parse a value, and hold it against the condition. Return DROPPED if that is not true.
 
     A value that is no JSON cannot be held against it, so it is delivered rather than lost: `row.problem` says why.
@@ -38,27 +65,27 @@ cdef Status read_document(DecodeState* state, Row* row, uint8_t datatype) noexce
             describe_no_json(&state.documents, datatype)
     if status == NO_MEMORY or (status == BAD_DOCUMENT and not state.keep_bad_documents):
         return status
-    row.problem, row.parsed = status, status == MORE
-    if row.parsed and selected != NULL and selected.n_tests:
+    row.problem, parsed[0] = status, status == MORE
+    if parsed[0] and selected != NULL and selected.n_tests:
         if evaluate(selected.tests, selected.steps, 0, state.json.root) != IS_TRUE:
             json_trim(&state.json)
             return DROPPED
-    if not row.parsed or state.documents.n_nodes == 0:
+    if not parsed[0] or state.documents.n_nodes == 0:
         # No column needs the parsed value: `put_document` gives its memory back otherwise.
         json_trim(&state.json)
     return MORE
 
 
-cdef Status put_document(DecodeState* state, Row* row, int64_t n) noexcept nogil:
-    """Write the document of a row, or null.
+cdef Status put_document(DecodeState* state, Row* row, bint parsed) noexcept nogil:
+    """Write the parsed value as the document of the next row, or null.
 
     Return FULL if it takes much more than its bytes and the batch would exceed max_bytes: the frame is decoded again
     for the next batch.
     """
     cdef DocumentBuilder* builder = &state.documents
+    cdef int64_t n = state.rows, excess
     cdef Status status
-    cdef int64_t excess
-    if not row.parsed:
+    if not parsed:
         truncate_document(builder, 0, n)
         return MORE if put_null(builder, 0) else NO_MEMORY
     status = write_document(builder, n)
@@ -79,7 +106,7 @@ cdef Status put_document(DecodeState* state, Row* row, int64_t n) noexcept nogil
     return MORE
 
 
-cdef inline bint is_selected(const SelectedRows* selected, const Row* row, int event) noexcept nogil:
+cdef bint is_selected(const SelectedRows* selected, const Row* row, int event) noexcept nogil:
     """Return whether rows of this event with this key are wanted."""
     if not selected.events >> event & 1:
         return False

@@ -343,7 +343,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming(path: str | Path) -> Iterator[None]:
     """Give an OSError the path of the file that it is about: the error of a write, such as a full disk, has none."""
     try:
         yield

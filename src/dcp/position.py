@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
 
@@ -285,6 +285,19 @@ class Progress:
             start = seqno
         moved = replace(here, seqno=seqno, snapshot_start=start, snapshot_end=end, purge_seqno=purge_seqno, marks=marks)
         return Progress(moved, first=self.first)
+
+    def passed(self, ends: Sequence[int], start: int, end: int) -> Progress:
+        """Advance over snapshots that arrived whole, and begin the next one, from `start` to `end`.
+
+        ends: ends of these snapshots, oldest first; that of the present one is the first. Each snapshot begins after
+            the end of the one before.
+        """
+        here = self.seen(ends[0]).position
+        if len(ends) > 1:
+            last = ends[-1]
+            marks = _thinned_marks((*reversed(ends[:-1]), *here.marks), last)
+            here = replace(here, seqno=last, snapshot_start=last, snapshot_end=last, marks=marks)
+        return Progress(here, AnnouncedSnapshot(start, end, here.purge_seqno), first=False)
 
     def manifest(self, uid: int) -> Progress:
         """Record the manifest uid of a system event, unless a newer one is known."""

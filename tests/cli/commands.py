@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,3 +52,11 @@ def fill_two_collections(cluster: Cluster) -> None:
     cluster.create_collection("inventory", "hotel")
     cluster.upsert("ritz", b'{"stars":5.10}', collection="inventory.hotel")
     cluster.upsert("bed", b'{"stars":1}', collection="inventory.hotel")
+
+
+def table(output: str, first: str) -> list[list[str]]:
+    """Return the cells of the printed table with this first title: titles, then rows. Empty cells are left out."""
+    lines = output.splitlines()
+    begin = next((n for n, line in enumerate(lines) if line.split()[:1] == [first]), len(lines))
+    cells = [re.split(r"\s{2,}", line.strip()) for line in lines[begin:]]
+    return cells[: 1 + next((n for n, row in enumerate(cells[1:]) if len(row) != len(cells[0])), len(cells))]

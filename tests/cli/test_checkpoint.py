@@ -12,7 +12,7 @@ import dcp
 from dcp.cli.checkpoint import KINDS
 from dcp.embedded import Cluster
 from dcp.foreign_checkpoints import FORMATS
-from tests.cli.commands import run
+from tests.cli.commands import run, table
 
 LOG = dcp.FailoverLog.of([(0xBEE, 5), (0xABC, 0)])
 POSITIONS = (
@@ -33,6 +33,15 @@ def test_show_prints_every_number(tmp_path: Path) -> None:
     output = run("checkpoint", "show", saved).output
     assert output.startswith(f"2 vbuckets of bucket travel (u1), {9 + 2**63:,} seqnos in all")
     assert f"{2**63}  {2**63 - 1} to {2**63 + 7}  abc" in output
+    assert table(output, "vbucket") == [
+        ["vbucket", "seqno", "snapshot", "vbuuid", "manifest", "histories"],
+        ["1", "9", "complete", "bee", "0", "2"],
+        ["2", str(2**63), f"{2**63 - 1} to {2**63 + 7}", "abc", "0", "0"],
+    ]
+    nameless = save(tmp_path / "nameless", replace(SAVED, bucket="", bucket_uuid="", positions=POSITIONS[:1]))
+    assert run("checkpoint", "show", nameless).output.startswith("1 vbucket, 9 seqnos in all\n")
+    unknown = save(tmp_path / "unknown", replace(SAVED, bucket_uuid=""))
+    assert run("checkpoint", "show", unknown).output.startswith("2 vbuckets of bucket travel (uuid unknown), ")
     shown = json.loads(run("checkpoint", "show", saved, "--json").output)
     assert dcp.Checkpoint.from_json(json.dumps(shown)) == SAVED
 
@@ -43,10 +52,20 @@ def test_diff_prints_differences_and_reports_them_by_its_exit_code(tmp_path: Pat
         POSITIONS[0], vbuuid=0xDEAD, seqno=7, snapshot_start=7, snapshot_end=7, failover_log=dcp.FailoverLog(())
     )
     after = save(tmp_path / "after", replace(SAVED, positions=(moved, POSITIONS[1])))
-    assert run("checkpoint", "diff", before, before).exit_code == 0
+    same = run("checkpoint", "diff", before, before)
+    assert (same.exit_code, same.output) == (0, "0 vbuckets differ, by +0 seqnos\n")
     result = run("checkpoint", "diff", before, after)
     assert result.exit_code == 3
     assert "1 vbucket differ, by -2 seqnos" in result.output
+    titles = ["vbucket", "before", "after", "seqnos", "history"]
+    assert table(result.output, "vbucket") == [titles, ["1", "9", "7", "-2", "other"]]
+    # One that goes on, and one that is new.
+    grown = replace(POSITIONS[0], seqno=11, snapshot_start=11, snapshot_end=11)
+    here = save(tmp_path / "here", replace(SAVED, positions=(grown, POSITIONS[1], dcp.StreamPosition(3, 1, 4, 4, 4))))
+    assert table(run("checkpoint", "diff", before, here).output, "vbucket")[1:] == [
+        ["1", "9", "11", "+2", "same"],
+        ["3", "0", "4", "+4", "same"],
+    ]
     (row,) = json.loads(run("checkpoint", "diff", before, after, "--json").output)
     assert row == {"vbucket": 1, "before": "9", "after": "7", "items": "-2", "same_history": False}
 
@@ -68,7 +87,8 @@ def test_verify_predicts_the_rollbacks_of_the_cluster(tmp_path: Path) -> None:
         for _ in stream:
             pass
         good = stream.checkpoint
-        assert run("checkpoint", "verify", save(tmp_path / "good", good), cluster.url).exit_code == 0
+        verified = run("checkpoint", "verify", save(tmp_path / "good", good), cluster.url)
+        assert (verified.exit_code, verified.output) == (0, "4 of 4 vbuckets can resume\n")
         positions = list(good)
         above = positions[2].seqno + 5
         positions[1] = replace(positions[1], vbuuid=0xBAD)
@@ -85,6 +105,10 @@ def test_verify_predicts_the_rollbacks_of_the_cluster(tmp_path: Path) -> None:
     assert result.exit_code == 3
     assert "2 of 4 vbuckets can resume" in result.output
     assert "its history bad is unknown" in result.output
+    lines = [line.split()[:3] for line in result.output.splitlines()]
+    assert [line for line in lines if line and line[0].isdigit() and len(line) == 3][1:] == [
+        [str(row["vbucket"]), row["seqno"], row["back_to"]] for row in results if row["back_to"] is not None
+    ]
     back = {row["vbucket"]: int(row["back_to"]) for row in results if row["back_to"] is not None}
     assert back == {1: 0, 2: above - 5}
     assert rollbacks.keys() == back.keys()

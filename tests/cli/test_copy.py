@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,9 +23,10 @@ from pyarrow import parquet
 
 import dcp
 from dcp.cli.checkpoint_args import copy_checkpoints, load, number_of
-from dcp.cli.copy import _copy, _ProgressBar, _stop_signals
+from dcp.cli.copy import _copy, _ProgressBar
 from dcp.cli.copy_output import CopyOutput
 from dcp.cli.json_rows import CollectionNames
+from dcp.cli.stop_signals import stop_signals
 from dcp.embedded import Cluster
 from tests.cli.commands import TIMEOUT, fill_two_collections, run, start
 from tests.waiting import until
@@ -65,7 +69,7 @@ def test_a_copy_of_a_bucket_is_not_resumed_with_one_collection(cluster: Cluster,
     assert run("copy", cluster.url, out).exit_code == 0
     result = run("copy", cluster.url, out, "--collection", "_default")
     assert result.exit_code == 1
-    assert "expected a copy of collections 0x0, found one of the whole bucket; copy the same" in result.output
+    assert "expected the whole bucket, as it was begun with, found collections 0x0; copy the same" in result.output
     assert run("copy", cluster.url, out).exit_code == 0
 
 
@@ -149,6 +153,65 @@ def test_the_next_run_copies_new_changes(cluster: Cluster, tmp_path: Path) -> No
     assert [row["key"] for row in rows(out)[100:]] != []
     assert load(out) == load(found["checkpoint"])
     assert len(copy_checkpoints(out)) == 1
+
+
+def test_the_summary_says_what_was_copied(tmp_path: Path) -> None:
+    with Cluster(vbuckets=4) as cluster:
+        cluster.load(30)
+        cluster.delete("key-0000000003")
+        told = json.loads(run("copy", cluster.url, tmp_path / "json", "--max-rows-per-file", "20", "--json").stdout)
+        size = sum(path.stat().st_size for path in (tmp_path / "json").rglob("part-*"))
+        assert {name: told[name] for name in ("rows", "events", "files", "bytes", "rollbacks")} == {
+            "rows": 30,
+            "events": {"mutation": 29, "deletion": 1},
+            "files": len([*(tmp_path / "json").rglob("part-*")]),
+            "bytes": size,
+            "rollbacks": 0,
+        }
+        out = tmp_path / "text"
+        changes, files, checkpoint = run("copy", cluster.url, out, "--max-rows-per-file", "20").stdout.splitlines()
+        assert re.fullmatch(r"30 changes \(29 mutations, 1 deletion\) in \d+\.\d s", changes)
+        size = sum(path.stat().st_size for path in out.rglob("part-*"))
+        assert files == f"{told['files']} files of parquet, {size:,} bytes, in {out}"
+        assert checkpoint == f"checkpoint: {out / '_checkpoint-'}{checkpoint[-13:]}"
+        assert Path(checkpoint.removeprefix("checkpoint: ")).exists()
+        changes, files, _ = run("copy", cluster.url, out).stdout.splitlines()
+        assert changes.startswith("0 changes in ")
+        assert files == f"0 files of parquet, 0 bytes, in {out}"
+
+
+def test_a_directory_is_created_with_those_above_it(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(10)
+    for _ in range(2):
+        assert run("copy", cluster.url, tmp_path / "new" / "below" / "out").exit_code == 0
+    assert copied(tmp_path / "new" / "below" / "out") == everything(cluster)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_terminal_shows_how_far_the_copy_is(tmp_path: Path, follow: bool) -> None:
+    ours, theirs = pytest.importorskip("pty").openpty()
+    with Cluster(vbuckets=4) as cluster:
+        cluster.load(40)
+        assert run("copy", cluster.url, tmp_path / "out").exit_code == 0
+        # What was copied before does not count.
+        cluster.load(20, prefix="later-")
+        main = [sys.executable, "-c", "from dcp.cli import main; main()"]
+        command = [*main, "copy", cluster.url, str(tmp_path / "out"), *(["--follow"] if follow else [])]
+        environment = {**os.environ, "TERM": "xterm"}
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as process:
+            os.close(theirs)
+            output, follows = b"", follow
+            # Reading after the end of a pseudo terminal fails on Linux, and returns nothing elsewhere.
+            with contextlib.suppress(OSError):
+                while piece := os.read(ours, 1 << 16):
+                    output += piece
+                    if follows and b"20 seqnos" in output:
+                        follows = False
+                        process.send_signal(signal.SIGTERM)
+        os.close(ours)
+    assert process.returncode == 0
+    assert (b"20 of 20 seqnos" in output) is not follow
+    assert b"20 seqnos" in output
 
 
 def test_each_of_several_collections_has_a_directory(cluster: Cluster, tmp_path: Path) -> None:
@@ -261,7 +324,7 @@ def test_a_commit_begins_a_new_interval(cluster: Cluster, tmp_path: Path) -> Non
 
 
 def test_the_second_signal_acts_as_usual() -> None:
-    with _stop_signals() as received:
+    with stop_signals() as received:
         signal.raise_signal(signal.SIGINT)
         assert received == [signal.SIGINT]
         with pytest.raises(KeyboardInterrupt):
@@ -281,7 +344,7 @@ def test_a_commit_syncs_files_and_their_directories_before_the_checkpoint(
     def note(descriptor: int) -> None:
         fsync(descriptor)
         found = Path(f"/proc/self/fd/{descriptor}").readlink()
-        saved = [path.name for path in out.iterdir() if number_of(path) == 1]
+        saved = [path.name for path in out.iterdir() if number_of(path.name) == 1]
         synced.append((found.relative_to(tmp_path).as_posix(), bool(saved)))
 
     with (
@@ -413,3 +476,40 @@ def test_a_directory_is_known_as_that_of_a_copy_before_its_first_commit(cluster:
             output.begin(stream.checkpoint, CollectionNames(client))
         with closing(CopyOutput(out, "ndjson")) as again:
             assert again.checkpoint == stream.checkpoint
+
+
+def test_files_of_others_below_a_copy_stay(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(10)
+    assert run("copy", cluster.url, tmp_path).exit_code == 0
+    kept = [tmp_path / "notes" / ".draft.new", tmp_path / "notes" / "part-99999999.parquet"]
+    removed = [tmp_path / ".part-00000009.parquet.new", tmp_path / "part-00000009.parquet"]
+    kept[0].parent.mkdir()
+    for path in (*kept, *removed):
+        path.write_bytes(b"")
+    assert run("copy", cluster.url, tmp_path).exit_code == 0
+    assert [path.exists() for path in (*kept, *removed)] == [True, True, False, False]
+
+
+def test_a_copy_has_the_columns_that_are_asked_for(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.load(10)
+    assert run("copy", cluster.url, tmp_path / "out.parquet", "--columns", "key,cas").exit_code == 0
+    table = parquet.read_table(tmp_path / "out.parquet" / "part-00000001.parquet")
+    assert table.column_names == ["event", "vbucket", "seqno", "collection_id", "key", "cas"]
+    again = run("copy", cluster.url, tmp_path / "out.parquet")
+    assert again.exit_code == 1
+    assert "expected --columns 'key,cas', as it was begun with, found none of" in again.output
+    assert run("copy", cluster.url, tmp_path / "out.parquet", "--columns", "key,cas").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("key,keyy", "there is no column 'keyy'"),
+        ("key,collection", "expected collection_id for 'collection': directories have the names"),
+        ("key,key", "expected one or more names, each once"),
+    ],
+)
+def test_wrong_columns_are_refused(cluster: Cluster, tmp_path: Path, columns: str, message: str) -> None:
+    found = run("copy", cluster.url, tmp_path / "out.parquet", "--columns", columns)
+    assert found.exit_code in (1, 2)
+    assert message in found.output

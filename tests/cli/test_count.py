@@ -11,7 +11,7 @@ import pytest
 
 from dcp.embedded import Cluster
 from dcp.embedded.users import User
-from tests.cli.commands import fill_two_collections, run
+from tests.cli.commands import fill_two_collections, run, table
 
 
 @pytest.fixture
@@ -54,6 +54,33 @@ def test_the_backlog_is_what_follows_a_checkpoint(cluster: Cluster, tmp_path: Pa
     assert "3 seqnos behind" in run("count", cluster.url, "--checkpoint", tmp_path / "out").output
 
 
+def test_the_tables_have_the_numbers_of_the_json(cluster: Cluster, tmp_path: Path) -> None:
+    assert run("copy", cluster.url, tmp_path / "out").exit_code == 0
+    # Of one vbucket.
+    for _ in range(3):
+        cluster.upsert("later", b"1")
+    found = counted(cluster, "--checkpoint", tmp_path / "out")
+    seqnos, names = found["vbuckets"], list(found["collections"])
+    shown = run("count", cluster.url, "--vbuckets", "--checkpoint", tmp_path / "out").stdout
+    totals = [f"{32 + 2 * 4 + 3} seqnos in 4 vbuckets", "3 seqnos behind, in 1 vbucket"]
+    assert shown.splitlines()[:2] == totals
+    header, *rows = table(shown, "collection")
+    assert header == ["collection", "vbuckets with changes", "highest seqno"]
+    assert [row[0] for row in rows] == names
+    for title, *cells in rows:
+        highs = [int(seqno) for seqno in found["collections"][title].values()]
+        assert cells == [str(sum(high > 0 for high in highs)), str(max(highs))]
+    assert table(shown, "vbucket") == [
+        ["vbucket", "seqno", "behind", *names],
+        *(
+            [number, seqno, found["vbucket_lag"][number], *(found["collections"][name][number] for name in names)]
+            for number, seqno in seqnos.items()
+        ),
+    ]
+    assert table(run("count", cluster.url, "--vbuckets").stdout, "vbucket")[0] == ["vbucket", "seqno", *names]
+    assert table(run("count", cluster.url).stdout, "vbucket") == []
+
+
 def test_the_error_for_an_unknown_collection_lists_the_others(cluster: Cluster) -> None:
     result = run("count", cluster.url, "--collection", "inventory.motel")
     assert result.exit_code == 1
@@ -76,3 +103,32 @@ def test_a_user_of_one_collection_sees_that_one(readable: str, exit_code: int) -
             assert found["seqnos"] is None
             assert list(found["collections"]) == [readable]
             assert found["collections_refused"] == ["_default._default"]
+
+
+def test_vbuckets_of_a_checkpoint_that_are_ahead_of_the_cluster_are_named(tmp_path: Path) -> None:
+    with Cluster(nodes=2, vbuckets=2, replicas=1) as cluster:
+        cluster.load(20)
+        assert run("copy", cluster.url, tmp_path / "out").exit_code == 0
+        assert counted(cluster, "--checkpoint", tmp_path / "out")["vbuckets_ahead"] == []
+        cluster.failover(0, lose=2)
+        assert counted(cluster, "--checkpoint", tmp_path / "out")["vbuckets_ahead"] == [0]
+        printed = run("count", cluster.url, "--checkpoint", tmp_path / "out").output
+        assert "1 vbucket of the checkpoint ahead of the cluster, which has lost changes: 0; dcp checkpoint" in printed
+
+
+def test_the_backlog_of_a_copy_of_one_collection_has_no_changes_of_others(cluster: Cluster, tmp_path: Path) -> None:
+    chosen = ("--collection", "inventory.hotel")
+    assert run("copy", cluster.url, tmp_path / "out", *chosen).exit_code == 0
+    cluster.load(20, prefix="later-")
+    assert counted(cluster, "--checkpoint", tmp_path / "out")["lag"] == "0"
+    cluster.upsert("later", b"1", collection="inventory.hotel")
+    assert int(counted(cluster, "--checkpoint", tmp_path / "out")["lag"]) >= 1
+
+
+def test_vbuckets_without_an_active_node_are_named() -> None:
+    with Cluster(nodes=2, vbuckets=4, replicas=0) as cluster:
+        cluster.load(40)
+        assert counted(cluster)["vbuckets_missing"] == []
+        cluster.failover(1)
+        assert counted(cluster)["vbuckets_missing"] == [1, 3]
+        assert "2 vbuckets without an active node: 1, 3\n" in run("count", cluster.url).stdout

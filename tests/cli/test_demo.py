@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import signal
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
 from dcp.cli.demo.chart import draw
-from dcp.cli.demo.monitor import ProgressSample, TimelineEvent
+from dcp.cli.demo.monitor import ProgressMonitor, ProgressSample, TimelineEvent
 from dcp.cli.demo.parquet_batches import COLUMNS, CopiedState, ParquetBatches, differences
+from dcp.cli.demo.python_copier import PythonCopier
+from dcp.cli.demo.scenario import run_scenario
+from dcp.cli.demo.screen import Screen
 from dcp.embedded import Cluster
 from tests.cli.commands import TIMEOUT, run, start
 from tests.waiting import until
@@ -40,6 +46,93 @@ def test_the_copy_survives_the_failover(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in files) == found["bytes_parquet"]
     texts = [text.text for text in ElementTree.parse(found["picture"]).iter(f"{SVG}text")]
     assert "failover" in texts
+
+
+def test_the_measurements_of_a_demo_begin_and_end_with_the_copy(tmp_path: Path) -> None:
+    """They are what the chart shows."""
+    screen = Screen(quiet=True)
+    found, monitor = run_scenario(screen, tmp_path, count=1000, seed=1, short=True, with_spark=False)
+    assert found["differing"] == 0
+    assert not monitor.is_alive()
+    first, *_, last = monitor.samples
+    assert (first.rows, first.seconds < 1, last.lag) == (0, True, 0)
+    assert [event.text for event in monitor.events] == ["read complete, following", "failover", "recovered"]
+    after_read = [sample for sample in monitor.samples if sample.seconds <= monitor.events[0].seconds]
+    assert after_read[-1].rows >= 1000
+    assert monitor.events[-1].seconds <= last.seconds
+    numbers = [int(path.name.partition("=")[2]) for path in sorted((tmp_path / "changes").iterdir())]
+    assert numbers == [*range(len(numbers))]
+    assert screen.steps.keys() == {"start", "cluster", "read", "follow", "failover", "recover", "compare"}
+
+
+def test_a_demo_tells_its_steps_and_leaves_the_chart(tmp_path: Path) -> None:
+    ran = run("demo", "--documents", 1000, "--small", "--no-spark", "--out", tmp_path / "demo")
+    assert ran.exit_code == 0, ran.output
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == ["demo.svg"]
+    for words in (
+        "3 nodes, 1 replica, 64 vbuckets; 1,000 orders and customers as JSON",
+        "node 0 failed, its last 1,000 writes are lost",
+        "rolled back, the copy is past the lost changes",
+        "documents of the cluster, byte for byte",
+        "removed; use --keep to keep it",
+        str(tmp_path / "demo" / "demo.svg"),
+    ):
+        assert words in ran.output
+    (read,) = [line for line in ran.output.splitlines() if "changes into Parquet: " in line]
+    assert int(read.split("changes")[0].split()[-1].replace(",", "")) >= 1000
+
+
+def test_rates_are_those_of_the_last_second_or_from_the_start(tmp_path: Path) -> None:
+    with Cluster(vbuckets=2) as cluster:
+        cluster.load(10)
+        copier = PythonCopier(cluster.url, ParquetBatches(tmp_path))
+        monitor = ProgressMonitor(cluster, copier, 25)
+        try:
+            monitor.start()
+            # Nothing was sent yet, and the copy has nothing.
+            assert (monitor.samples[0].rows, monitor.samples[0].lag) == (0, 25)
+            assert not monitor.has_reached(monitor.highs)
+            monitor.stop()
+            del monitor.samples[1:]
+            assert monitor.rates == (0.0, 0.0)
+            monitor.samples = [
+                ProgressSample(*row)
+                for row in ((0.0, 0, 0, 9), (0.5, 10, 100, 9), (1.0, 30, 300, 9), (2.0, 130, 1300, 0))
+            ]
+            assert monitor.rates == (100.0, 1000.0)
+            assert [monitor.rates_until(seconds) for seconds in (0.5, 0.6, 9.0)] == [(20, 200), (30, 300), (65, 650)]
+            copier.read()
+            assert monitor.has_reached(monitor.highs)
+            assert not monitor.has_reached({0: 1, 1: monitor.highs[1] + 1})
+        finally:
+            monitor.stop()
+            copier.close()
+
+
+def test_a_copier_that_cannot_write_says_so(tmp_path: Path) -> None:
+    with Cluster(vbuckets=2) as cluster:
+        cluster.load(10)
+        copier = PythonCopier(cluster.url, ParquetBatches(tmp_path / "changes"))
+        try:
+            copier.read()
+            copier.check()
+            shutil.rmtree(tmp_path / "changes")
+            (tmp_path / "changes").write_bytes(b"a file where a directory has to be")
+            copier.follow()
+            cluster.upsert("later", b"{}")
+            copier._thread.join()
+            with pytest.raises(OSError, match="changes"):
+                copier.check()
+        finally:
+            copier.close()
+
+
+def test_a_demo_that_fails_leaves_no_thread(tmp_path: Path) -> None:
+    (tmp_path / "changes").write_bytes(b"a file where a directory has to be")
+    before = threading.active_count()
+    with pytest.raises(OSError, match="changes"):
+        run_scenario(Screen(quiet=True), tmp_path, count=1000, seed=1, short=True, with_spark=False)
+    assert threading.active_count() == before
 
 
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:

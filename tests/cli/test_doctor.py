@@ -12,6 +12,7 @@ from dcp.cli.doctor_checks import CheckFailed, judge_clock
 from dcp.embedded import Cluster
 from dcp.embedded.users import Privilege, User
 from tests.cli.commands import fill_two_collections, run
+from tests.client.name_server import name_server
 
 STEPS = ["url", "dns", "tcp", "tls", "user, bucket", "cluster map", "addresses", "nodes", "privileges", "features"]
 STEPS += ["control", "streams", "clock"]
@@ -39,6 +40,43 @@ def test_a_healthy_cluster_passes_every_step() -> None:
         assert result.exit_code == 0
         assert result.output.count("✓") == len(STEPS)
         assert "s3cret" not in result.output
+
+
+def said(url: str) -> dict[str, str]:
+    """Return what each step of a check without failures says."""
+    result = run("doctor", url, "--json")
+    assert result.exit_code == 0, result.output
+    return {step["name"]: step["says"] for step in json.loads(result.output)}
+
+
+def test_every_step_says_what_it_found() -> None:
+    with Cluster(nodes=2, vbuckets=8, replicas=1, password="s3cret") as cluster:
+        cluster.load(100)
+        here, there = cluster.addresses
+        says = said(cluster.url)
+        assert says["dns"] == "127.0.0.1"
+        assert says["tcp"] == f"{here}, {there}"
+        assert says["tls"].startswith("off: ")
+        assert says["user, bucket"] == "dcp with SCRAM-SHA512; bucket default is open"
+        assert says["addresses"] == f"default: {here}, {there}"
+        assert says["nodes"] == "all 2 answer"
+        assert says["privileges"] == "the user may open DCP on every node"
+        assert {"collections", "json", "snappy", "xattr"} <= {*says["features"].split(", ")}
+        assert says["control"] == "every node accepts noop and flow control"
+        assert says["streams"] == "8 vbuckets read to the end"
+        named = said(cluster.url.replace(f"{here},{there}", f"localhost:{here.rpartition(':')[2]},127.0.0.1:1"))
+        name, addresses, other = named["dns"].replace("; ", " is ").split(" is ")
+        assert (name, other) == ("localhost", "127.0.0.1")
+        assert "127.0.0.1" in addresses.split(", ")
+        assert named["tcp"].startswith(f"localhost:{here.rpartition(':')[2]}; 127.0.0.1:1: ")
+
+
+def test_a_bucket_without_changes_and_a_client_without_a_window_pass() -> None:
+    with Cluster(vbuckets=4) as cluster:
+        says = said(cluster.url + "?dcp_buffer_size=0")
+        assert says["control"] == "every node accepts noop"
+        assert says["streams"] == "no changes to read"
+        assert says["clock"] == "no document among the changes that were read: nothing to compare with"
 
 
 def test_tls_is_a_step_of_its_own() -> None:
@@ -73,7 +111,10 @@ def test_a_port_without_a_listener_is_named() -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
         step, says, _ = failing(f"couchbase://u:s3cret@127.0.0.1:{port}/default")
-    assert (step, says) == ("tcp", f"127.0.0.1:{port}: no answer")
+    assert step == "tcp"
+    assert says.startswith(
+        f"127.0.0.1:{port}: Connection refused; check that a data node listens there (11210, or 11207 for TLS)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,3 +191,12 @@ def test_a_bucket_with_collections_alone_has_nothing_to_compare_with() -> None:
         shown = run("doctor", cluster.url)
         assert shown.exit_code == 0, shown.output
         assert "no document among the changes that were read" in shown.output
+
+
+def test_the_hosts_of_an_srv_record_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cluster(vbuckets=4) as cluster:
+        host, port = cluster.addresses[0].split(":")
+        with name_server(monkeypatch, {"_couchbase._tcp.cloud.example.": [f"0 0 {port} localhost."]}):
+            says = said(cluster.url.replace(f"{host}:{port}", "cloud.example"))
+        assert says["dns"].startswith(f"_couchbase._tcp.cloud.example resolves to localhost:{port}; localhost is ")
+        assert says["tcp"] == f"localhost:{port}"

@@ -19,6 +19,7 @@ from dcp.cli.frame_finder import FrameFinder
 from dcp.cli.inspect import FrameReader, _counted_frames, _RowWriter, _Totals
 from dcp.wire.dcp import DCP
 from dcp.wire.frame import Frame, encode
+from dcp.wire.memcached import MAX_FRAME
 from tests.cli.captures import (
     BSD_RAW,
     CLIENT,
@@ -125,6 +126,9 @@ def test_a_missing_segment_of_the_public_capture_is_a_gap_and_decoding_resumes(t
     shown = run("inspect", tmp_path / "capture")
     assert shown.exit_code == 0
     assert f"gap: {len(missing.data)} bytes of TCP are missing" in shown.output
+    total = sum(one.get("missing_bytes", 0) for one in found)
+    assert f"{total} bytes of TCP missing from the capture" in shown.output
+    assert "of the protocol" not in shown.output
 
 
 # Ten frames: three noops and seven mutations, whose values contain what looks like a header's first bytes.
@@ -161,6 +165,16 @@ def test_segments_that_arrive_late_are_no_gap(tmp_path: Path) -> None:
     found = inspected(tmp_path, pcap([pieces[0], *reversed(pieces[1:]), *pieces]), "--check")
     assert opaques(found, SERVER, CLIENT) == list(range(1, 11))
     assert not [one for one in found if "violation" in one]
+
+
+def test_early_segments_wait_while_the_receiver_acknowledges_what_came_before(tmp_path: Path) -> None:
+    """A receiver repeats its acknowledgement for each segment that came too early."""
+    first, second, third = SENT[:100], SENT[100:200], SENT[200:]
+    repeated = tcp(b"", 1, ack=1000 + len(first), source=CLIENT, target=SERVER)
+    packets = [tcp(first, 1000), repeated, tcp(third, 1200), repeated, tcp(second, 1100)]
+    found = inspected(tmp_path, pcap(packets), "--check")
+    assert opaques(found, SERVER, CLIENT) == list(range(1, 11))
+    assert not [one for one in found if "missing_bytes" in one]
 
 
 def test_a_response_whose_request_is_in_a_gap_breaks_no_rule(tmp_path: Path) -> None:
@@ -218,6 +232,63 @@ def test_frames_are_printed_while_the_capture_arrives(header: bytes, records: An
             assert any(wanted.encode() in line for line in iter(process.stdout.readline, b""))
         process.stdin.close()
         assert process.wait(30) == 0
+
+
+def conversation() -> list[Packet]:
+    """Packets of a noop with its answer, a frame that breaks a rule, and one after a gap."""
+    request, answer = encode(Frame("dcp_noop", 0x80, 7, vbucket=3)), encode(Frame("dcp_noop", 0x81, 7))
+    wrong = encode(Frame("dcp_noop", 0x81, 8))
+    packets = [
+        tcp(request, 1, source=CLIENT, target=SERVER),
+        tcp(answer, 1, ack=25),
+        tcp(wrong, 25, ack=25),
+        # 24 bytes are missing before it.
+        tcp(answer, 73, ack=25),
+        tcp(b"", 25, ack=97, source=CLIENT, target=SERVER),
+    ]
+    return [packet._replace(time=10 + number / 4) for number, packet in enumerate(packets)]
+
+
+def test_a_capture_is_the_same_as_objects_as_a_table_and_while_it_arrives(tmp_path: Path) -> None:
+    (tmp_path / "capture").write_bytes(pcap(conversation()))
+    rule = "dcp_noop response: expected the opaque of a request, found 0x00000008"
+    gap = "gap: 24 bytes of TCP are missing"
+    ours, theirs = f"127.0.0.1:{CLIENT}", f"127.0.0.1:{SERVER}"
+    objects = [json.loads(line) for line in run("inspect", tmp_path / "capture", "--json").stdout.splitlines()]
+    sent = {"from": ours, "to": theirs, "frame": "dcp_noop", "opaque": 7}
+    answered = {"from": theirs, "to": ours, "frame": "dcp_noop", "answers": True}
+    assert [{name: value for name, value in one.items() if name != "says"} for one in objects] == [
+        {**sent, "time": 10.0, "answers": False, "vbucket": 3},
+        {**answered, "time": 10.25, "opaque": 7},
+        {**answered, "time": 10.5, "opaque": 8, "violation": rule},
+        {"time": 11.0, "from": theirs, "to": ours, "missing_bytes": 24, "violation": gap},
+        {**answered, "time": 11.0, "opaque": 7},
+    ]
+    assert ["says" in one for one in objects] == [True, True, False, False, True]
+    process = live()
+    output, _ = process.communicate(pcap(conversation()), timeout=60)
+    for shown in (run("inspect", tmp_path / "capture").stdout, output.decode()):
+        titles, *lines = [line.split() for line in shown.splitlines()]
+        assert titles == ["seconds", "from", "to", "frame", "vbucket", "opaque", "content"]
+        assert [line[:3] for line in lines[:2]] == [
+            ["0.000000", f":{CLIENT}", f":{SERVER}"],
+            ["0.250000", f":{SERVER}", f":{CLIENT}"],
+        ]
+        assert [line[3:] for line in lines[:2]] == [
+            ["dcp_noop", "3", "0x00000007"],
+            ["dcp_noop", "response", "0x00000007", "SUCCESS"],
+        ]
+        # A table breaks long lines, so that the words are looked for in all of them.
+        words = " ".join(" ".join(line) for line in lines)
+        assert "dcp_noop response 0x00000008 dcp_noop response: expected" in words
+        assert f"1.000000 :{SERVER} :{CLIENT} gap: 24 bytes" in words
+        assert "4 frames of dcp: 4 dcp_noop 1 violation of the protocol 24 bytes of TCP missing from the" in words
+    raw = b"".join(packet.segment.data for packet in conversation()[:2])
+    (tmp_path / "raw").write_bytes(raw)
+    titles, *lines = [line.split() for line in run("inspect", tmp_path / "raw").stdout.splitlines()]
+    assert titles == ["frame", "vbucket", "opaque", "content"]
+    assert lines[:2] == [["dcp_noop", "3", "0x00000007"], ["dcp_noop", "response", "0x00000007", "SUCCESS"]]
+    assert "from" not in json.loads(run("inspect", tmp_path / "raw", "--json").stdout.splitlines()[0])
 
 
 def test_a_live_capture_takes_bounded_memory() -> None:
@@ -319,6 +390,16 @@ def test_a_direction_ends_with_its_last_byte_and_only_once() -> None:
     ]
 
 
+def test_a_syn_begins_a_new_connection_of_the_same_ports() -> None:
+    """The sequence numbers of the first one say nothing about it."""
+    first, second = noop(7), noop(8)
+    opening = dpkt.ip.IP(tcp(b"", 4999).data)
+    opening.data.flags = dpkt.tcp.TH_SYN
+    packets = [tcp(first, 90_000), Packet(2.0, bytes(opening)), tcp(second, 5000)]
+    found = [(segment.data, segment.missing) for segment in streams(io.BytesIO(pcap(packets))) if segment.data]
+    assert found == [(first, 0), (second, 0)]
+
+
 @pytest.mark.parametrize("resumes", [False, True])
 def test_after_bytes_that_are_no_frame_the_rest_is_read_only_if_reading_resumes(resumes: bool) -> None:
     finder = FrameFinder(DCP, resumes=resumes)
@@ -335,3 +416,13 @@ def test_a_gap_in_a_header_is_followed_by_a_search(tmp_path: Path) -> None:
     assert [piece.raw for piece in pieces if piece.raw] == [noop(7)]
     assert [piece.missing for piece in pieces if piece.problem] == [5, 0]
     assert sum(piece.skipped for piece in pieces) == len(frame[13:])
+
+
+@pytest.mark.parametrize(("size", "found"), [(MAX_FRAME, False), (MAX_FRAME + 1, True)])
+def test_a_header_of_a_frame_that_is_too_large_is_none(size: int, found: bool) -> None:
+    """A search waits for the rest of a frame that may be one, and goes on after a header that is none."""
+    finder = FrameFinder(DCP, resumes=True)
+    large = bytearray(noop(5))
+    large[8:12] = (size - 24).to_bytes(4, "big")
+    pieces = [*finder.feed(bytes(24)), *finder.feed(bytes(large)), *finder.feed(noop(7))]
+    assert (noop(7) in [piece.raw for piece in pieces]) is found

@@ -84,6 +84,7 @@ def test_a_capture_has_both_directions_and_its_changes_as_rows(tmp_path: Path) -
     rows = pa.ipc.open_file(out).read_all()
     changes = [frame for frame in found if frame["frame"] in ("mutation", "deletion", "expiration")]
     assert rows.num_rows == len(changes) > 0
+    assert result.stderr == f"{len(changes)} rows: {out}\n"
     assert rows.column("event").to_pylist() == [frame["frame"] for frame in changes]
 
 

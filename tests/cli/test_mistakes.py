@@ -39,9 +39,13 @@ MISTAKES = [
     (
         "tail URL --from yesterday",
         2,
-        "expected beginning, now, a time with a UTC offset such as 2026-11-01T00:00Z, or a checkpoint",
+        "expected beginning, now, a time with a UTC offset such as 2026-11-01T00:00Z, or before now such as 1h",
     ),
-    ("tail URL --to tomorrow", 2, "expected now, a time with a UTC offset such as 2026-11-01T00:00Z, or a checkpoint"),
+    (
+        "tail URL --to tomorrow",
+        2,
+        "expected now, a time with a UTC offset such as 2026-11-01T00:00Z, or before now such as 1h",
+    ),
     ("tail URL --from torn.json", 1, "torn.json: checkpoint: line 1, column 6"),
     ("tail URL --from other.json", 1, "expected a member 'format', found none"),
     ("tail URL?noop_interval=soon", 2, "url: option noop_interval: expected a duration such as"),
@@ -185,7 +189,7 @@ def test_a_url_in_place_of_a_file_is_refused_and_not_shown(arguments: tuple[str,
     before = set(here.iterdir())
     result = run(*arguments)
     assert result.exit_code != 0
-    assert "found a URL" in result.output
+    assert "found a URL" in result.output or "found the URL of a bucket" in result.output
     assert "hunter2" not in result.output
     assert set(here.iterdir()) == before
 

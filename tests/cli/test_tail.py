@@ -18,6 +18,7 @@ import pytest
 import dcp
 from dcp.embedded import Cluster
 from tests.cli.commands import TIMEOUT, fill_two_collections, run, start
+from tests.waiting import until
 
 EVERYTHING = ("--from", "beginning", "--to", "now")
 
@@ -91,6 +92,34 @@ def test_values_may_be_hexadecimal_or_none(cluster: Cluster) -> None:
     assert "value" not in rows(cluster, *chosen, "--no-values")[0]
 
 
+@pytest.mark.parametrize(
+    ("options", "ritz", "bed"),
+    [
+        ((), '  {"stars":5.10}', '  {"stars":1}'),
+        (("--hex",), "  " + b'{"stars":5.10}'.hex(), "  " + b'{"stars":1}'.hex()),
+        (("--no-values",), "", ""),
+        (("--schema", "stars double"), '  {"stars": 5.1}', '  {"stars": 1.0}'),
+        (
+            ("--schema", "stars bigint"),
+            '  {"stars": null}  (stars: expected bigint, found 5.10)',
+            '  {"stars": 1}',
+        ),
+    ],
+)
+def test_lines_have_what_the_objects_have(cluster: Cluster, options: tuple[str, ...], ritz: str, bed: str) -> None:
+    chosen = ("--scope", "inventory", *options)
+    header, *lines = run("tail", cluster.url, *EVERYTHING, *chosen).stdout.splitlines()
+    assert header.split() == ["time", "(UTC)", "event", "vbucket", "seqno", "collection", "key", "value"]
+    found = {row["key"]: row for row in rows(cluster, *chosen)}
+    assert len(lines) == 2
+    for key, value in (("ritz", ritz), ("bed", bed)):
+        row = found[key]
+        (line,) = [line for line in lines if key in line.split()]
+        day, time = str(row["timestamp"])[:23].split("T")
+        assert line.split()[:6] == [day, time, "mutation", str(row["vbucket"]), row["seqno"], "inventory.hotel"]
+        assert line.endswith(key + value)
+
+
 def test_it_stops_after_a_number_of_changes(cluster: Cluster) -> None:
     result = run("tail", cluster.url, "--from", "beginning", "--max", "3")
     assert result.exit_code == 0
@@ -108,6 +137,22 @@ def test_it_resumes_from_a_checkpoint_and_prints_a_rollback(cluster: Cluster, tm
         for line in run("tail", cluster.url, *options, "--json", "--key", "no such").stdout.splitlines()
     ]
     assert [(row["event"], row["vbucket"], row["seqno"]) for row in found] == [("rollback", 0, "0")]
+
+
+@pytest.mark.parametrize(("time", "count"), [("1h", 3), ("-1h", 3), ("1ms", 0)])
+def test_a_time_may_be_before_now(time: str, count: int) -> None:
+    with Cluster(vbuckets=4) as cluster:
+        for number in range(3):
+            cluster.upsert(f"key{number}", b"1")
+        until(lambda: datetime.now(timezone.utc) - newest(cluster) > timedelta(seconds=0.1))
+        printed = run("tail", cluster.url, "--from", time, "--to", "now", "--json").stdout.splitlines()
+        assert len(printed) == count
+
+
+def newest(cluster: Cluster) -> datetime:
+    """Return the time of the last change, by its CAS."""
+    cas = max(found.cas for found in cluster.truth().values())
+    return datetime.fromtimestamp(cas / 1e9, timezone.utc)
 
 
 def test_changes_are_printed_as_they_arrive_until_ctrl_c() -> None:
@@ -138,6 +183,8 @@ def test_changes_are_printed_as_they_arrive_until_ctrl_c() -> None:
         (("", ""), ("--collection", "a.b"), 1, "collection: 'a.b' not found in bucket 'default'"),
         (("", ""), ("--event", "mutations"), 2, "'mutations' is not one of 'mutation', 'deletion'"),
         (("", ""), ("--hex", "--no-values"), 2, "--hex and --no-values: expected one of them, found both"),
+        (("", ""), ("--schema", "a int", "--hex"), 2, "--schema: expected it without --hex and --no-values"),
+        (("", ""), ("--schema", "a int", "--no-values"), 2, "--schema: expected it without --hex and --no-values"),
     ],
 )
 def test_an_error_is_a_line_with_what_is_expected(

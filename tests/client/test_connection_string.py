@@ -84,6 +84,7 @@ def test_a_target_crosses_processes_and_keeps_its_secret_from_texts() -> None:
     target = parse(GOOD)
     assert pickle.loads(pickle.dumps(target)).password == "secret"
     assert str(target) == "couchbase://reader@db.example.com:11210/travel"
+    assert str(parse("couchbase://db.example.com/travel")) == "couchbase://db.example.com:11210/travel"
     assert "secret" not in repr(target)
     assert str(HostPort("::1", 11210)) == "[::1]:11210"
 

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -281,8 +282,10 @@ def test_whoever_does_not_want_rollbacks_gets_an_error() -> None:
         with client.stream(on_rollback="fail") as stream:
             Keeper().catch_up(stream, cluster)
             cluster.crash(0)
-            with pytest.raises(dcp.RollbackError):
+            with pytest.raises(dcp.RollbackError) as caught:
                 list(stream)
+            # Everything is undone, as TAP has no seqnos.
+            assert (caught.value.seqno, caught.value.rollback_seqno) == (0, 0)
 
 
 def test_nobody_tells_how_far_behind_tap_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -387,3 +390,31 @@ def test_a_tap_stream_with_an_end_fails_if_changes_stay_in_memory() -> None:
         cluster.set_persistence(0, True)
         with client.stream(end="now", persisted_within=PATIENCE) as stream:
             assert sum(map(len, stream)) == 1
+
+
+def test_drafts_have_no_times() -> None:
+    with Cluster(dialect="upr2", vbuckets=1) as cluster, dcp.connect(cluster.url, dialect="upr2") as client:
+        moment = "2026-01-01T00:00Z"
+        calls: list[tuple[str, Callable[[], object]]] = [
+            ("start", lambda: client.stream(moment)),
+            ("end", lambda: client.stream(end=moment)),
+            ("start", lambda: client.positions(moment)),
+            ("end", lambda: client.end_seqnos(moment)),
+        ]
+        for name, call in calls:
+            with pytest.raises(dcp.LocalProtocolError, match=f"^{name}: UPR draft 2 does not support times"):
+                call()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "status", "asked"),
+    [("upr2", "UNKNOWN_COMMAND", True), ("upr2", "E2BIG", False), ("dcp", "UNKNOWN_COMMAND", False)],
+)
+def test_a_refused_stream_makes_one_doubt_a_dialect_that_nothing_has_shown_before(
+    dialect: Any, status: str, asked: bool
+) -> None:
+    with Cluster(vbuckets=1, dialect=dialect) as cluster, dcp.connect(cluster.url, dialect=dialect) as client:
+        cluster.load(3)
+        with cluster.fault("refuse", status=status), pytest.raises(dcp.ServerError, match=status) as caught:
+            list(client.stream(end="now"))
+        assert ("check dialect" in str(caught.value)) is asked

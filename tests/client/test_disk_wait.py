@@ -115,6 +115,36 @@ def test_the_limit_names_node_and_vbuckets() -> None:
         wait.poll_if_due()
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_the_limit_counts_from_when_the_first_of_these_vbuckets_began_to_wait(written: bool) -> None:
+    """One whose changes are on disk waits no longer, nor does one that moved to another node."""
+    now = 0.0
+    answers = answering([{0: DiskBacklog(1, int(written))}, *[{0: DiskBacklog(1, 1), 1: DiskBacklog(1, 0)}] * 2])
+    wait = DiskWait(answers, 10, interval=0, clock=lambda: now)
+    assert not wait.covers(0, ONE)
+    wait.poll_if_due()
+    if not written:
+        wait.forget(0)
+    now = 100.0
+    assert not wait.covers(1, ONE)
+    wait.poll_if_due()
+    now = 110.0
+    with pytest.raises(dcp.TransportError, match="vbuckets 1 are not on disk after 10 s"):
+        wait.poll_if_due()
+
+
+def test_a_vbucket_that_joins_others_does_not_prolong_their_wait() -> None:
+    now = 0.0
+    backlogs = {0: DiskBacklog(1, 0), 1: DiskBacklog(1, 0)}
+    wait = DiskWait(answering([backlogs, backlogs]), 10, interval=0, clock=lambda: now)
+    assert not wait.covers(0, ONE)
+    wait.poll_if_due()
+    now = 10.0
+    assert not wait.covers(1, ONE)
+    with pytest.raises(dcp.TransportError, match="vbuckets 0, 1 are not on disk after 10 s"):
+        wait.poll_if_due()
+
+
 # ------------------------------------------------------------------------------------- statistics of servers
 
 Groups = Mapping[str, Mapping[str, str]]

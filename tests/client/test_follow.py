@@ -19,6 +19,7 @@ import pytest
 import dcp
 from dcp.embedded import Cluster
 from tests.client.consumer import PATIENCE, Consumer, catch_up, hasty_threads, truth
+from tests.client.hostile import HostileNode
 from tests.waiting import until
 
 
@@ -30,6 +31,14 @@ def test_what_there_is_comes_from_all_nodes() -> None:
         for batch in client.stream(end="now"):
             consumer.take(batch)
         assert consumer.state() == truth(cluster)
+
+
+def test_streams_of_one_client_have_connections_of_different_names() -> None:
+    """Two of the same name on one node disconnect each other."""
+    with HostileNode(lambda *_: None) as node, dcp.connect(node.url) as client, client.stream(), client.stream():
+        until(lambda: sum(frame.name == "stream_request" for frame in node.received) == 2)
+        names = [frame.key for frame in node.received if frame.name == "open"]
+    assert len(names) == len({*names}) == 2
 
 
 def test_a_process_with_many_open_files_follows_like_any_other() -> None:
@@ -209,7 +218,7 @@ def test_a_closed_door_is_named_with_its_port() -> None:
     [
         (
             {"start": "yesterday"},
-            "start: expected beginning, .*, or a time with a UTC offset .*, found 'yesterday'",
+            "start: expected beginning, .*, a time with a UTC offset .*, found 'yesterday'",
         ),
         ({"end": "never"}, "end: expected None, now, latest, a Checkpoint .*, found 'never'"),
         ({"on_rollback": "ignore"}, "on_rollback: expected replay or fail, found 'ignore'"),

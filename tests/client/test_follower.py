@@ -10,6 +10,7 @@ import pytest
 
 import dcp
 from dcp.client.follow.backoff import FIRST_DELAY, LONGEST_DELAY
+from dcp.client.follow.disk_wait import DiskWait
 from dcp.client.follow.node_pool import NodePool
 from dcp.client.follow.vbucket import FollowedVbucket
 from dcp.cluster_map import Node, NodeAddress
@@ -83,6 +84,15 @@ def test_the_supervisor_sleeps_no_longer_than_to_the_next_request(stream: dcp.Ch
         assert follower._assigner.assign() <= 1.25 * FIRST_DELAY
 
 
+def test_the_supervisor_sleeps_no_longer_than_to_the_next_question_about_the_disk(stream: dcp.ChangeStream) -> None:
+    assigner, wait = stream._follower._assigner, DiskWait(lambda node, vbuckets: {}, 60)
+    with stream._follower._lock:
+        assigner._disk = wait
+        assert assigner.assign() > 0
+        wait.due = time.monotonic()
+        assert assigner.assign() == 0
+
+
 def test_the_supervisor_sleeps_no_longer_than_to_the_next_connection() -> None:
     node, sleeps = Node(NodeAddress("one", 11210, None)), list[float]()
     pool = NodePool(lambda _: unconnected_link())
@@ -132,11 +142,25 @@ def test_a_request_that_is_cancelled_before_it_is_sent_opens_none(stream: dcp.Ch
     assert requests(stream, cancelled=True) == [0]
 
 
-def test_an_accepted_stream_begins_with_the_first_delay_again() -> None:
-    vbucket = FollowedVbucket(0, StreamPosition(0))
+@pytest.mark.parametrize(("seqno", "age", "repeated"), [(5, 0.0, True), (6, 0.0, False), (5, LONGEST_DELAY + 1, False)])
+def test_the_delay_begins_again_after_a_stream_that_moved_or_lasted(seqno: int, age: float, repeated: bool) -> None:
+    """A node that accepts a stream and ends it at once would be asked thousands of times a second."""
+    vbucket = FollowedVbucket(0, StreamPosition(0, 1, 5, 5, 5))
     for _ in range(4):
         vbucket.retry("refused")
     assert vbucket.delay == 8 * FIRST_DELAY
-    vbucket.accepted()
+    vbucket.accepted(time.monotonic() - age)
+    vbucket.position = StreamPosition(0, 1, seqno, 5, 9)
+    vbucket.retry("stream ended")
+    assert vbucket.delay == (16 * FIRST_DELAY if repeated else FIRST_DELAY)
+    # What came before the stream does not count any more.
     vbucket.retry("refused")
-    assert vbucket.delay == FIRST_DELAY
+    assert vbucket.delay == (32 if repeated else 2) * FIRST_DELAY
+
+
+def test_a_node_that_ends_each_stream_at_once_is_asked_ever_more_rarely() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        ended = cluster.fault("end")
+        with client.stream() as stream, pytest.raises(dcp.TimeoutError):
+            stream.next(2)
+        assert 0 < ended.hits < 20

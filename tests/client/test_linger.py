@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
+import threading
 import time
 
 import pytest
@@ -54,6 +56,19 @@ def test_rows_before_the_end_of_a_stream_do_not_wait_for_the_stream_after_it() -
         assert seqnos(stream, 1) == [1]
 
 
+def test_a_stream_that_ends_for_an_unknown_reason_is_requested_again() -> None:
+    def script(guest: socket.socket, opaque: int) -> None:
+        streams.append(opaque)
+        guest.sendall(marker(opaque, 0, 9) + mutation(opaque, len(streams)))
+        if len(streams) == 1:
+            guest.sendall(stream_end(opaque, reason=0x99))
+
+    streams: list[int] = []
+    with HostileNode(script) as node, dcp.connect(node.url) as client, client.stream() as stream:
+        assert seqnos(stream, 2) == [1, 2]
+        assert stream.counters.stream_ends == {"153": 1}
+
+
 def test_a_row_waits_for_others_after_its_arrival() -> None:
     def script(guest: socket.socket, opaque: int) -> None:
         guest.sendall(marker(opaque, 0, 9) + mutation(opaque, 1))
@@ -67,6 +82,45 @@ def test_a_row_waits_for_others_after_its_arrival() -> None:
         stream.next(1)
 
 
+def test_rows_that_trickle_in_are_delivered_when_the_first_of_them_has_waited() -> None:
+    """The pauses between them are shorter than `linger`, so it would never end if each row began it again."""
+
+    def script(guest: socket.socket, opaque: int) -> None:
+        guest.sendall(marker(opaque, 0, 10**9))
+        for seqno in itertools.count(1):
+            guest.sendall(mutation(opaque, seqno))
+            if delivered.wait(0.02):
+                return
+
+    delivered = threading.Event()
+    with HostileNode(script) as node, dcp.connect(node.url) as client, client.stream(linger=0.5) as stream:
+        try:
+            assert seqnos(stream, 1)[0] == 1
+        finally:
+            delivered.set()
+
+
+def test_rows_that_trickle_in_over_tls_are_delivered_when_the_first_of_them_has_waited() -> None:
+    pytest.importorskip("cryptography", reason="certificates are made with cryptography")
+    with Cluster(vbuckets=1, tls=True) as cluster, dcp.connect(cluster.tls_url, ca_cert_path=cluster.ca_file) as client:
+
+        def write() -> None:
+            for number in itertools.count():
+                cluster.upsert(f"key{number}", b"1")
+                if delivered.wait(0.02):
+                    return
+
+        delivered = threading.Event()
+        writer = threading.Thread(target=write)
+        with client.stream(linger=0.5) as stream:
+            writer.start()
+            try:
+                assert seqnos(stream, 1)[0] == 1
+            finally:
+                delivered.set()
+                writer.join()
+
+
 def test_a_stream_is_closed_at_the_end_of_its_block() -> None:
     with Cluster() as cluster, dcp.connect(cluster.url) as client:
         with client.stream() as stream:
@@ -74,8 +128,17 @@ def test_a_stream_is_closed_at_the_end_of_its_block() -> None:
         assert stream.closed
 
 
-def test_an_idle_stream_takes_no_processor() -> None:
-    with Cluster() as cluster, dcp.connect(cluster.url, stats_interval=0) as client, client.stream() as stream:
+@pytest.mark.parametrize("tls", [False, True])
+def test_an_idle_stream_takes_no_processor(tls: bool) -> None:
+    if tls:
+        pytest.importorskip("cryptography", reason="certificates are made with cryptography")
+    with (
+        Cluster(tls=tls) as cluster,
+        dcp.connect(cluster.tls_url, stats_interval=0, ca_cert_path=cluster.ca_file)
+        if tls
+        else dcp.connect(cluster.url, stats_interval=0) as client,
+        client.stream() as stream,
+    ):
         cluster.upsert("key", b"")
         assert seqnos(stream, 1) == [1]
         begun = time.process_time()

@@ -33,6 +33,12 @@ def test_who_stands_still_although_there_is_more_is_stuck_until_it_moves() -> No
     assert stalls.check(3 * LIMIT, observed(6), {7: 12})[7].reason == SILENT
 
 
+def test_a_vbucket_of_unknown_high_seqno_that_its_node_answers_for_is_not_stuck() -> None:
+    stalls = StallDetector(LIMIT)
+    for now in (0, 100, 200):
+        assert stalls.check(now, observed(0), {}) == {}
+
+
 def test_who_has_everything_is_not_stuck_nor_who_waits_for_its_consumer() -> None:
     stalls = StallDetector(LIMIT)
     for now in (0, 100, 200):

@@ -8,6 +8,8 @@ import socket
 import pytest
 
 import dcp
+from dcp.embedded import Cluster
+from dcp.wire.dcp import StreamEnd
 from dcp.wire.frame import UNKNOWN
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
@@ -125,3 +127,40 @@ def test_a_right_answer_counts() -> None:
         batch = stream.next(PATIENCE)
         assert batch is not None
         assert len(batch) == 1
+
+
+@pytest.mark.parametrize("reason", [*StreamEnd][1:], ids=lambda reason: reason.name)
+def test_each_reason_of_the_end_of_a_stream_has_its_consequence(reason: StreamEnd) -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(3)
+        with cluster.fault("end", status=reason.name, after=1, times=1), client.stream() as stream:
+            keys: list[bytes] = []
+            if reason == StreamEnd.LOST_PRIVILEGES:
+                with pytest.raises(dcp.ServerError, match="vbucket 0: the user lost the privilege to stream it"):
+                    list(stream)
+            elif reason == StreamEnd.FILTER_EMPTY:
+                # Nothing more will pass: the stream ends, although it was asked for without an end.
+                keys = [key for batch in stream for key in batch.to_arrow().column("key").to_pylist()]
+                assert keys == [b"key-0000000000"]
+            else:
+                while len(keys) < 3:
+                    batch = stream.next(PATIENCE)
+                    assert batch is not None
+                    keys += batch.to_arrow().column("key").to_pylist()
+                assert keys == [b"key-000000000%d" % number for number in range(3)]
+            assert stream.counters.stream_ends == {reason.name.lower(): 1}
+
+
+def test_a_refused_position_is_streamed_from_the_beginning() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(3)
+        with client.stream(end="now") as before:
+            assert sum(map(len, before)) == 3
+        with cluster.fault("refuse", status="ERANGE", times=1), client.stream(before.checkpoint, end="now") as stream:
+            rows = [row for batch in stream for row in batch.to_arrow().to_pylist()]
+    assert [(row["event"], row["seqno"]) for row in rows] == [
+        ("rollback", 0),
+        ("mutation", 1),
+        ("mutation", 2),
+        ("mutation", 3),
+    ]

@@ -19,11 +19,14 @@ from dcp.spark.options import Options
 from dcp.wire import DIALECTS
 
 # Calls with explicit keywords, and the number of parameters before these.
+TABLES = {"spark", "url", "table", "checkpoint", "format", "trigger", "query_name"}
 CALLS: dict[Use, list[tuple[Callable[..., Any], set[str]]]] = {
     Use.CONNECT: [(dcp.connect, {"url"})],
     Use.STREAM: [(dcp.Client.stream, {"self"})],
     Use.DECODER: [(dcp.Decoder.__new__, {"cls"})],
     Use.SPARK_READ: [(dcp.spark.read, {"spark", "source"}), (dcp.spark.plan, {"url"})],
+    Use.SPARK_APPEND: [(dcp.spark.append, TABLES)],
+    Use.SPARK_MIRROR: [(dcp.spark.mirror, TABLES)],
 }
 PAIRS = [pytest.param(use, call, others, id=call.__qualname__) for use in CALLS for call, others in CALLS[use]]
 

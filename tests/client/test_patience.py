@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dcp.client.follow.patience import _BREAK, RefusalPatience
 from dcp.errors import ServerError
-from dcp.session.refusals import CONFIRMATIONS, STREAM_REQUEST, Reaction, reaction
+from dcp.session.refusals import CONFIRMATIONS, OPEN, STREAM_REQUEST, Reaction, reaction
 from dcp.wire.memcached import Status
 
 WITHIN = 1000.0
@@ -18,6 +20,15 @@ def refusal(status: Status = BUSY) -> ServerError:
     error = ServerError("refused", status)
     error.step = STREAM_REQUEST
     return error
+
+
+def test_a_doubtful_refusal_to_open_is_final_until_any_node_has_opened_a_connection() -> None:
+    error = ServerError("refused", next(status for status in Status if reaction(OPEN, status) is Reaction.CONFIRM))
+    error.step = OPEN
+    patience = RefusalPatience(WITHIN)
+    assert patience.exhausted("node", "node", error, 0) is error
+    patience.ready("another")
+    assert patience.exhausted("node", "node", error, 0) is None
 
 
 def test_a_series_of_refusals_ends_the_stream_when_its_time_is_over() -> None:
@@ -52,3 +63,12 @@ def test_a_doubtful_refusal_ends_the_stream_when_it_is_repeated_without_another_
     for error in (UNSURE,) * one_less + (BUSY,) + (UNSURE,) * one_less:
         assert patience.exhausted(7, "node", refusal(error), 0) is None
     assert patience.exhausted(7, "node", refusal(UNSURE), 0) is not None
+
+
+def test_the_log_says_what_ends_a_series(caplog: pytest.LogCaptureFixture) -> None:
+    patience = RefusalPatience(WITHIN)
+    for number, status in enumerate((BUSY, UNSURE)):
+        assert patience.exhausted(number, "node", refusal(status), _BREAK * number) is None
+    busy, unsure = (record.getMessage() for record in caplog.records)
+    assert busy.endswith("; retrying for up to 1000 s (refusal_timeout)")
+    assert unsure.endswith(f"; it ends the stream when it is repeated {CONFIRMATIONS} times")

@@ -6,11 +6,14 @@ import random
 import socket
 import struct
 import threading
+from typing import NoReturn
 
 import pytest
 
 import dcp
-from dcp.client.follow.persistence import VbucketHistory, _persisted, needed_seqnos
+from dcp.client.follow.persistence import Persistence, VbucketHistory, needed_seqnos
+from dcp.client.queries import persisted_seqno
+from dcp.cluster_map import ClusterMap, Node
 from dcp.embedded import Cluster
 from dcp.position import Progress, StreamPosition
 from dcp.session.stream import LazyPosition
@@ -141,6 +144,54 @@ def test_vbuckets_of_a_connection_that_a_rollback_closes_are_streamed_again() ->
 HISTORY = VbucketHistory(3, 0xA)
 
 
+class Unanswered:
+    """The only batch that waits, of a vbucket whose node refuses connections. Without owner there is no node."""
+
+    needs = {HISTORY: 1}  # noqa: RUF012
+
+    def __init__(self, owner: int = 0) -> None:
+        owners = {"serverList": ["one:11210"], "numReplicas": 0, "vBucketMap": [[owner]] * 4}
+        nodes = [{"services": {"kv": 11210}, "hostname": "one"}]
+        config = {"rev": 1, "name": "default", "nodeLocator": "vbucket", "nodesExt": nodes, "vBucketServerMap": owners}
+        self.map = ClusterMap.from_dict(config, "one")
+        self.asked = self.polls = 0
+        self.bug: Exception | None = None
+
+    def open_command_connection(self, node: Node) -> NoReturn:
+        self.asked += 1
+        raise dcp.TransportError(f"{node}: connection refused")
+
+    def waiting(self) -> list[Unanswered]:
+        return [self]
+
+    def on_persisted(self) -> None:
+        self.polls += 1
+
+    def on_bug(self, bug: Exception) -> None:
+        self.bug = bug
+
+
+def test_a_node_that_fails_is_left_alone_for_a_while_and_the_others_are_polled() -> None:
+    node, hour = Unanswered(), 3600.0
+    persistence = Persistence(node, hour, interval=0.001, retry_delay=hour)
+    thread = persistence.start(node, lambda _: None)
+    until(lambda: node.polls > 20)
+    persistence.stop()
+    thread.join()
+    assert (node.asked, node.bug) == (1, None)
+
+
+def test_a_batch_of_a_vbucket_without_owner_waits_for_a_new_map() -> None:
+    nobody = Unanswered(owner=-1)
+    persistence = Persistence(nobody, 3600.0, interval=0.001)
+    thread = persistence.start(nobody, lambda _: None)
+    until(lambda: nobody.polls > 5)
+    assert not persistence.covers(nobody.needs)
+    persistence.stop()
+    thread.join()
+    assert (nobody.asked, nobody.bug) == (0, None)
+
+
 @pytest.mark.parametrize(
     ("seqno", "start", "end", "last", "needed"),
     [
@@ -195,7 +246,7 @@ def test_a_copy_has_of_an_ended_history_no_more_than_came_before_its_end(ended: 
     """Only the owner's answer ends the history for the stream: those of replicas count as well."""
     fields = {"vbucket_id": 0, "vbuuid": 0xB, "persisted_seqno": 100, "current_seqno": 100}
     answer = dcp.Frame("observe_seqno", 0x81, fields=fields | {"old_vbuuid": 0xA, "old_seqno": ended})
-    assert _persisted(answer) == persisted
+    assert persisted_seqno(answer) == persisted
 
 
 @pytest.mark.parametrize("seed", range(8))

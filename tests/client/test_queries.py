@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 import dcp
 from dcp.client.agent import Agent
-from dcp.client.queries import heads
+from dcp.client.queries import ask_each, heads
 from dcp.cluster_map import ClusterMap, Node
 from dcp.embedded import Cluster
+from dcp.embedded.store import StoredItem
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import VbucketState
 
@@ -39,6 +42,29 @@ def test_high_seqnos_are_those_of_the_bucket_or_of_a_collection(cluster: Cluster
         assert client.high_seqnos(0)[one.vbucket] < one.seqno
         with pytest.raises(dcp.ServerError, match="the collection with the id 77 was dropped, or is not readable"):
             client.high_seqnos(77)
+
+
+def test_high_seqnos_of_several_collections_are_the_highest_of_each(cluster: Cluster) -> None:
+    cluster.create_collection("shop", "bill")
+    for number in range(20):
+        cluster.upsert(f"bill {number}", b"1", collection="shop.bill")
+    expected: dict[int, int] = {}
+    for path in ("shop.order", "shop.bill", "_default._default"):
+        for document in cluster.truth(path).values():
+            expected[document.vbucket] = max(document.seqno, expected.get(document.vbucket, 0))
+    with dcp.connect(cluster.url) as client:
+        assert client.high_seqnos([10, 0, 9]) == expected
+        assert client.high_seqnos([]) == {}
+
+
+def test_nodes_are_asked_at_the_same_time() -> None:
+    with Cluster(nodes=4) as cluster, dcp.connect(cluster.url) as client:
+        # Passes only if all of them wait at the same time.
+        barrier = threading.Barrier(4)
+        nodes = client.map.nodes
+        found = ask_each({node: partial(barrier.wait, 10.0) for node in nodes})
+        assert sorted(found.values()) == [0, 1, 2, 3]
+        assert [*found] == [*nodes]
 
 
 def test_histories_are_those_that_a_stream_is_told(cluster: Cluster) -> None:
@@ -85,7 +111,8 @@ def test_a_node_that_owns_nothing_and_is_down_is_not_asked() -> None:
                 assert sum(map(len, stream)) == 20
 
 
-def test_of_two_nodes_that_claim_a_vbucket_the_owner_in_the_map_counts() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_of_two_nodes_that_claim_a_vbucket_the_owner_in_the_map_counts(ahead: bool) -> None:
     with Cluster(nodes=2, vbuckets=2, replicas=1) as cluster:
         bucket = cluster._bucket
         key = next(key for key in (b"%d" % n for n in range(99)) if bucket.vbucket_of(key) == 0)
@@ -97,6 +124,8 @@ def test_of_two_nodes_that_claim_a_vbucket_the_owner_in_the_map_counts() -> None
             # The replica is promoted, and the map does not show it yet.
             bucket.nodes[1 - owner].vbuckets[0].state = VbucketState.ACTIVE
             assert bucket.nodes[1 - owner].vbuckets[0].high_seqno == 1
+            for seqno in (2, 3, 4) if ahead else ():
+                bucket.nodes[1 - owner].vbuckets[0].put(StoredItem("mutation", seqno, b"other"))
         with dcp.connect(cluster.url) as client:
             assert client.high_seqnos() == {0: 2, 1: 0}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -55,6 +56,25 @@ def test_refusals_count_as_long_as_they_follow_each_other() -> None:
 
 def test_rows_name_no_step_that_is_none() -> None:
     assert all(set(row.reactions) <= set(STEPS) for row in REFUSALS)
+
+
+def test_a_request_that_was_accepted_has_all_its_time_again() -> None:
+    """The refusals before it and after it are no series, however close they are."""
+    with (
+        Cluster(vbuckets=1) as cluster,
+        dcp.connect(cluster.url, refusal_timeout=1) as client,
+        client.stream() as stream,
+    ):
+        for key in ("one", "two"):
+            refused = cluster.fault("refuse", command="stream_request", status="ETMPFAIL", times=1)
+            cluster.fault("end", times=1)
+            cluster.upsert(key, b"1")
+            assert stream.next(PATIENCE) is not None
+            accepted = time.monotonic()
+            assert refused.hits == 1
+            while time.monotonic() < accepted + 1.1:
+                with pytest.raises(dcp.TimeoutError):
+                    stream.next(0.5)
 
 
 @pytest.mark.parametrize("step", STEPS)

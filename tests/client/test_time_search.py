@@ -7,7 +7,7 @@ from bisect import bisect_left
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import dcp
@@ -20,11 +20,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @given(
-    st.lists(st.integers(1, 900), unique=True).map(sorted),
-    st.integers(0, 1000),
+    st.lists(st.integers(1, 9000), unique=True).map(sorted),
+    st.integers(0, 10_000),
     st.integers(0, 200),
-    st.integers(0, 1000),
+    st.integers(0, 10_000),
 )
+# The first probe begins below the purge seqno, and what is searched for is far above it.
+@example([100, 8000, 8900], 5000, 0, 8500)
 def test_a_search_finds_the_first_change_of_a_moment(seqnos: list[int], purged: int, more: int, moment: int) -> None:
     """Search a model of a vbucket: live seqnos, CAS that grow with them, no start below the purge seqno."""
     high = max(seqnos, default=0) + more
@@ -39,6 +41,7 @@ def test_a_search_finds_the_first_change_of_a_moment(seqnos: list[int], purged: 
         search.learn(None if 0 < start < purged else rows)
     first = next((seqno for seqno in seqnos if seqno >= moment), high + 1)
     place, how = search.result
+    assert place <= high
     assert rounds < 40
     if how == "purged":
         assert bisect_left(seqnos, first) == 0 or [seqno for seqno in seqnos if seqno < first][-1] < purged + 64 * 8
@@ -192,3 +195,26 @@ def test_numpy_and_arrow_see_what_is_left() -> None:
         assert key.data[key.offsets[0] : key.offsets[1]].tobytes() == record.column("key")[0].as_py()  # type: ignore[union-attr]
         assert len(batch) == batch.num_rows == record.num_rows == sum(at >= start for at in when)
         assert truth(cluster).keys() > set(record.column("key").to_pylist())
+
+
+def test_a_time_before_now_counts_from_the_clock_of_this_machine() -> None:
+    read = options_of(Use.STREAM)["start"].read
+    before = datetime.now(timezone.utc)
+    found = read("-1h"), read("-90m"), read("-500ms")
+    after = datetime.now(timezone.utc)
+    for moment, ago in zip(
+        found, (timedelta(hours=1), timedelta(minutes=90), timedelta(milliseconds=500)), strict=True
+    ):
+        assert before <= moment + ago <= after
+    assert read("-999999999s") >= EPOCH
+    with pytest.raises(dcp.LocalProtocolError, match=r"a time before now such as -1h, found '-1 fortnight'"):
+        read("-1 fortnight")
+
+
+def test_a_stream_of_the_last_hour() -> None:
+    with Cluster(vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(50)
+        with client.stream("-1h", end="now") as stream:
+            assert sum(map(len, stream)) == 50
+        with client.stream(end="-1h") as stream:
+            assert sum(map(len, stream)) == 0

@@ -8,7 +8,7 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from tests.client.consumer import Consumer, catch_up
+from tests.client.consumer import PATIENCE, Consumer, catch_up
 from tests.waiting import until
 
 
@@ -39,3 +39,22 @@ def test_the_search_for_a_time_ends_with_an_error_when_a_node_sends_nothing() ->
             ),
         ):
             client.stream(now)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_connection_on_which_nothing_arrives_is_replaced(tls: bool, caplog: pytest.LogCaptureFixture) -> None:
+    if tls:
+        pytest.importorskip("cryptography", reason="certificates are made with cryptography")
+    with Cluster(vbuckets=1, tls=tls) as cluster:
+        url = f"{cluster.tls_url}?ca_cert_path={cluster.ca_file}" if tls else cluster.url
+        with (
+            cluster.fault("no_noops") as fault,
+            dcp.connect(url, noop_interval=1, stats_interval=0) as client,
+            client.stream() as stream,
+        ):
+            until(lambda: "no byte from the node for 2 s" in caplog.text)
+            fault.clear()
+            cluster.upsert("later", b"1")
+            batch = stream.next(PATIENCE)
+            assert batch is not None
+            assert batch.to_arrow().column("key").to_pylist() == [b"later"]

@@ -57,6 +57,38 @@ def test_an_inferred_schema_fits_the_documents_of_the_sample() -> None:
         assert json.loads(run("schema", cluster.url, "--json", "--sample", 5).stdout)["documents"] == 5
 
 
+@pytest.mark.parametrize(
+    ("values", "type"),
+    [
+        ([1, 2.5], "double"),
+        ([2**53, 2.5], "double"),
+        ([2**53 + 1, 2.5], "json"),
+        ([2**63 - 1, -(2**63)], "bigint"),
+        ([1, 2**63], "decimal(38,0)"),
+        ([2**63, 2.5], "json"),
+        ([10**38], "double"),
+    ],
+)
+def test_no_inferred_type_rounds_whole_numbers_below_39_digits(values: list[float], type: str) -> None:
+    with Cluster(vbuckets=1) as cluster:
+        for number, value in enumerate(values):
+            cluster.upsert(f"{number}", json.dumps({"a": value, "m": [value]}))
+        assert str(dcp.infer_schema(cluster.url)) == f"a {type}, m array<{type}>"
+
+
+def test_what_was_seen_of_members_of_a_map_is_joined() -> None:
+    """Objects with many names of their own are maps, whose values have what any of them has."""
+    with Cluster(vbuckets=2) as cluster:
+        for number in range(300):
+            value = {"n": number} if number % 2 else {"n": 0.5, "tags": ["a"], "deep": {"x": number}}
+            cluster.upsert(f"k{number}", json.dumps({"by": {f"user {number}": value}}))
+        found = dcp.infer_schema(cluster.url)
+        assert str(found) == "by map<string, struct<n double, tags array<string>, deep struct<x bigint>>>"
+        assert found.paths["by[*].n"] == {"bigint": 150, "double": 150}
+        assert found.paths["by[*].tags[]"] == {"string": 150}
+        assert found.paths["by[*].deep.x"] == {"bigint": 150}
+
+
 def test_documents_may_be_chosen_by_key_and_condition() -> None:
     with Cluster(vbuckets=4) as cluster:
         cluster.upsert("a1", '{"type":"a","x":1}')

@@ -152,6 +152,20 @@ def test_thousands_of_alternatives_are_one_condition() -> None:
     assert not is_kept(f"v in ({names})", {"v": "n4000"})
 
 
+@pytest.mark.parametrize("limit", [-(1 << 63), (1 << 63) - 1])
+@pytest.mark.parametrize("beyond", [-2, -1, 0, 1, 2])
+def test_numbers_are_compared_exactly_at_the_ends_of_64_bits(limit: int, beyond: int) -> None:
+    literal = limit + beyond
+    if literal.bit_length() < 64 or literal == -(1 << 63):
+        assert is_kept(f"v = {literal}", {"v": literal})
+        assert not is_kept(f"v = {literal}", {"v": literal + (1 if literal < 0 else -1)})
+    assert is_kept(f"v {'<' if literal > 0 else '>'} {literal}", {"v": 7})
+
+
+def test_levels_are_counted_in_depth_only() -> None:
+    assert is_kept(" or ".join(f"(not (v = {number}))" for number in range(100)), {"v": 1})
+
+
 def test_what_is_no_json_is_delivered_with_the_reason() -> None:
     decoder = dcp.Decoder(columns=["seqno", "bad_value"], where="type = 'order'")
     decoder.feed(mutation(b'{"type":"ord', 1) + mutation(b'{"type":"x"}', 2) + mutation(b"\x89PNG", 3, datatype=0))

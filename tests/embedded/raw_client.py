@@ -129,6 +129,8 @@ class RawClient:
 
     def receive_bytes(self) -> bytes:
         found = b""
+        # As in every turn of the server's thread.
+        self.bucket.durable_writes.tick(self.now)
         while data := b"".join(map(bytes, self.connection.send(self.now))):
             found += data
         self.received += found
@@ -141,6 +143,8 @@ class RawClient:
             self.now = max(due, self.now)
             self.connection.tick(self.now)
         self.now = end
+        # The server's thread has turns at any time: before anything is due they change nothing.
+        self.connection.tick(self.now)
 
     @property
     def closed(self) -> bool:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from dcp.embedded.manifest import BucketManifest, Collection, Scope
-from dcp.embedded.store import AnyItem, StoredItem, SystemItem
+from dcp.embedded.store import CommittedItem, PreparedItem, StoredItem, StreamItem, SystemItem
 from dcp.errors import FrameError
 from dcp.position import FailoverLog
 from dcp.wire.body import FAILOVER_LOG
-from dcp.wire.dcp import MarkerFlag, OpenFlag, SystemEvent
+from dcp.wire.dcp import DurabilityLevel, MarkerFlag, OpenFlag, SystemEvent
 from dcp.wire.document import Datatype, join_xattrs, split_collection
 from dcp.wire.frame import Frame, dialect_of, read_frame
 from dcp.wire.memcached import Status
@@ -72,7 +72,7 @@ def begins_checkpoint(marker: Frame) -> bool:
 
 # Stored items.
 
-Items = dict[int, list[AnyItem]]
+Items = dict[int, list[StreamItem]]
 
 
 def items_of(recording: Transcript) -> Items:
@@ -81,7 +81,7 @@ def items_of(recording: Transcript) -> Items:
     Recordings of the same bucket, and of the same history, complete each other.
     """
     recordings = [recording, *_relatives(recording)]
-    found: dict[tuple[int, int], AnyItem] = {}
+    found: dict[tuple[int, int], StreamItem] = {}
     for one in recordings:
         for vbucket, stored in _documented(one):
             found.setdefault((vbucket, stored.seqno), stored)
@@ -133,14 +133,20 @@ def _from_document(document: Document) -> StoredItem:
     )
 
 
-def _sent(recording: Transcript, connection: Connection) -> Iterator[tuple[int, AnyItem]]:
+def _sent(recording: Transcript, connection: Connection) -> Iterator[tuple[int, StreamItem]]:
     collections = has_collections(recording)
+    prepares: dict[int, PreparedItem] = {}
     for raw in cut(connection.server):
         frame = read_frame(raw, DCP)
         if frame.name in _CHANGES:
             yield frame.vbucket, _changed(frame, collections)
         elif frame.name == "system_event":
             yield frame.vbucket, _system(frame)
+        elif frame.name == "prepare":
+            prepares[int(frame.fields["seqno"])] = _prepared(frame)
+            yield frame.vbucket, prepares[int(frame.fields["seqno"])]
+        elif frame.name == "commit":
+            yield frame.vbucket, _committed(frame, prepares[int(frame.fields["prepared_seqno"])])
 
 
 def _hidden(recording: Transcript) -> Iterator[tuple[int, int]]:
@@ -169,15 +175,26 @@ def _changed(frame: Frame, collections: bool) -> StoredItem:
     )
 
 
+def _prepared(frame: Frame) -> PreparedItem:
+    """Return the prepare of a frame; none of the recordings has one with collections."""
+    changed = _changed(frame, collections=False)
+    event = "deletion" if frame.fields["deleted"] else "mutation"
+    return PreparedItem(changed._replace(event=event), DurabilityLevel(int(frame.fields["durability"])))
+
+
+def _committed(frame: Frame, prepare: PreparedItem) -> CommittedItem:
+    return CommittedItem(prepare.document._replace(seqno=int(frame.fields["seqno"])), prepare.seqno)
+
+
 def _system(frame: Frame) -> SystemItem:
     fields = {name: int(number) for name, number in frame.fields.items()}
     ids = fields["manifest_uid"], fields["scope_id"], fields.get("collection_id"), fields.get("max_ttl")
     return SystemItem(fields["seqno"], fields["event_id"], frame.key, *ids)
 
 
-def _fullest(version: str, vbucket: int, item: AnyItem) -> AnyItem:
+def _fullest(version: str, vbucket: int, item: StreamItem) -> StreamItem:
     """Return the item as it was stored, if another connection received more of it."""
-    if isinstance(item, SystemItem):
+    if not isinstance(item, StoredItem):
         return item
     seen = _seen_in_full(version).get((vbucket, item.seqno, item.cas))
     return item if seen is None else item._replace(value=seen.value, datatype=seen.datatype)
@@ -261,7 +278,7 @@ def _requests(recording: Transcript, names: Iterable[str] | None) -> Iterator[Fr
             yield frame
 
 
-def manifest_of(items: Iterable[AnyItem]) -> BucketManifest:
+def manifest_of(items: Iterable[StreamItem]) -> BucketManifest:
     """Return the manifest after these system events."""
     scopes: dict[int, Scope] = {0: BucketManifest().scopes[0]}
     uid = 0

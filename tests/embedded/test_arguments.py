@@ -133,8 +133,14 @@ def test_a_cut_without_options_is_immediate() -> None:
         (lambda cluster: cluster.purge("now"), "before: expected at least 0 seconds, found 'now'"),
         (lambda cluster: cluster.upsert("\ud800", b""), "key: expected Unicode text, found half of a surrogate pair"),
         (lambda cluster: cluster.upsert("key", "\ud800"), "value: expected Unicode text, found half of a surrogate"),
-        (lambda cluster: cluster.upsert("key", b"", xattrs={"a": 1}), "xattrs: expected a dict of JSON texts by name"),
-        (lambda cluster: cluster.upsert("key", b"", xattrs="a"), "xattrs: expected a dict of JSON texts by name"),
+        (
+            lambda cluster: cluster.upsert("key", b"", xattrs={"a": 1}),
+            "xattrs: expected a dict of JSON texts, dicts or lists by name",
+        ),
+        (
+            lambda cluster: cluster.upsert("key", b"", xattrs="a"),
+            "xattrs: expected a dict of JSON texts, dicts or lists by name",
+        ),
         (lambda cluster: cluster.load(1, value_size="1k"), "value_size: expected at least 0 bytes, found '1k'"),
         (lambda cluster: cluster.load(1, prefix=3), "key: expected text or bytes, found a int"),
         (lambda cluster: cluster.load(1, prefix=241 * "x"), "key: expected 1 to 250 bytes, found 251"),

@@ -179,6 +179,17 @@ def test_versions_are_recorded_on_request_only() -> None:
         cluster.recorded_versions()
 
 
+def test_received_bytes_are_counted() -> None:
+    with Cluster() as cluster:
+        host, _, port = cluster.addresses[0].rpartition(":")
+        noop = encode(Frame("noop", Magic.REQUEST))
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(noop)
+            assert client.recv(1)
+            (node,) = cluster.stats().values()
+            assert node.bytes_received == len(noop)
+
+
 def test_traffic_of_nodes_is_counted() -> None:
     with filled(30) as cluster:
         highs = [cluster._bucket.active(n).high_seqno for n in range(2)]

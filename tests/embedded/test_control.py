@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
@@ -21,8 +22,9 @@ import pytest
 import dcp
 from dcp.embedded import FAULTS, Cluster, Privilege, User
 from dcp.embedded.control.operations import GROUPS, operations
+from dcp.embedded.control.state import ClusterView, EventStream
 from dcp.embedded.faults.fault import options_of
-from dcp.wire.dcp import OpenFlag
+from dcp.wire.dcp import OpenFlag, StreamEnd
 from tests.embedded.sockets import TIMEOUT, Client, plain_auth, request
 from tests.embedded.test_management import basic, login, send
 from tests.pages import ROOT
@@ -83,7 +85,7 @@ def test_every_public_method_that_changes_or_reads_a_cluster_is_an_operation() -
 
 
 def test_documents_are_written_and_read(cluster: Cluster) -> None:
-    assert post(cluster, "upsert", key="a", value={"x": [1, None]}, xattrs={"m": "1"}) == "1"
+    assert post(cluster, "upsert", key="a", value={"x": [1, None]}, xattrs={"m": "1", "n": {"by": "me"}}) == "1"
     post(cluster, "upsert", key_hex="00ff", value_hex="ff")
     post(cluster, "upsert", key="text", value='{"kept": 4.50}', flags=7)
     assert {key: found.value for key, found in cluster.truth().items()} == {
@@ -167,7 +169,11 @@ def test_collections_are_created(cluster: Cluster) -> None:
         ("upsert", {"key": "a", "value_hex": 7}, "upsert: value_hex: expected hexadecimal digits, found 7"),
         ("upsert", {"key": "", "value": ""}, "key: expected 1 to 250 bytes, found 0"),
         ("upsert", {"key": "\ud800", "value": ""}, "expected the arguments as JSON, in UTF-8"),
-        ("upsert", {"key": "a", "value": "", "xattrs": {"a": 1}}, "xattrs: expected a dict of JSON texts by name"),
+        (
+            "upsert",
+            {"key": "a", "value": "", "xattrs": {"a": 1}},
+            "xattrs: expected a dict of JSON texts, dicts or lists by name",
+        ),
         ("delete", {"key": "a"}, "key 'a': there is no such document"),
         ("load", {"count": 1, "value": "f"}, "load: expected arguments among count, value_size, seed, prefix, coll"),
         ("fault", {"name": "gap", "items": {}}, "fault gap: items: expected a number of at least 1"),
@@ -273,11 +279,39 @@ def test_what_is_no_request_is_refused_with_a_sentence(cluster: Cluster) -> None
 # The state and its events.
 
 
+def _busy(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+@pytest.mark.parametrize(("seconds", "rest"), [(0.0, (0.5, 0.5)), (0.01, (0.9, 3.0)), (0.1, (3.0, 3.0))])
+def test_events_that_take_long_become_rarer_but_do_not_cease(seconds: float, rest: tuple[float, float]) -> None:
+    with Cluster(vbuckets=1) as cluster:
+
+        def addresses() -> dict[str, Any]:
+            _busy(seconds)
+            return {}
+
+        view = ClusterView(cluster._bucket, cluster._server, cluster._log, cluster.faults, addresses)
+        events = EventStream(view, lambda stream: None)
+        assert b"data: {" in events.take(100.0)
+        due = events.due()
+        assert due is not None
+        assert rest[0] <= due - 100.0 <= rest[1]
+
+
 def test_the_state_has_connections_with_their_streams(cluster: Cluster) -> None:
     cluster.load(100)
     with dcp.connect(cluster.url) as client, client.stream(start="beginning") as stream:
         next(stream)
-        found = until(lambda: len((seen := state(cluster)["connections"])["shown"]) == 3 and seen)
+
+        def connected() -> Any:
+            seen = state(cluster)["connections"]
+            return sum(len(connection["shown"]) for connection in seen["shown"]) == 8 and seen
+
+        found = until(connected)
+        assert len(found["shown"]) == 3
         streams = [one for connection in found["shown"] for one in connection["shown"]]
         assert sorted(one["vbucket"] for one in streams) == list(range(8))
         assert all(connection["window"] > 0 for connection in found["shown"])
@@ -412,6 +446,10 @@ def test_operations_and_faults_are_described(cluster: Cluster) -> None:
     }
     described = {one["name"]: [option["name"] for option in one["options"]] for one in found["faults"]}
     assert described == {name: [option.name for option in options_of(fault)] for name, fault in FAULTS.items()}
+    choices = {(one["name"], option["name"]): option["choices"] for one in found["faults"] for option in one["options"]}
+    assert choices["refuse", "map"] == ["on", "off"]
+    assert choices["end", "status"] == [reason.name for reason in StreamEnd]
+    assert choices["bad_map", "defect"] == ["no_vbuckets", "no_locator", "other_bucket"]
 
 
 def test_every_default_and_choice_of_a_fault_is_one_that_it_takes(cluster: Cluster) -> None:
@@ -483,3 +521,12 @@ def test_the_guide_lists_every_endpoint_of_the_control_service() -> None:
     for endpoint in ("GET {control_url}", "GET {control_url}/operations", "GET {control_url}/events"):
         assert f"`{endpoint}`" in text
     assert all(re.search(rf"^\| `{name}\(", text, re.MULTILINE) for name in operations())
+
+
+def test_a_vbucket_without_owner_has_no_seqno() -> None:
+    with Cluster(nodes=2, vbuckets=2, replicas=0) as cluster:
+        cluster.load(20)
+        cluster.failover(0)
+        shown = {vbucket["owner"]: vbucket["high_seqno"] for vbucket in state(cluster)["vbuckets"]}
+        assert shown[-1] == 0
+        assert shown[1] > 0

@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -221,6 +221,30 @@ def test_the_streams_of_a_node_end_with_it(cluster: Cluster) -> None:
         send(f"http://127.0.0.1:{ports[1]}/pools", login(cluster))
 
 
+def test_a_stream_says_that_it_ends(cluster: Cluster) -> None:
+    head = "".join(f"{name}: {value}\r\n" for name, value in login(cluster).items())
+    with socket.create_connection(("127.0.0.1", management_ports(cluster)[1]), TIMEOUT) as sock:
+        sock.sendall(f"GET /pools/default/bs/a-b%25 HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode())
+        received = sock.recv(1 << 16)
+        cluster.rebalance_out(1)
+        while data := sock.recv(1 << 16):
+            received += data
+    assert b"Transfer-Encoding: chunked\r\n" in received
+    assert received.endswith(b"\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("leave", [Cluster.rebalance_out, Cluster.crash, Cluster.failover])
+def test_a_connection_without_a_request_ends_with_its_node(
+    cluster: Cluster, leave: Callable[[Cluster, int], object]
+) -> None:
+    connection = HTTPConnection("127.0.0.1", management_ports(cluster)[1], timeout=TIMEOUT)
+    connection.request("GET", "/pools", headers=login(cluster))
+    connection.getresponse().read()
+    leave(cluster, 1)
+    assert connection.sock.recv(1) == b""
+    connection.close()
+
+
 def test_a_node_recovers_at_its_address(cluster: Cluster) -> None:
     before = management_ports(cluster)
     cluster.crash(0)
@@ -364,6 +388,7 @@ def test_a_body_may_arrive_in_chunks(cluster: Cluster) -> None:
         (b"GET /pools HTTP/1.1\r\nno header\r\n\r\n", 400),
         (b"POST /pools HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST /pools HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", 413),
+        (b"POST /pools HTTP/1.1\r\nContent-Length: 1234567890\r\n\r\n", 413),
         (b"POST /pools HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
         (b"POST /pools HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", 400),
         (b"POST /pools HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n", 400),

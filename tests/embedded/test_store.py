@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.embedded.store import CHECKPOINT, JOURNAL, StoredItem, SystemItem, VbucketStore
+from dcp.embedded.store import (
+    CHECKPOINT,
+    JOURNAL,
+    AbortedItem,
+    CommittedItem,
+    PreparedItem,
+    StoredItem,
+    SystemItem,
+    VbucketStore,
+)
 from dcp.position import FailoverLog
+from dcp.wire.dcp import DurabilityLevel
 from dcp.wire.memcached import VbucketState
 
 CHANGES = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from(["mutation", "deletion"])))
@@ -25,6 +35,88 @@ def filled(changes: list[tuple[bytes, str]]) -> tuple[VbucketStore, list[StoredI
     for item in items:
         vb.put(item)
     return vb, items
+
+
+# Changes of a vbucket of every kind: a durable write is a prepare and what it became.
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["mutation", "deletion", "committed", "aborted", "scope", "evict", "pause", "persist", "purge"]
+        ),
+        st.sampled_from([b"a", b"b", b"c"]),
+        st.integers(0, 1),
+    ),
+    max_size=30,
+)
+
+
+def stepped(steps: list[tuple[str, bytes, int]], *, history: bool) -> VbucketStore:
+    """Return a vbucket after these steps, of which each change is of a key and a collection."""
+    vb = vbucket()
+    vb.history = [] if history else None
+    for step, key, collection in steps:
+        seqno = vb.high_seqno + 1
+        item = StoredItem("deletion" if step == "deletion" else "mutation", seqno, key, cas=seqno, datatype=collection)
+        item = item._replace(collection_id=collection)
+        if step in ("mutation", "deletion"):
+            vb.put(item)
+        elif step in ("committed", "aborted"):
+            vb.put(PreparedItem(item, DurabilityLevel.MAJORITY))
+            vb.put(
+                CommittedItem(item._replace(seqno=seqno + 1), seqno)
+                if step == "committed"
+                else AbortedItem(seqno + 1, key, seqno, collection)
+            )
+        elif step == "scope":
+            vb.put(SystemItem(seqno, 3, key, 1, 8 + collection))
+        elif step == "evict":
+            vb.evict_checkpoint()
+        elif step == "purge":
+            vb.purge()
+        else:
+            vb.set_persistence(step == "persist")
+    return vb
+
+
+@given(STEPS, st.booleans(), st.integers(0, 20))
+def test_a_copy_has_everything_and_shares_nothing(
+    steps: list[tuple[str, bytes, int]], history: bool, count: int
+) -> None:
+    vb, same = stepped(steps, history=history), stepped(steps, history=history)
+    other = vb.copy(VbucketState.REPLICA)
+    # A copy persists writes until it is told otherwise, and nobody has locked anything on it.
+    own = {"state": VbucketState.REPLICA, "persists": True}
+    assert vars(other) == vars(same) | own
+    vb.undo_writes(count)
+    vb.drop_collection(1)
+    vb.put(StoredItem("mutation", vb.high_seqno + 1, b"new"))
+    assert vars(other) == vars(same) | own
+
+
+@given(STEPS, st.booleans(), st.integers(1, 20))
+def test_what_is_left_after_undone_writes_is_what_was_there_before_them(
+    steps: list[tuple[str, bytes, int]], history: bool, count: int
+) -> None:
+    vb = stepped(steps, history=history)
+    begun, persisted = vb.checkpoint_start, vb.persisted_seqno
+    writes = vb.last_writes[-count:]
+    if not writes:
+        return
+    # The steps before the first write that is undone.
+    before = vbucket()
+    for number in range(len(steps) + 1):
+        found = stepped(steps[:number], history=history)
+        if writes[0] in found.last_writes:
+            break
+        before = found
+    vb.undo_writes(count)
+    assert [*vb] == [*before]
+    assert vb.history == before.history
+    assert (vb.high_seqno, vb.visible_seqno, vb.prepared) == (before.high_seqno, before.visible_seqno, {})
+    assert vb.persisted_seqno == min(persisted, vb.high_seqno)
+    assert vb.checkpoint_start == min(begun, vb.high_seqno + 1)
+    assert max(vb.high_prepared_seqno, vb.high_completed_seqno, *vb.highs.values()) <= vb.high_seqno
+    assert all(item.seqno <= vb.high_seqno for item in vb.with_sync_writes([], 0, disk=False))
 
 
 def latest(items: list[StoredItem], after: int, until: int) -> list[StoredItem]:

@@ -122,6 +122,18 @@ def test_to_latest_ends_at_the_highest_seqno_of_the_requested_collections() -> N
     assert (whole.end, whole.collections) == (13, None)
 
 
+@pytest.mark.parametrize("filtered", [True, False])
+def test_purged_deletions_after_the_last_seqno_of_a_collection_are_of_others(filtered: bool) -> None:
+    vbucket = make_vbucket(4)
+    for seqno in range(5, 13):
+        vbucket.put(StoredItem("mutation", seqno, b"other%d" % seqno, collection_id=8))
+    vbucket.purge_seqno = 9
+    more: dict[str, Any] = {"filter": StreamFilter(collections=(0,)), "has_value": True} if filtered else {}
+    answer = decide(make_request(6, vbuuid=UUID, **more), COLLECTIONS, vbucket, BucketManifest())
+    assert isinstance(answer, GrantedStream) is filtered
+    assert filtered or answer == RefusedStream(Status.ROLLBACK, 0)
+
+
 def test_disk_only_ends_at_what_is_persisted() -> None:
     vbucket = make_vbucket()
     vbucket.persisted_seqno = 7

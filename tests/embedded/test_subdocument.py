@@ -143,6 +143,13 @@ def test_objects_on_the_way_are_created_on_request(edit: Edit, path: str, expect
         (subdocument.array_insert, "[1]", "[-1]", "1", Status.SUBDOC_PATH_EINVAL),
         (subdocument.array_insert, "{}", "a[0]", "1", Status.SUBDOC_PATH_ENOENT),
         (subdocument.array_insert, '{"a":[]}', "a", "1", Status.SUBDOC_PATH_EINVAL),
+        # Those of testArrayInsert in tests/t_ops.cc of subjson; the value is checked before anything else.
+        (subdocument.array_insert, "[1,2,3]", "[4]", "null", Status.SUBDOC_PATH_ENOENT),
+        (subdocument.array_insert, "[1,2,3]", "[0].anything", "null", Status.SUBDOC_PATH_EINVAL),
+        (subdocument.array_insert, "{}", "non_exist[0]", "null", Status.SUBDOC_PATH_ENOENT),
+        (subdocument.array_insert, "{}", "non_exist[0]", "blah", Status.SUBDOC_VALUE_CANTINSERT),
+        (subdocument.array_insert, "[]", "[0]", "blah", Status.SUBDOC_VALUE_CANTINSERT),
+        (subdocument.array_insert, "{}", "[0]", "null", Status.SUBDOC_PATH_MISMATCH),
         (subdocument.array_add_unique, "[1]", "", "1", Status.SUBDOC_PATH_EEXISTS),
         (subdocument.array_add_unique, "[1]", "", "[1]", Status.SUBDOC_VALUE_CANTINSERT),
         (subdocument.array_add_unique, "[{}]", "", "1", Status.SUBDOC_PATH_MISMATCH),

@@ -265,6 +265,20 @@ def test_a_vbucket_without_replica_has_no_owner_until_its_node_recovers() -> Non
     assert all(list(bucket.active(n))[-1].key == b"s" for n in range(8))
 
 
+def test_a_vbucket_has_no_owner_once_all_nodes_with_a_copy_have_failed() -> None:
+    bucket = make_bucket()
+    fill(bucket, 30)
+    copies = {number: {*owners} for number, owners in enumerate(bucket.owners)}
+    topology.failover(bucket, 0)
+    topology.failover(bucket, 1)
+    assert [number for number, owners in enumerate(bucket.owners) if owners[0] == NOBODY] == [
+        number for number, nodes in copies.items() if nodes == {0, 1}
+    ]
+    assert {owners[0] for owners in bucket.owners} == {NOBODY, 2}
+    with pytest.raises(LocalProtocolError, match=r"expected a node that has a replica, \[\], found -1"):
+        topology.promote(bucket, next(number for number, nodes in copies.items() if 2 in nodes), NOBODY)
+
+
 def test_a_manifest_change_of_a_vbucket_without_owner_begins_a_new_history() -> None:
     bucket = make_bucket(nodes=3, vbuckets=1)
     bucket.set_replica_lag(1)
@@ -376,3 +390,15 @@ def test_a_node_that_comes_back_gets_the_replicas_that_are_missing() -> None:
     assert all(sorted(owners) == [0, 1] for owners in bucket.owners)
     topology.failover(bucket, 0)
     assert documents(bucket) == before
+
+
+def test_a_replica_whose_node_is_restarted_catches_up_with_what_it_lacked() -> None:
+    bucket = make_bucket(nodes=3, vbuckets=6)
+    bucket.set_replica_lag(3)
+    fill(bucket, 60)
+    for number in range(3):
+        topology.restart(bucket, number)
+    copies = [(bucket.active(number), replica) for number in range(6) for replica in bucket.live_replicas(number)]
+    assert {active.high_seqno - replica.high_seqno for active, replica in copies} == {3}
+    bucket.set_replica_lag(0)
+    assert all(contents(active) == contents(replica) for active, replica in copies)

@@ -45,7 +45,7 @@ def seeds(target: str) -> Iterator[bytes]:
             yield chance.randbytes(2) + b"\0" + stream
         elif target == "codec":
             number = DIALECTS.index(dialect)
-            yield bytes([number | chance.randrange(64) << 2, chance.randrange(256), i & 255, 0, i & 63]) + stream
+            yield bytes([number | chance.randrange(64) << 2, chance.randrange(256), i & 255, 0, i & 127]) + stream
         elif target in ("bodies", "encoder"):
             yield bytes([48 + i % 208]) + chance.randbytes(4) + stream[24:]
         else:

@@ -10,18 +10,22 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from operator import lt
 from typing import Any
+from zlib import crc32
 
 import dcp
 from dcp import _codec
 from dcp._codec import Splitter
 from dcp.columns.batch import Bytes
-from dcp.columns.document_schema import DocumentType, document_type
+from dcp.columns.document_schema import document_type
+from dcp.columns.plan import CHANGES, events_of
+from dcp.columns.selection import compile_selection
 from dcp.wire.document import join_collection, join_xattrs, split_collection, split_xattrs
 from dcp.wire.frame import dialect_of, encode, layout_of, read_frame
 from dcp.wire.frame import split as split_frames
 from dcp.wire.framing import join_infos, split_infos
-from dcp.wire.layout import Dialect
+from dcp.wire.layout import HEADER_STRUCT, Dialect
 from tests.documents.frames import mutation
 from tests.fuzz.rows import DEFAULT_FRAME, Decoded, DecoderOptions, Expected, options_of
 from tests.fuzz.stream import NAMES, RAW, REPAIRED, Chance, Source, stream_of
@@ -111,6 +115,8 @@ def codec(data: bytes) -> None:
         split_xattrs=not flags & 32,
     )
     max_rows, max_bytes = 1 + rows if rows else 1 << 30, 1 << (limit & 15) if limit else 1 << 30
+    if limit & 64:
+        _open_streams(decoder, stream)
     # Joining pieces allocates a large chunk, which is slow under the sanitizers: do it rarely.
     at = (cut & 63) * len(stream) >> 6
     for piece in (stream[:at], stream[at:]) if cut > 248 else (stream,):
@@ -118,6 +124,10 @@ def codec(data: bytes) -> None:
         full = True
         while full:
             full = decoder._advance(max_rows, max_bytes)
+            for *_, ends, start, end in decoder._passed_snapshots() if cut & 64 or decoder._waits_for_report else ():
+                assert all(map(lt, ends, [*ends[1:], start]))
+                assert start <= end
+                full = True
             for row, _, offset, counted, raw in decoder._controls():
                 assert 0 <= row <= decoder.rows
                 assert 0 <= counted <= decoder.flow_bytes
@@ -132,6 +142,17 @@ def codec(data: bytes) -> None:
                 assert all(bytes(part) is not None for part in shown if part is not None)
     problem = decoder._problem()
     assert problem is None or stream.startswith(problem[0], problem[1])
+
+
+def _open_streams(decoder: _codec.Decoder, stream: bytes) -> None:
+    """Open the streams of the first frames, as a session does."""
+    decoder.expect_open_streams()
+    at = 0
+    for _ in range(4):
+        if at + HEADER_STRUCT.size <= len(stream):
+            *_, vbucket, body, opaque, _cas = HEADER_STRUCT.unpack_from(stream, at)
+            decoder.open_stream(opaque, vbucket, 0, 0)
+            at += HEADER_STRUCT.size + body
 
 
 @cache
@@ -440,37 +461,76 @@ _SCHEMAS = (
 _CONDITIONS = (None, "a = 1 or e.a like 'x%y_'", "not (b.c > 1.5 and d in ('a', 'b')) or c is null")
 
 
-def documents(data: bytes) -> None:
-    """Check that any value becomes a valid column, the same that `json.loads` and a plain builder give."""
-    import pyarrow
+# One of so many inputs is checked in full, which takes as long as a hundred others. Its own bytes say which.
+_IN_FULL = 64
 
+
+def documents(data: bytes) -> None:
+    """Check that any values become rows; for some inputs that they are valid Arrow, and refused only if no JSON."""
     source = Source(data)
     number, flags = source.byte(), source.byte()
-    schema = _SCHEMAS[number % len(_SCHEMAS)]
-    decoder = dcp.Decoder(
-        columns=("key", "bad_value"),
-        document=document_type(schema),
-        views=bool(flags & 1),
-        where=_CONDITIONS[flags % 3],
-    )
+    schema, condition = _SCHEMAS[number % len(_SCHEMAS)], _CONDITIONS[flags % 3]
     values = [value for value in source.rest().split(b"\xff\xfe") if flags & 2 or value][:8]
-    for seqno, value in enumerate(values, 1):
-        decoder.feed(mutation(value, seqno))
+    batches = _document_batches(schema, condition, flags, values)
+    counted = sum(batch.num_rows + batch.unselected_rows for batch in batches)
+    assert counted == len(values)
+    if crc32(data) % _IN_FULL == 0:
+        _check_in_full(batches, values if condition is None else [], reads=schema != _SCHEMAS[1])
+
+
+def _document_batches(schema: str, condition: str | None, flags: int, values: list[bytes]) -> list[_codec.Rows]:
+    decoder = _codec.Decoder(
+        _document_plan(schema, flags & 1),
+        max_frame=1 << 16,
+        max_value=1 << 16,
+        views=bool(flags & 1),
+        quarantine=True,
+        selection=_selection(condition),
+    )
+    decoder.feed(b"".join(_document_frame(value, seqno) for seqno, value in enumerate(values, 1)))
+    batches: list[_codec.Rows] = []
+    while not batches or batches[-1].num_rows:
+        decoder._advance(1 + (flags >> 2 & 3), 1 << 30)
+        assert decoder._problem() is None
+        batches.append(decoder._finish())
+    return batches
+
+
+@cache
+def _document_plan(schema: str, views: int) -> _codec.Plan:
+    return dcp.Decoder(columns=("key", "bad_value"), document=document_type(schema), views=bool(views)).plan
+
+
+@cache
+def _selection(condition: str | None) -> _codec.Selection | None:
+    return compile_selection(events_of(dialect_of("dcp"), None), CHANGES, None, None, condition)
+
+
+_FRAME = mutation(b"")
+
+
+def _document_frame(value: bytes, seqno: int) -> bytes:
+    length = int.from_bytes(_FRAME[8:12], "big") + len(value)
+    return _FRAME[:8] + length.to_bytes(4, "big") + _FRAME[12:24] + seqno.to_bytes(8, "big") + _FRAME[32:] + value
+
+
+def _check_in_full(batches: list[_codec.Rows], values: list[bytes], *, reads: bool) -> None:
+    """Check that batches are valid Arrow, and their rows.
+
+    reads: False if Python cannot read all cells: some times are out of its range.
+    """
+    import pyarrow
+
     rows: list[Any] = []
-    while True:
-        batch = decoder.take(1 + (flags >> 2 & 3))
+    for batch in batches:
         table = pyarrow.record_batch(batch)
         table.validate(full=True)
-        rows += table.to_pylist() if number % len(_SCHEMAS) != 1 else [None] * len(table)
-        if not len(batch):
-            break
-    if _CONDITIONS[flags % 3] is None:
-        assert len(rows) == len(values)
-    for value, row in zip(values, rows, strict=False) if _CONDITIONS[flags % 3] is None else ():
-        _check_document(value, row, document_type(schema))
+        rows += table.to_pylist() if reads else [None] * len(table)
+    for value, row in zip(values, rows, strict=True) if values else ():
+        _check_document(value, row)
 
 
-def _check_document(value: bytes, row: Any, type: DocumentType) -> None:
+def _check_document(value: bytes, row: Any) -> None:
     if row is None:
         return
     refused = (row["error"] or "").startswith("document: expected JSON, found ")

@@ -20,6 +20,12 @@ def tls(request: pytest.FixtureRequest) -> bool:
     return bool(request.param == "tls")
 
 
+@pytest.fixture(params=["7.6", "8.0"])
+def scanning(request: pytest.FixtureRequest) -> str:
+    """First and newest release with scans."""
+    return str(request.param)
+
+
 @pytest.fixture(params=RELEASES)
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -37,6 +43,12 @@ def test_what_an_sdk_writes_is_there(sdk: Sdk, version: str, tls: bool) -> None:
         assert cluster.truth()[b"text"].value == b"abc"
         assert cluster.truth()[b"counter"].value == b"6"
         assert cluster.truth()[b"made"].value == b'{"x":1}'
+
+
+def test_an_sdk_scans_documents(sdk: Sdk, scanning: str, tls: bool) -> None:
+    with pair(scanning, tls=tls) as cluster:
+        assert sdk.do("scan", cluster, tls=tls).state == truth_by_path(cluster)
+        assert len(cluster.truth()) == 100
 
 
 def test_an_sdk_is_ready_within_about_a_second(sdk: Sdk, version: str, tls: bool) -> None:

@@ -78,9 +78,10 @@ def test_a_consumer_sees_what_is_staged_and_what_is_committed(sdk: Sdk) -> None:
     assert [json.loads(one.value) for one in (before, staged, after)] == [{"n": 1}, {"n": 1}, {"n": 2}]
     assert (staged.staged, staged.xattrs["txn"]["op"]["stgd"]) == ("replace", {"n": 2})
     assert (before.xattrs, after.xattrs) == ({}, {})
-    # An insert is staged in a tombstone, whose xattr is one of users: consumers get deletions without these.
+    # An insert is staged in a tombstone, whose xattr is one of users.
     staged, after = seen[b"inserted"]
-    assert (staged.event, staged.value, staged.xattrs) == ("deletion", b"", {})
+    assert (staged.event, staged.value, staged.staged) == ("deletion", b"", "insert")
+    assert staged.xattrs["txn"]["op"]["stgd"] == {"n": 3}
     assert (after.event, json.loads(after.value), after.xattrs) == ("mutation", {"n": 3}, {})
     _, staged, after = seen[b"removed"]
     assert (staged.event, staged.staged, after.event, after.xattrs) == ("mutation", "remove", "deletion", {})
@@ -99,4 +100,4 @@ def test_a_consumer_sees_that_what_was_staged_is_removed(sdk: Sdk) -> None:
     assert [json.loads(one.value) for one in (before, staged, after)] == [{"n": 1}] * 3
     assert (staged.staged, after.xattrs) == ("replace", {})
     staged, after = seen[b"never"]
-    assert (staged.event, after.event, staged.xattrs, after.xattrs) == ("deletion", "deletion", {}, {})
+    assert (staged.event, after.event, staged.staged, after.xattrs) == ("deletion", "deletion", "insert", {})

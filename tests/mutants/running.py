@@ -21,9 +21,11 @@ ROOT = Path(__file__).parents[2]
 # Seconds after which a test that did not end has noticed that something stands still: those of a test that takes a few
 # seconds, on a machine that is busy. After the second number, all tests of a mutant have.
 ONE_TEST, ALL_TESTS = 40, 300
+# The same for tests with Spark.
+LONGEST = 900
 
 _OPTIONS = [
-    *("-x", "-q", "-p", "no:cacheprovider", "--tb=no", "--hypothesis-seed=0", f"--timeout={ONE_TEST}"),
+    *("-x", "-q", "-p", "no:cacheprovider", "--tb=no", "--hypothesis-seed=0"),
     # The libraries below are there before it could rewrite them.
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
 ]
@@ -82,14 +84,15 @@ def build(source: Path) -> bool:
     return done.returncode == 0
 
 
-def run_tests(source: Path, tests: Sequence[str], limit: float = ALL_TESTS) -> Result:
+def run_tests(source: Path, tests: Sequence[str], limit: float = ALL_TESTS, each: float = ONE_TEST) -> Result:
     """Run tests on a copy of the code, up to the first that fails or cannot be loaded.
 
-    Raises RuntimeError if there are no such tests.
+    limit, each: seconds after which all of them, or one, have noticed that something stands still. Raises RuntimeError
+    if there are no such tests.
     """
     begun = time.monotonic()
     printed = source.parent / "printed"
-    process = _CONTEXT.Process(target=_run, args=(source, [*_OPTIONS, *tests], printed))
+    process = _CONTEXT.Process(target=_run, args=(source, [*_OPTIONS, f"--timeout={each:g}", *tests], printed))
     process.start()
     process.join(limit)
     ended = process.exitcode is not None

@@ -64,6 +64,8 @@ class Request:
     stream: ConsumerStream | None = None
     asked: bytes = b""
     model: Progress | None = None
+    # Seqnos at which a snapshot was complete.
+    ends: set[int] = field(default_factory=set)
     outcome: list[str] = field(default_factory=list)
 
     @property
@@ -241,6 +243,8 @@ def _fold(request: Request, frame: Frame) -> None:
         request.model = request.model.seen(fields["seqno"])
         if frame.name == "system_event":
             request.model = request.model.manifest(fields["manifest_uid"])
+    if request.model.position.complete:
+        request.ends.add(request.model.position.seqno)
 
 
 def _request(frame: Frame, raw: bytes) -> Request:

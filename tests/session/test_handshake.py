@@ -67,6 +67,7 @@ def test_every_generation_of_servers_is_agreed_with(version: str) -> None:
     expected |= OpenFlag.INCLUDE_XATTRS if since >= (5, 0) else OpenFlag(0)
     expected |= METADATA if since >= (6, 0) else OpenFlag(0)
     expected |= OpenFlag.INCLUDE_DELETE_TIMES if since >= (5, 5) else OpenFlag(0)
+    expected |= OpenFlag.INCLUDE_DELETED_USER_XATTRS if since >= (6, 6) else OpenFlag(0)
     assert agreement.flags == expected
     assert ("max_marker_version" in agreement.controls) == (since >= (8, 0))
     assert ("enable_expiry_opcode" in agreement.controls) == (since >= (6, 5))
@@ -213,6 +214,49 @@ def test_flags_go_one_by_one_the_newest_first(count: int) -> None:
     assert agreement.flags == [FLAGS, FLAGS & ~newest[0], OpenFlag.PRODUCER | newest[2], OpenFlag.PRODUCER][count]
 
 
+CAPABLE = b'{"bucketCapabilities":["xattr","tombstonedUserXAttrs"]}'
+
+
+@pytest.mark.parametrize(
+    ("config", "xattrs", "asked"),
+    [
+        (CAPABLE, True, True),
+        (CAPABLE, False, False),
+        (b'{"bucketCapabilities":["xattr"]}', True, False),
+        (b'{"bucketCapabilities":"tombstonedUserXAttrs"}', True, False),
+        (b"[]", True, False),
+        (Status.KEY_ENOENT, True, False),
+    ],
+)
+def test_xattrs_of_users_of_deletions_are_asked_for_where_nodes_know_the_flag(
+    config: Answer, xattrs: bool, asked: bool
+) -> None:
+    # An older node might hang up on it.
+    peer = Peer({"get_cluster_config": config})
+    _, agreement = handshake(peer, xattrs=xattrs)
+    (opened,) = peer.named("open")
+    assert (OpenFlag.INCLUDE_DELETED_USER_XATTRS in OpenFlag(int(opened.fields["flags"]))) == asked
+    assert (OpenFlag.INCLUDE_DELETED_USER_XATTRS in agreement.flags) == asked
+
+
+def test_a_later_node_that_would_leave_them_out_is_not_read() -> None:
+    demands = Demands()
+    granted(demands, Peer({"get_cluster_config": CAPABLE}), xattrs=True)
+    # One that sends no map is asked all the same.
+    without_map = Peer({"get_cluster_config": Status.KEY_ENOENT})
+    assert OpenFlag.INCLUDE_DELETED_USER_XATTRS in granted(demands, without_map, xattrs=True).flags
+
+    class Older(Peer):
+        def answer(self, frame: Frame) -> bytes:
+            flags = OpenFlag(int(frame.fields.get("flags", 0)))
+            refused = OpenFlag.INCLUDE_DELETED_USER_XATTRS in flags
+            self.answers["open"] = Status.EINVAL if refused else Status.SUCCESS
+            return super().answer(frame)
+
+    with pytest.raises(TransportError, match="xattrs of users would be missing from deletions"):
+        granted(demands, Older(), xattrs=True)
+
+
 OPTIONAL = [
     "set_noop_interval",
     "connection_buffer_size",
@@ -304,7 +348,7 @@ def test_a_mechanism_that_nobody_knows_is_refused() -> None:
         handshake(Peer(), mechanism="OAUTHBEARER")
 
 
-@pytest.mark.parametrize("password", ["a\0b", "\ud800"])
+@pytest.mark.parametrize("password", ["a\0b", chr(0xD800), chr(0xDFFF)])
 @pytest.mark.parametrize("tls", [True, False])
 def test_a_password_that_cannot_be_said_is_refused(password: str, tls: bool) -> None:
     with pytest.raises(LocalProtocolError, match="user name or password") as caught:

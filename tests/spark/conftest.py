@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dcp.embedded import Cluster
+from tests.spark.lakes import lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,21 +40,45 @@ def _leaves_sockets_open() -> bool:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Yield the local session."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Yield the local session. It has the format of tables with MERGE, if there is one for this version of Spark."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        # It decides, when it is first imported, whether Spark Connect can be imported.
+        import pyspark.testing.utils  # noqa: F401
     from pyspark.sql import SparkSession
 
     import dcp.spark
 
+    format_ = lake()
+
     # Two cores, and two attempts for each task.
     builder = SparkSession.builder.master("local[2, 2]").appName("dcp")
     builder = builder.config("spark.ui.port", "0").config("spark.python.task.killTimeout", "0s")
+    # Sessions of Spark Connect use the same Java process.
+    builder = builder.config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+    builder = builder.config("spark.connect.grpc.binding.port", "0")
     # Otherwise Spark drops columns that are not in the schema without an error.
     builder = builder.config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
     options: dict[str, Any] = dcp.spark.session_options()
+    if format_ is not None:
+        options |= format_.options(tmp_path_factory.mktemp("lake"))
     session = builder.config(map=options).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     session.dataSource.register(dcp.spark.DcpDataSource)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect(spark: SparkSession) -> Iterator[SparkSession]:
+    """Yield a session of Spark Connect on the local session's server."""
+    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    service = getattr(spark._jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
+    port = getattr(service, "MODULE$").localPort()
+    session = ConnectSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
     yield session
     session.stop()
 

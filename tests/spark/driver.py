@@ -1,6 +1,7 @@
 """A Spark driver as a process: `python -m tests.spark.driver MASTER LAKE [once]`, with the URL in the environment.
 
-It reads the bucket into LAKE/batch, and then follows it as docs/spark-sinks.md does: without an end, or up to now.
+It reads the bucket into LAKE/batch, and then appends its changes as docs/spark-sinks.md does: without an end, or up to
+now.
 """
 
 from __future__ import annotations
@@ -50,10 +51,8 @@ def run(spark: SparkSession, lake: str, *mode: str) -> None:
     if not mode:
         dcp.spark.read(spark, guide.url, min_partitions=2).write.parquet(f"{lake}/batch")
         print(READ, flush=True)
-    stream = guide.follow(spark, guide.upsert, maxOffsetsPerTrigger="1000")
-    if mode:
-        stream = stream.trigger(availableNow=True)
-    stream.start().awaitTermination()
+    trigger = {"availableNow": True} if mode else None
+    guide.append(spark, max_offsets=1000, trigger=trigger).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dcp.spark.stream_reader import StreamReader
 from tests.spark.rows import RowReader
 
 # The driver observes the cluster anew at each call.
-ALWAYS_FRESH = Timing(max_age=-1.0)
+ALWAYS_FRESH = Timing(interval=-1.0)
 
 
 class MaxRows(NamedTuple):
@@ -59,9 +59,9 @@ class Query:
         self.driver.stop()
         self.driver = StreamReader(self.options, self.timing)
 
-    def invalidate(self) -> None:
+    def hurry(self) -> None:
         """Make the driver query the cluster again."""
-        self.driver._view.invalidate()
+        self.driver._view.hurry()
 
     @property
     def behind(self) -> int:

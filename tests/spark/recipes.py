@@ -1,4 +1,4 @@
-"""The recipes of docs/spark-sinks.md as functions, for tests and for the drivers that they start."""
+"""The examples of docs/spark-sinks.md as functions, for tests and for the drivers that they start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def recipes(url: str, lake: Path) -> SimpleNamespace:
     blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     names: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, GUIDE, "exec"), names)
+        # A pipeline runs in a process of its own.
+        if "pipelines" not in block:
+            exec(compile(block, GUIDE, "exec"), names)
     # The functions use these names as globals, so replacing them afterwards is enough.
     names |= {"url": url, "lake": str(lake)}
     return SimpleNamespace(**names)

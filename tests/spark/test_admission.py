@@ -6,12 +6,11 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
-from dcp.position import StreamPosition
 from dcp.spark.admission import bytes_per_seqno, limited_ends
 from dcp.spark.offsets import from_offset
 from dcp.spark.options import Options
 from dcp.spark.planner import ranges_of
-from tests.spark.query import MaxBytes, MaxRows, Query
+from tests.spark.query import AllAvailable, MaxBytes, MaxRows, Query
 from tests.spark.rows import high_seqnos, truth
 
 
@@ -94,7 +93,23 @@ def test_a_batch_has_about_as_many_bytes_as_its_limit(cluster: Cluster, options:
 
 
 def test_a_vbucket_that_has_everything_gets_nothing() -> None:
-    starts = {vbucket: StreamPosition(vbucket, 7, seqno, seqno, seqno) for vbucket, seqno in ((0, 10), (1, 5), (2, 9))}
-    ends = limited_ends(starts, {0: 10, 1: 1005, 2: 8}, 100)
+    ends = limited_ends({0: 10, 1: 5, 2: 9}, {0: 10, 1: 1005, 2: 8}, 100)
     assert (ends[0], ends[1]) == (10, 105)
     assert ends[2] == 8
+
+
+def test_the_sample_does_not_wait_for_the_disks(cluster: Cluster) -> None:
+    """Changes that are on no disk yet have a size, too: the task waits for the disks."""
+    cluster.set_persistence(0, False)
+    cluster.load(10)
+    for number in range(100):
+        cluster.upsert(f"key {number}", bytes(1000))
+    assert estimate(cluster, columns="key,value", persistedOnly="true") > 500
+
+
+@pytest.mark.parametrize("limit", [None, AllAvailable()])
+def test_a_batch_without_a_limit_has_everything_whatever_the_options_say(cluster: Cluster, limit: object) -> None:
+    cluster.load(100, value_size=1000)
+    with Query(cluster.url, maxBytesPerTrigger="2000") as query:
+        ends = {position.vbucket: position.seqno for position in from_offset(query.next_end(limit))}
+    assert ends == high_seqnos(cluster)

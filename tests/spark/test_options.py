@@ -77,7 +77,10 @@ def test_the_ends_have_the_names_of_spark_and_of_the_client(word: str, meant: st
             {"url": URL, "startingOffsets": "never"},
             "option startingOffsets: expected beginning, earliest, now, latest, a Checkpoint",
         ),
-        ({"url": URL, "endingOffsets": "earliest"}, "option endingOffsets: expected now, latest, or a Checkpoint"),
+        (
+            {"url": URL, "endingOffsets": "earliest"},
+            "option endingOffsets: expected now, latest, a Checkpoint or its JSON, a time",
+        ),
         (
             {"url": URL, "vbuckets": "5-2"},
             "option vbuckets: expected numbers such as 0,4-7, with the lower number of a range first",
@@ -152,3 +155,21 @@ def test_a_missing_password_file_is_reported() -> None:
     options = Options.of({"url": URL, "username": "u", "passwordFile": "/nowhere/at/all"})
     with pytest.raises(LocalProtocolError, match="password file: cannot read /nowhere/at/all: No such file"):
         options.login_url()
+
+
+@pytest.mark.parametrize(
+    ("given", "errors"),
+    [
+        ({}, False),
+        ({"columns": "key,value"}, False),
+        ({"columns": "value,error"}, True),
+        ({"valueFormat": "string"}, True),
+        ({"valueFormat": "string", "columns": "key,value"}, True),
+        ({"valueFormat": "string", "columns": "key"}, False),
+        ({"valueFormat": "string", "columns": "key,error"}, True),
+        ({"valueFormat": "string", "onBadValue": "fail"}, False),
+    ],
+)
+def test_bad_values_are_set_aside_where_a_column_can_say_so(given: dict[str, str], errors: bool) -> None:
+    options = Options.of({"url": "couchbase://host/bucket", **given})
+    assert options.decoding["on_bad_value"] == ("quarantine" if errors else "fail")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,85 +15,17 @@ from dcp.checkpoint import Checkpoint
 from dcp.client import queries
 from dcp.client.agent import Agent
 from dcp.embedded import Cluster
-from dcp.embedded.rollback import Resume, rollback_point
 from dcp.errors import CheckpointError, LocalProtocolError, RollbackError
-from dcp.position import UNKNOWN_END, FailoverLog, StreamPosition
+from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.options import Options
 from dcp.spark.planner import Plan, divide, filtered_high_seqnos, plan
 from dcp.spark.ranges import Range, narrowed, needs_stream, position_after, range_of, shortened
+from tests.spark.model import KEYS, LOSSES, ModelReader, ModelVbucket, rollback_answer
 from tests.spark.rows import high_seqnos
 
 OPTIONS = Options("couchbase://host/bucket")
 
 
-@dataclass
-class ModelVbucket:
-    """Model of a vbucket on its producer: at each seqno the key, and the number of the write."""
-
-    writes: list[tuple[str, int]] = field(default_factory=list)
-    log: FailoverLog = field(default_factory=lambda: FailoverLog.of([(1, 0)]))
-    count: int = 0
-
-    def write(self, key: str) -> None:
-        self.count += 1
-        self.writes.append((key, self.count))
-
-    def change(self, keys: list[str], lose: int | None) -> None:
-        """Write keys, and then fail over with the loss of some writes; None is no failover."""
-        for key in keys:
-            self.write(key)
-        if lose is not None:
-            self.count += 1
-            del self.writes[max(0, len(self.writes) - lose) :]
-            self.log = self.log.begin(1000 + self.count, len(self.writes))
-
-    @property
-    def high(self) -> int:
-        return len(self.writes)
-
-    def state_at(self, seqno: int) -> dict[str, int]:
-        return dict(self.writes[:seqno])
-
-
-@dataclass
-class ModelReader:
-    """Model of a reader: keeps rows, and undoes them as rollbacks demand."""
-
-    rows: dict[int, tuple[str, int]] = field(default_factory=dict)
-
-    def undo(self, above: int) -> None:
-        self.rows = {seqno: row for seqno, row in self.rows.items() if seqno <= above}
-
-    @property
-    def state(self) -> dict[str, int]:
-        return {key: write for _, (key, write) in sorted(self.rows.items())}
-
-    def read(self, part: Range, vbucket: ModelVbucket, snapshot: int) -> int:
-        """Read a range as a task does. Return the seqno that the reader reached."""
-        here = part.start
-        if part.undone_from is not None:
-            self.undo(here.seqno)
-        while (back := rollback_answer(here, vbucket)) is not None:
-            here = here.rolled_back(back)
-            self.undo(here.seqno)
-        at = here.seqno
-        while at < part.end:
-            end = min(at + snapshot, vbucket.high)
-            newest = {key: seqno for seqno, (key, _) in enumerate(vbucket.writes[:end], 1) if seqno > at}
-            self.rows |= {seqno: vbucket.writes[seqno - 1] for seqno in newest.values()}
-            at = end
-        return at
-
-
-def rollback_answer(position: StreamPosition, vbucket: ModelVbucket) -> int | None:
-    """Return the seqno that the producer orders a stream from a position back to; None if it accepts the request."""
-    request = position.resume_point()
-    resume = Resume(request.start_seqno, request.vbuuid, request.snapshot_start, request.snapshot_end)
-    return rollback_point(resume, vbucket.log, vbucket.high, 0)
-
-
-KEYS = st.lists(st.sampled_from("abc"), max_size=4)
-LOSSES = st.none() | st.integers(0, 5)
 # Keys written before the plan, keys written between plan and read, the failover then, the size of snapshots, and the
 # failover after the read.
 ROUNDS = st.tuples(KEYS, KEYS, LOSSES, st.integers(1, 9), LOSSES)
@@ -149,6 +82,8 @@ def test_a_window_is_narrowed_in_its_own_history_only() -> None:
     assert narrowed(position, 130, 8) == position
     known = replace(position, snapshot_end=110)
     assert narrowed(known, 130, 7) == known
+    unknown = replace(position, vbuuid=0)
+    assert narrowed(unknown, 130, 0) == unknown
 
 
 def test_the_window_after_a_plan_starts_where_the_state_was_whole() -> None:
@@ -185,8 +120,9 @@ def test_every_range_is_in_one_partition_of_its_node(ranges: list[Range], nodes:
     counts = Counter(partition.node for partition in partitions)
     assert counts.keys() == most.keys()
     assert counts <= Counter(most)
-    # The wanted number, within the limits of the nodes.
-    assert len(partitions) == min(sum(most.values()), max(len(most), at_least))
+    # The wanted number, within the limits of the nodes, and up to twice as many to balance them.
+    wanted = max(len(most), at_least)
+    assert min(sum(most.values()), wanted) <= len(partitions) <= 2 * wanted
 
 
 def test_a_node_with_more_to_read_gets_more_partitions() -> None:
@@ -201,6 +137,28 @@ def test_partitions_are_about_equally_large() -> None:
     sizes = [sum(part.size for part in p.ranges) for p in divide(ranges, dict.fromkeys(range(64), "node"), 4)]
     assert len(sizes) == 4
     assert max(sizes) - min(sizes) <= 10
+
+
+@pytest.mark.parametrize(("nodes", "tasks"), [(5, 400), (5, 7), (3, 8), (7, 16), (100, 32), (100, 400)])
+def test_partitions_use_all_nodes_at_once_and_are_balanced(nodes: int, tasks: int) -> None:
+    ranges = [Range(StreamPosition(number), 980 + number * 7 % 40) for number in range(1024)]
+    partitions = divide(ranges, {number: f"node {number % nodes}" for number in range(1024)}, tasks)
+    assert max(nodes, tasks) <= len(partitions) <= 2 * max(nodes, tasks)
+    # However many tasks run at a time, each node has its share of them.
+    for running in range(1, len(partitions) + 1):
+        connections = Counter(partition.node for partition in partitions[:running])
+        assert max(connections.values()) <= -(-running // nodes) + 1
+        assert running < 2 * nodes or len(connections) == nodes
+    sizes = [sum(part.size for part in partition.ranges) for partition in partitions]
+    # Vbuckets are read whole: with 2.56 for each task, some have 2 and some 3.
+    assert max(sizes) <= 1.2 * sum(sizes) / len(sizes)
+
+
+@pytest.mark.parametrize(("size", "tasks"), [(10, 2), (100_000, 25), (1_000_000, 32)])
+def test_without_a_wanted_number_the_size_of_a_read_decides(size: int, tasks: int) -> None:
+    owners = {number: f"node {number % 2}" for number in range(64)}
+    ranges = [Range(StreamPosition(number), size) for number in owners]
+    assert len(divide(ranges, owners)) == tasks
 
 
 def test_an_end_above_the_high_seqno_is_refused() -> None:
@@ -247,9 +205,9 @@ def test_a_plan_during_a_failover_is_made_again(monkeypatch: pytest.MonkeyPatch)
         cluster.load(50)
         known = queries.high_seqnos
 
-        def before_a_failover(agent: Agent, collection_id: int | None = None) -> dict[int, int]:
+        def before_a_failover(agent: Agent, collection_ids: Collection[int] | None = None) -> dict[int, int]:
             monkeypatch.setattr(queries, "high_seqnos", known)
-            found = known(agent, collection_id)
+            found = known(agent, collection_ids)
             cluster.crash(0)
             cluster.recover(0, lose=10)
             return found

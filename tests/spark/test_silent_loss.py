@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -134,8 +135,8 @@ def test_latest_is_a_position_in_the_newest_history(monkeypatch: pytest.MonkeyPa
 
         high_seqnos = queries.high_seqnos
 
-        def before_a_failover(agent: Agent, collection_id: int | None = None) -> dict[int, int]:
-            found = high_seqnos(agent, collection_id)
+        def before_a_failover(agent: Agent, collection_ids: Collection[int] | None = None) -> dict[int, int]:
+            found = high_seqnos(agent, collection_ids)
             monkeypatch.undo()
             cluster.crash(0)
             cluster.recover(0, lose=10)

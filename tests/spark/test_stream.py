@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,8 @@ from hypothesis import strategies as st
 
 import dcp.spark
 from dcp.embedded import Cluster
-from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.admission import limited_ends
-from dcp.spark.offsets import from_offset, to_offset
+from dcp.spark.offsets import Floor, from_offset, to_offset
 from dcp.spark.options import Options
 from dcp.spark.retry import Timing
 from dcp.spark.stream_reader import StreamReader
@@ -169,10 +169,10 @@ def test_the_initial_offset_is_the_present_end_both_times_that_spark_asks(cluste
 def test_a_stream_survives_an_outage_up_to_a_timeout() -> None:
     with Cluster(vbuckets=4) as cluster:
         cluster.load(10)
-        query = Query(cluster.url, Timing(retry=0.0, outage=0.0))
+        query = Query(cluster.url, Timing(), nodeTimeout="0")
         query.batch()
     with query:
-        query.invalidate()
+        query.hurry()
         # The outage begins with the first failure: it cannot be over its timeout then.
         assert query.next_end() == query.offset
         with pytest.raises(dcp.TransportError):
@@ -182,7 +182,7 @@ def test_a_stream_survives_an_outage_up_to_a_timeout() -> None:
 def test_an_outage_ends_with_the_first_answer() -> None:
     with (
         Cluster(vbuckets=4) as cluster,
-        Query(cluster.url, Timing(retry=0.0, outage=0.0, max_age=-1.0)) as query,
+        Query(cluster.url, Timing(interval=-1.0), nodeTimeout="0") as query,
     ):
         cluster.load(10)
         query.batch()
@@ -193,17 +193,16 @@ def test_an_outage_ends_with_the_first_answer() -> None:
             assert query.next_end() != query.offset
 
 
-def test_tasks_are_planned_with_the_high_seqnos_of_now() -> None:
+def test_a_batch_starts_with_the_high_seqnos_of_now() -> None:
     """Tasks of the batch before may have read a snapshot that ends after all that the driver remembers."""
-    with Cluster(vbuckets=1) as cluster, Query(cluster.url, Timing(max_age=3600.0)) as query:
+    with Cluster(vbuckets=1) as cluster, Query(cluster.url) as query:
         cluster.load(10)
-        query.batch()
-        cluster.upsert("planned", b"1")
         query.log_end()
-        cluster.upsert("later", b"1")
-        [task] = query.tasks()
-        [part] = task.partition.ranges
-        assert (part.start.seqno, part.start.snapshot_end, part.end) == (10, 12, 11)
+        tasks = query.tasks()
+        cluster.load(20, seed=1)
+        query.run(tasks)
+        [here] = from_offset(query.log_end())
+        assert here.floors == (Floor(10, 30),)
 
 
 def test_an_end_below_the_start_stays_one_whatever_is_written_until_the_tasks_are_planned() -> None:
@@ -228,17 +227,17 @@ LEFT = st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 50), st.integ
 
 @given(LEFT, st.integers(1, 300))
 def test_a_limited_batch_has_about_that_many_changes(left: dict[int, tuple[int, int]], most: int) -> None:
-    starts = {vbucket: StreamPosition(vbucket, 1, seqno, 0, UNKNOWN_END) for vbucket, (seqno, _) in left.items()}
+    starts = {vbucket: seqno for vbucket, (seqno, _) in left.items()}
     highs = {vbucket: max(0, seqno + more) for vbucket, (seqno, more) in left.items()}
     ends = limited_ends(starts, highs, most)
-    advances = {vbucket: ends[vbucket] - starts[vbucket].seqno for vbucket in left if highs[vbucket] > left[vbucket][0]}
-    total = sum(highs[vbucket] - starts[vbucket].seqno for vbucket in advances)
+    advances = {vbucket: ends[vbucket] - starts[vbucket] for vbucket in left if highs[vbucket] > left[vbucket][0]}
+    total = sum(highs[vbucket] - starts[vbucket] for vbucket in advances)
     # A vbucket that lost changes ends at its high seqno, and each of the others advances.
     assert all(ends[vbucket] == highs[vbucket] for vbucket in left if vbucket not in advances)
-    assert all(0 < advance <= highs[vbucket] - starts[vbucket].seqno for vbucket, advance in advances.items())
+    assert all(0 < advance <= highs[vbucket] - starts[vbucket] for vbucket, advance in advances.items())
     assert min(total, most) <= sum(advances.values()) < min(total, most) + max(1, len(advances))
     if total > most:
-        assert all(advance < most * (highs[v] - starts[v].seqno) / total + 1 for v, advance in advances.items())
+        assert all(advance < most * (highs[v] - starts[v]) / total + 1 for v, advance in advances.items())
 
 
 def test_with_a_limit_every_change_is_in_some_batch(cluster: Cluster) -> None:
@@ -249,7 +248,8 @@ def test_with_a_limit_every_change_is_in_some_batch(cluster: Cluster) -> None:
         cluster.upsert("for later", b"{}")
         batches = 0
         while (end := query.next_end(MaxRows(300))) != query.offset:
-            query.end, batches = end, batches + 1
+            query.end = end
+            batches += bool(query.tasks())
             query.batch()
         assert batches == 4
         # Later writes may be in the snapshot that the last batch ends in.
@@ -295,11 +295,11 @@ def test_changes_of_other_collections_make_no_batch(cluster: Cluster) -> None:
             before = query.offset
             for number in range(20):
                 cluster.upsert(f"k{number}", b"{}", collection="else.stock")
-            query.invalidate()
+            query.hurry()
             assert query.driver.latestOffset(before) == before
             assert query.behind == 0
             cluster.upsert("wanted", b"{}", collection="shop.orders")
-            query.invalidate()
+            query.hurry()
             assert query.driver.latestOffset(before) != before
             query.batch()
             assert query.reader.documents == truth(cluster, "shop.orders")
@@ -322,19 +322,17 @@ def test_a_failover_that_loses_changes_of_a_collection_is_noticed_even_without_n
             assert query.reader.documents == truth(cluster, "shop.stock")
 
 
-def test_a_cluster_without_changes_is_not_queried_at_each_trigger(cluster: Cluster) -> None:
-    cluster.create_scope("shop")
-    cluster.create_collection("shop", "stock")
-    with Query(cluster.url, Timing(max_age=float("inf")), collections="shop.stock") as query:
+def test_a_cluster_without_changes_is_observed_at_intervals(cluster: Cluster) -> None:
+    with Query(cluster.url, Timing(interval=0.1)) as query:
         query.batch()
+        assert query.next_end() == query.offset
+        start = time.monotonic()
+        for _ in range(4):
+            assert query.next_end() == query.offset
+        assert time.monotonic() - start > 0.35
+        # Each answer has everything that was written before the question.
         cluster.upsert("a", b"{}")
-        query.invalidate()
-        before = query.offset
-        assert query.driver.latestOffset(before) == before
-        received = [node.bytes_received for node in cluster.stats().values()]
-        for _ in range(10):
-            assert query.driver.latestOffset(before) == before
-        assert [node.bytes_received for node in cluster.stats().values()] == received
+        assert query.next_end() != query.offset
 
 
 def test_a_failover_that_loses_nothing_of_a_batch_rolls_back_no_further_than_its_end() -> None:
@@ -353,6 +351,35 @@ def test_a_failover_that_loses_nothing_of_a_batch_rolls_back_no_further_than_its
             assert all(seqno >= whole[vbucket].seqno for vbucket, seqno in query.reader.rolled_back_to)
             query.batch()
             assert query.reader.documents == truth(cluster)
+
+
+@pytest.mark.parametrize("settling", [0.0, 3600.0])
+def test_what_an_idle_query_observed_is_logged_once_and_makes_a_failover_free(settling: float) -> None:
+    with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
+        cluster.load(200)
+        with Query(cluster.url, Timing(interval=-1.0, settling=settling)) as query:
+            query.batch()
+            assert all(here.is_read for here in from_offset(query.offset))
+            assert (query.log_end() != query.offset) == (settling == 0)
+            assert query.tasks() == []
+            query.commit()
+            assert query.next_end() == query.offset
+            query.restart()
+            cluster.failover(0, lose=0)
+            query.batch()
+            # Otherwise the batch comes again: a driver that was restarted has not observed its end.
+            assert (query.reader.rollbacks == 0) == (settling == 0)
+            assert query.reader.documents == truth(cluster)
+
+
+def test_a_driver_that_runs_on_needs_no_log_of_what_it_observed() -> None:
+    with Cluster(nodes=2, vbuckets=4, replicas=1, seed=1) as cluster:
+        cluster.load(200)
+        with fresh_query(cluster.url) as query:
+            query.batch()
+            assert query.next_end() == query.offset
+            cluster.failover(0, lose=0)
+            assert query.next_end() == query.offset
 
 
 def test_the_progress_has_the_backlog_of_the_query(cluster: Cluster) -> None:
@@ -375,7 +402,7 @@ def test_a_dropped_or_recreated_collection_fails_the_query(cluster: Cluster) -> 
     with Query(cluster.url, collections="shop.stock") as query:
         query.log_end()
         cluster.drop_collection("shop", "stock")
-        query.invalidate()
+        query.hurry()
         with pytest.raises(
             dcp.LocalProtocolError,
             match=r"'shop.stock' not found in bucket 'default'.*; failOnDataLoss=false continues without",
@@ -383,7 +410,7 @@ def test_a_dropped_or_recreated_collection_fails_the_query(cluster: Cluster) -> 
             query.batch()
         cluster.create_collection("shop", "stock")
         cluster.upsert("b", b"{}", collection="shop.stock")
-        query.invalidate()
+        query.hurry()
         with pytest.raises(dcp.CheckpointError, match="one was dropped and recreated, or the options changed"):
             query.batch()
 
@@ -412,7 +439,7 @@ def test_a_recreated_bucket_fails_the_query(restarts: bool) -> None:
         cluster.move(0, cluster_node)
         if restarts:
             query.restart()
-        query.invalidate()
+        query.hurry()
         with pytest.raises(dcp.DcpError, match="bucket 'default' was deleted and recreated"):
             query.batch()
 
@@ -432,3 +459,18 @@ def test_an_offset_of_another_source_is_refused() -> None:
     for offset in ({}, {"version": 2, "positions": {}}, {"version": 1, "positions": {"0": "1"}}):
         with pytest.raises(dcp.CheckpointError, match="offset: expected one that this source wrote"):
             from_offset(offset)
+
+
+def test_a_query_that_is_restarted_after_each_batch_knows_where_the_batches_before_ended() -> None:
+    """These are the places to go back to after a failover that loses changes."""
+    ends: list[list[int]] = []
+    with Cluster(vbuckets=2) as cluster, Query(cluster.url, Timing(interval=-1.0)) as query:
+        for number in range(3):
+            cluster.load(20, prefix=str(number))
+            query.restart()
+            query.batch()
+            positions = from_offset(query.offset).positions
+            assert [[floor.seqno for floor in position.floors] for position in positions] == [
+                [end[position.vbucket] for end in reversed(ends)] for position in positions
+            ]
+            ends.append([position.seqno for position in positions])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import islice
 
 import pyarrow as pa
@@ -16,9 +17,11 @@ from dcp.embedded import Cluster, User
 from dcp.position import StreamPosition
 from dcp.spark import plan
 from dcp.spark.options import Options
+from dcp.spark.planner import Partition
+from dcp.spark.ranges import Range
 from dcp.spark.retry import Timing
 from dcp.spark.schema import SparkSchema
-from dcp.spark.task import _StallCheck, read_partition, resized
+from dcp.spark.task import _is_complete, _StallCheck, read_partition, resized
 from dcp.wire.dcp import DCP
 from tests.spark.query import Query
 from tests.spark.rows import RowReader, mutation, replace_and_delete, truth
@@ -139,7 +142,7 @@ def test_a_node_that_is_busy_is_asked_again(fails: bool) -> None:
         cluster.create_collection("_default", "stock")
         cluster.upsert("a", b"1", collection="_default.stock")
         options = {"collections": "stock", "failOnDataLoss": str(fails).lower()}
-        with Query(cluster.url, Timing(max_age=-1.0), **options) as query:
+        with Query(cluster.url, Timing(interval=-1.0), **options) as query:
             with cluster.fault("refuse", command="get_all_vb_seqnos", times=3) as refused:
                 query.batch()
                 query.batch()
@@ -149,18 +152,22 @@ def test_a_node_that_is_busy_is_asked_again(fails: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("taken", "ended"),
+    ("taken", "end", "ended"),
     [
         # By vbucket: what the reader has of 5 changes, up to an end at 9 of which the cluster has lost 4.
-        ((5, 5), True),
+        ((5, 5), 9, True),
+        # The first vbucket is complete.
+        ((5, 5), 5, True),
         # The second vbucket has more to come.
-        ((5, 3), False),
+        ((5, 3), 9, False),
         # Both are past their ends: the rest of their snapshots is still to come.
-        ((9, 9), False),
+        ((9, 9), 9, False),
     ],
-    ids=["nothing more to come", "more of one", "the rest of a snapshot"],
+    ids=["nothing more to come", "one is complete", "more of one", "the rest of a snapshot"],
 )
-def test_a_task_ends_early_only_when_all_that_it_waits_for_is_lost(taken: tuple[int, int], ended: bool) -> None:
+def test_a_task_ends_early_only_when_all_that_it_waits_for_is_lost(
+    taken: tuple[int, int], end: int, ended: bool
+) -> None:
     with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
         for vbucket in range(2):
             keys = (key for key in (b"%d" % n for n in range(99)) if cluster._bucket.vbucket_of(key) == vbucket)
@@ -168,11 +175,34 @@ def test_a_task_ends_early_only_when_all_that_it_waits_for_is_lost(taken: tuple[
                 cluster.upsert(key, b"1")
         positions = tuple(StreamPosition(vbucket, 1, seqno, seqno, seqno) for vbucket, seqno in enumerate(taken))
         with cluster.fault("silent"), client.stream(Checkpoint(positions), on_rollback="fail") as stream:
-            stalls = _StallCheck(client, stream, {0: 9, 1: 9}, Options(cluster.url), True, Timing(silence=0.0))
+            stalls = _StallCheck(client, stream, {0: end, 1: 9}, Options(cluster.url), True, Timing(silence=0.0))
             assert stalls.ended() is ended
+
+
+def test_a_silent_task_asks_the_cluster_once_in_a_while() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client, client.stream() as stream:
+        stalls = _StallCheck(client, stream, {0: 9}, Options(cluster.url), True, Timing(silence=3600.0))
+        assert not stalls.ended()
+        # The hour of silence is over.
+        stalls._check_at = time.monotonic()
+        assert stalls.ended()
+        assert stalls._check_at > time.monotonic() + 3000
 
 
 def test_batches_that_were_joined_do_not_count_for_the_next() -> None:
     one = pa.record_batch({"v": pa.array([1])})
     found = list(resized(((one, size) for size in (2, 3, 2, 3)), min_bytes=5))
     assert [batch.num_rows for batch in found] == [2, 2]
+
+
+@pytest.mark.parametrize(("rows", "whole", "complete"), [(3, False, True), (0, False, False), (3, True, False)])
+def test_a_task_is_complete_when_rows_can_only_be_dropped(rows: int, whole: bool, complete: bool) -> None:
+    """A range without seqnos waits for the rollback that its node may ask for, and a whole one for its snapshot."""
+    with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(100)
+        with client.stream(end="now") as stream:
+            for _ in stream:
+                pass
+        ranges = [Range(StreamPosition(0, 1, 5, 0, 9), 7, whole=False)]
+        ranges.append(Range(StreamPosition(1, 1, 5, 0, 9), 5 + rows, whole=whole))
+        assert _is_complete(stream, Partition("", tuple(ranges))) is complete

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import dcp
 from dcp.embedded import Cluster
+from dcp.spark.driver_view import ClusterState, DriverView
 from dcp.spark.offsets import from_offset
 from dcp.spark.options import Options
 from dcp.spark.retry import Timing
@@ -52,6 +53,30 @@ def test_available_now_does_not_wait_for_a_minimum(cluster: Cluster) -> None:
         assert query.next_end(MinRows(10)) != query.offset
 
 
+def test_available_now_does_not_take_an_outage_for_the_end() -> None:
+    with (
+        Cluster(vbuckets=4) as cluster,
+        Query(cluster.url, Timing(interval=-1.0, retry=0.0), nodeTimeout="0.2s") as query,
+    ):
+        query.driver.prepareForTriggerAvailableNow()
+        cluster.crash(0)
+        with pytest.raises(dcp.TransportError):
+            query.next_end()
+
+
+def test_process_all_available_covers_what_was_written_before(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    changes = spark.readStream.format("dcp").options(url=cluster.url, startingOffsets="earliest", columns="key").load()
+    stream = changes.writeStream.format("memory").queryName("everything")
+    query = stream.option("checkpointLocation", str(tmp_path)).start()
+    for number in range(1, 6):
+        cluster.upsert(f"key {number}", b"1")
+        query.processAllAvailable()
+        assert spark.table("everything").count() == number
+    query.stop()
+
+
 @pytest.mark.parametrize(
     "options", [{"collections": "shop.stock"}, {"scope": "shop"}, {"collections": "shop.stock,_default"}]
 )
@@ -82,14 +107,38 @@ def test_a_stream_continues_without_dropped_collections_and_with_recreated_ones(
         assert query.next_end() == query.offset
 
 
-def test_a_collection_may_be_dropped_between_two_queries_of_the_cluster(cluster: Cluster) -> None:
+def test_a_collection_may_be_dropped_between_two_queries_of_the_cluster(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.create_collection("_default", "stock")
-    with Query(cluster.url, Timing(max_age=float("inf")), collections="stock", failOnDataLoss="false") as query:
+    with fresh_query(cluster.url, collections="stock", failOnDataLoss="false") as query:
         query.batch()
         cluster.load(10)
-        query.driver._view.current()
-        cluster.drop_collection("_default", "stock")
+        observed = DriverView.current
+
+        def before_a_drop(view: DriverView) -> ClusterState:
+            monkeypatch.undo()
+            state = observed(view)
+            cluster.drop_collection("_default", "stock")
+            return state
+
+        monkeypatch.setattr(DriverView, "current", before_a_drop)
         assert query.next_end() == query.offset
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_the_cluster_is_observed_again_after_a_refusal_only_if_data_may_be_lost(
+    cluster: Cluster, lenient: bool
+) -> None:
+    with fresh_query(cluster.url, failOnDataLoss=str(not lenient).lower()) as query:
+        query.batch()
+        refused = cluster.fault("refuse", command="get_all_vb_seqnos", status="EACCESS", times=1)
+        if lenient:
+            assert query.next_end() == query.offset
+        else:
+            with pytest.raises(dcp.ServerError, match="status 0x24"):
+                query.next_end()
+        assert refused.hits == 1
 
 
 def test_a_collection_that_never_existed_is_an_error_nevertheless(cluster: Cluster) -> None:
@@ -183,7 +232,9 @@ def test_a_task_past_its_ends_still_waits_for_rollbacks() -> None:
 
 
 def test_a_stream_has_no_end() -> None:
-    with pytest.raises(dcp.LocalProtocolError, match="option endingOffsets: readStream has no end: use trigger"):
+    with pytest.raises(
+        dcp.LocalProtocolError, match="option endingOffsets, endingTimestamp: readStream has no end: use trigger"
+    ):
         StreamReader(Options.of({"url": "couchbase://host/bucket", "endingOffsets": "latest"}))
 
 

@@ -1,5 +1,6 @@
 """Benchmarks: deterministic bytes, contenders that are measured in turns, and a report. `dcp bench` runs them."""
 
-# Each name is a module `bench_NAME` with a function `run`. Spark is not run by default: it needs Java, and minutes.
+# Each name is a module `bench_NAME` with a function `run`. Those of Spark are not run by default: they need Java, and
+# minutes.
 BENCHES = ("decode", "documents", "encode", "producer", "socket")
-SPARK = "spark"
+SPARK = ("spark", "spark_documents")

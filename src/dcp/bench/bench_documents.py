@@ -20,6 +20,8 @@ PYARROW, DUCKDB, POLARS = "pyarrow.json", "DuckDB", "Polars"
 MSGSPEC, ORJSON = "msgspec", "orjson, then pyarrow"
 
 SIZES = (100, 250, 550, 4096)
+# Size of the documents that are read with Spark.
+IN_SPARK = 232
 CASES = tuple(Case(value=size, mix="documents") for size in SIZES)
 # Fields of an order, in the order in which larger documents have more of them.
 _FIELDS = (
@@ -30,7 +32,7 @@ _FIELDS = (
     ("lines", "array<struct<sku string, count int, price double>>"),
 )
 # Fields of a document of each size.
-_COUNTS = {100: 4, 250: 7, 550: 11, 4096: 12}
+_COUNTS = {100: 4, IN_SPARK: 7, 250: 7, 550: 11, 4096: 12}
 _THREE = {100: "id bigint, status string, total double"}
 _THREE_DEEP = "id bigint, total double, city string from customer.city"
 
@@ -45,12 +47,12 @@ def documents_case(case: Case, repetitions: int) -> Measurement:
     """Measure one case. What is not installed is left out."""
     chance = Random(case.value)
     texts = [order(case.value, number, chance) for number in range(case.total // (case.value + 60))]
-    wire = b"".join(_frame(number, text) for number, text in enumerate(texts, 1))
-    schema = ", ".join(f"{name} {type}" for name, type in _FIELDS[: _COUNTS[case.value]])
+    wire = b"".join(frame(number, text) for number, text in enumerate(texts, 1))
+    schema = schema_of(case.value)
     contenders: dict[str, Contender] = {
-        ALL: _decode(wire, schema),
-        THREE: _decode(wire, _THREE.get(case.value, _THREE_DEEP)),
-        NONE: _decode(wire, None),
+        ALL: decode(wire, schema),
+        THREE: decode(wire, _THREE.get(case.value, _THREE_DEEP)),
+        NONE: decode(wire, None),
     }
     # Polars reads the number of its threads once.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
@@ -65,6 +67,11 @@ def documents_case(case: Case, repetitions: int) -> Measurement:
             contenders[name] = make(texts, schema)
     times = take_turns(contenders, repetitions)
     return Measurement("documents", case, {name: Sample(times[name], len(texts), len(wire)) for name in times})
+
+
+def schema_of(size: int) -> str:
+    """Return the schema of orders of a size: all of their fields, but for what fills them up."""
+    return ", ".join(f"{name} {type}" for name, type in _FIELDS[: _COUNTS[size]])
 
 
 def order(size: int, number: int, chance: Random) -> bytes:
@@ -101,13 +108,15 @@ def _compact(document: dict[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _frame(seqno: int, value: bytes) -> bytes:
+def frame(seqno: int, value: bytes) -> bytes:
+    """Return the frame of an order."""
     fields = {"seqno": seqno, "rev_seqno": 1, "flags": 0, "expiry": 0, "lock_time": 0, "nru": 0}
     key = b"order::%012d" % seqno
     return dcp.encode(dcp.Frame("mutation", Magic.REQUEST, datatype=JSON_BIT, key=key, value=value, fields=fields))
 
 
-def _decode(wire: bytes, schema: str | None) -> Contender:
+def decode(wire: bytes, schema: str | None) -> Contender:
+    """Return the contender that decodes a wire, with a column of documents or without."""
     decoder = dcp.Decoder(columns=["seqno"], document=schema)
 
     def run() -> dcp.Batch:

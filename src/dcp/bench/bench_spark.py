@@ -137,7 +137,7 @@ def received(login: str, task: FloorTask) -> Iterator[int]:
     """Yield the number of bytes received so far. They are not decoded."""
     # Without flow control the node does not wait for acknowledgements, which a loop that decodes nothing cannot send.
     with dcp.connect(login, dcp_buffer_size=0) as client, closing(requested(client, task.partition)) as caller:
-        room, seen = bytearray(_BUFFER), 0
+        room, seen = memoryview(bytearray(_BUFFER)), 0
         while seen < task.bytes:
             seen += caller._socket.recv_into(room)
             yield seen

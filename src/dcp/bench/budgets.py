@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from dcp.bench import bench_documents, bench_producer, bench_socket, bench_spark
+from dcp.bench import bench_documents, bench_producer, bench_socket, bench_spark, bench_spark_documents
 from dcp.bench.bench_decode import COPY, MEMCPY, ONE_HASH, ONE_THREAD, STRUCT, TWO_HASHES, TWO_THREADS, VIEWS
 from dcp.bench.bench_documents import ALL, DUCKDB, NONE, THREE
 from dcp.bench.bench_encode import DECODE, ENCODE
 from dcp.bench.bench_producer import PRODUCER, SENDALL
 from dcp.bench.bench_socket import BARE, CLIENT
 from dcp.bench.bench_spark import FLOOR, READ
+from dcp.bench.bench_spark_documents import BYTES, CORES, FROM_JSON, TYPED
 from dcp.bench.frames import Case
 from dcp.bench.timing import Measurement
 
 (_BUCKET,) = bench_producer.CASES
 _FOLLOWED = bench_socket.CASES[0]
 _ORDER = bench_documents.CASES[2]
+(_IN_SPARK,) = bench_spark_documents.CASES
 _Figure = Callable[[Measurement], "float | None"]
 
 
@@ -115,6 +117,12 @@ def _beside(contender: str) -> _Figure:
     return lambda measurement: measurement.samples[contender].best - measurement.samples[NONE].best
 
 
+def _parsing(measurement: Measurement) -> float:
+    """Return the figure: time of `from_json` on one core, relative to that of decoding the same documents."""
+    samples = measurement.samples
+    return CORES * (samples[FROM_JSON].best - samples[BYTES].best) / (samples[ALL].best - samples[NONE].best)
+
+
 def _fast_enough(measurement: Measurement) -> float | None:
     """Return 1 or more for 1 GB/s, or for half the throughput of a sendall of the same bytes."""
     ratio = measurement.speed(PRODUCER, SENDALL)
@@ -140,6 +148,8 @@ BUDGETS = (
         Budget(f"read of Spark, value {case.value}: times the floor", "spark", case, _speed(READ, FLOOR), 0.9)
         for case in bench_spark.CASES
     ),
+    Budget("typed read of Spark: times from_json", "spark_documents", _IN_SPARK, _speed(TYPED, FROM_JSON), 4),
+    Budget("document, a core: times from_json", "spark_documents", _IN_SPARK, _parsing, 8),
 )
 
 

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dcp.bench import BENCHES, SPARK, bench_socket, bench_spark, report
+from dcp.bench import BENCHES, SPARK, bench_documents, bench_socket, bench_spark, bench_spark_documents, report
 from dcp.bench.bench_decode import COPY, VIEWS
+from dcp.bench.bench_documents import ALL, THREE
 from dcp.bench.bench_encode import ENCODE
 from dcp.bench.bench_socket import CLIENT
 from dcp.bench.bench_spark import READ, SOURCE
+from dcp.bench.bench_spark_documents import FROM_JSON, TYPED
 from dcp.bench.budgets import Verdict, verdicts
 from dcp.bench.frames import MIB, Case
 from dcp.bench.run import measure
@@ -26,11 +28,19 @@ START, END = "<!-- bench: what python -m dcp.bench.readme README.md found -->", 
 # their titles.
 SHOWN = {
     "decode": (Case(in_cache=False), {COPY: "bytes to columns", VIEWS: "bytes to columns, as views"}),
+    "documents": (
+        bench_documents.CASES[0],
+        {ALL: "bytes to columns, documents typed", THREE: "bytes to columns, 3 fields of documents"},
+    ),
     "encode": (Case(in_cache=False), {ENCODE: "columns to bytes"}),
     "socket": (bench_socket.CASES[0], {CLIENT: "client: sockets to columns"}),
     "spark": (
         bench_spark.CASES[0],
         {READ: "Spark: `dcp.spark.read` to the `noop` sink", SOURCE: 'Spark: `format("dcp")` to the `noop` sink'},
+    ),
+    "spark_documents": (
+        bench_spark_documents.CASES[0],
+        {TYPED: "Spark: `documentSchema` with 8 fields", FROM_JSON: "Spark: bytes, then `from_json` with 8 fields"},
     ),
 }
 
@@ -94,7 +104,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=15, help="repetitions of each contender")
     parser.add_argument("--bytes", type=int, default=64 * MIB, help="bytes for each repetition")
     chosen = parser.parse_args()
-    measurements = list(measure((*BENCHES, SPARK), chosen.repetitions, chosen.bytes))
+    measurements = list(measure((*BENCHES, *SPARK), chosen.repetitions, chosen.bytes))
     command = shlex.join(["python", "-m", "dcp.bench.readme", *sys.argv[1:]])
     page = chosen.page.read_text("utf-8")
     chosen.page.write_text(rewrite(page, measurements, verdicts(measurements), command), "utf-8")

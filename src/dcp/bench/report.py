@@ -23,6 +23,7 @@ from dcp.bench.bench_encode import DECODE, ENCODE
 from dcp.bench.bench_producer import PRODUCER, SENDALL
 from dcp.bench.bench_socket import BARE, CLIENT
 from dcp.bench.bench_spark import FLOOR, READ, SOURCE
+from dcp.bench.bench_spark_documents import FROM_JSON, TYPED
 from dcp.bench.budgets import Verdict
 from dcp.bench.timing import Measurement
 
@@ -38,6 +39,7 @@ RATIOS = {
     "encode": ((ENCODE, DECODE), (ENCODE, STRUCT)),
     "producer": ((PRODUCER, SENDALL),),
     "socket": ((CLIENT, BARE),),
+    "spark_documents": ((TYPED, FROM_JSON),),
     "spark": ((READ, FLOOR), (SOURCE, FLOOR)),
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -36,6 +38,9 @@ SIZE = _Value("size", value_grammar.size, 1)
 SIZE_OR_ZERO = _Value("size", value_grammar.size)
 
 
+_BUCKETS = ("couchbase://", "couchbases://")
+
+
 class WrongValue(click.ClickException):
     """Value of an argument that is wrong whatever the cluster is: exit code 2, as for those that click refuses."""
 
@@ -50,6 +55,36 @@ class LocalPath(click.Path):
         if "://" in str(value):
             self.fail("expected a local path, found a URL; check the order of the arguments", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class OutputPath(click.ParamType):  # type: ignore[type-arg]
+    """Path of a local directory, or URL of one elsewhere. A URL of a bucket is refused without showing it."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the text. Raises click.BadParameter for a URL of a bucket, or a path of a file."""
+        if str(value).startswith(_BUCKETS):
+            self.fail("expected a directory, found the URL of a bucket; check the order of the arguments", param, ctx)
+        try:
+            urlsplit(str(value))
+        except ValueError:
+            self.fail("expected a path or a URL, found a malformed URL", param, ctx)
+        if Path(value).is_file():
+            self.fail(f"Directory {value!r} is a file.", param, ctx)
+        return str(value)
+
+
+class TargetName(click.ParamType):  # type: ignore[type-arg]
+    """Path or URL of a table. A URL of a bucket is refused without showing it."""
+
+    name = "target"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the text. Raises click.BadParameter for a URL of a bucket."""
+        if str(value).startswith(_BUCKETS):
+            self.fail("expected a table, found the URL of a bucket; check the order of the arguments", param, ctx)
+        return str(value)
 
 
 class LocalFile(click.File):

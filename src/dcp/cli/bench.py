@@ -18,7 +18,7 @@ _FULL, _QUICK = (15, 64 << 20), (3, 16 << 20)
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Fewer repetitions of fewer bytes: a first impression, not a result.")
-@click.option("--only", type=click.Choice((*BENCHES, SPARK)), help=f"Run one benchmark.  [default: all but {SPARK}]")
+@click.option("--only", type=click.Choice((*BENCHES, *SPARK)), help="Run one benchmark.  [default: all but Spark's]")
 @click.option(
     "--repetitions",
     type=click.IntRange(1),
@@ -46,7 +46,7 @@ def bench(
 
     Baselines are a copy of the same bytes, a decoder in plain Python, and a loop that discards what it receives.
     A measurement and its baseline alternate, so that other load on the machine affects both. The plot needs
-    matplotlib, and `--only spark` needs Java.
+    matplotlib; `--only spark` and `--only spark_documents` need Java.
 
     \b
     Example:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -10,12 +11,10 @@ from dcp.checkpoint import Checkpoint, CheckpointFile
 from dcp.cli.arguments import WrongValue
 from dcp.client.options import Use, options_of
 from dcp.errors import CheckpointError, LocalProtocolError
+from dcp.value_grammar import duration
 
 NATIVE = "dcp"
 EXAMPLE_TIME = "2026-11-01T00:00Z"
-# `dcp copy` numbers its checkpoints: each covers all files up to its number.
-_COPY_NAME = "_checkpoint-{:08d}.json"
-_COPY_PATTERN = "_checkpoint-*.json"
 
 
 def load(path: str | Path, kind: str = NATIVE) -> Checkpoint:
@@ -57,29 +56,42 @@ def _parse(name: str, text: str, *words: str) -> str | datetime | Checkpoint:
     if Path(text).exists():
         return load(text)
     try:
-        position: str | datetime = options_of(Use.STREAM)[name].read(text)
+        position: str | datetime = options_of(Use.STREAM)[name].read(f"-{text}" if _is_duration(text) else text)
     except LocalProtocolError:
         raise WrongValue(
-            f"{text}: expected {', '.join(words)}, a time with a UTC offset such as {EXAMPLE_TIME}, or a checkpoint, "
-            "found no such file"
+            f"{text}: expected {', '.join(words)}, a time with a UTC offset such as {EXAMPLE_TIME}, or before now such "
+            "as 1h, or a checkpoint, found no such file"
         ) from None
     return position
 
 
+def _is_duration(text: str) -> bool:
+    """Return whether a text is a duration with a unit. A number alone may be a part of a time."""
+    try:
+        return bool(duration(text)) and text[-1].isalpha()
+    except ValueError:
+        return False
+
+
 def copy_checkpoints(directory: Path) -> list[Path]:
     """Return the checkpoints in a directory of `dcp copy`, the newest last. A crash may leave two."""
-    return sorted(path for path in directory.glob(_COPY_PATTERN) if number_of(path) is not None)
+    return sorted(path for path in directory.iterdir() if is_checkpoint(path.name))
 
 
-def copy_checkpoint(directory: Path, number: int) -> Path:
-    """Return the path of a copy's checkpoint."""
-    return directory / _COPY_NAME.format(number)
+def checkpoint_name(number: int) -> str:
+    """Return the name of a copy's checkpoint."""
+    return f"_checkpoint-{number:08d}.json"
 
 
-def number_of(path: Path) -> int | None:
-    """Return the number in the name of a copy's checkpoint or file; None if there is none."""
-    digits = path.stem.rpartition("-")[2]
-    return int(digits) if digits.isascii() and digits.isdecimal() else None
+def is_checkpoint(name: str) -> bool:
+    """Return whether a file of a copy is a checkpoint."""
+    return re.fullmatch(r"_checkpoint-[0-9]+\.json", name) is not None
+
+
+def number_of(name: str) -> int:
+    """Return the number in the name of a copy's checkpoint or file; 0 if there is none."""
+    found = re.search(r"-([0-9]+)\.[a-z]+$", name)
+    return int(found[1]) if found else 0
 
 
 def _load_foreign(path: Path, kind: str) -> Checkpoint:

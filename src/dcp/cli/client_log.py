@@ -13,7 +13,7 @@ from dcp.printable import printable
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-_LOGGER = logging.getLogger("dcp.client")
+_LOGGERS = [logging.getLogger(name) for name in ("dcp.client", "dcp.sync")]
 
 
 class _StandardError(logging.Handler):
@@ -43,11 +43,13 @@ def client_log(*, verbose: bool, quiet: bool) -> Iterator[None]:
     if quiet:
         yield
         return
-    handler, before = _StandardError(), _LOGGER.level
-    _LOGGER.addHandler(handler)
-    _LOGGER.setLevel(logging.INFO if verbose else logging.WARNING)
+    handler, before = _StandardError(), [logger.level for logger in _LOGGERS]
+    for logger in _LOGGERS:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO if verbose else logging.WARNING)
     try:
         yield
     finally:
-        _LOGGER.setLevel(before)
-        _LOGGER.removeHandler(handler)
+        for logger, level in zip(_LOGGERS, before, strict=True):
+            logger.setLevel(level)
+            logger.removeHandler(handler)

@@ -13,7 +13,10 @@ from dcp.cli import INTERRUPTED, raise_at_interrupt
 from dcp.cli.arguments import WrongValue
 from dcp.errors import DcpError, UsageError
 
-_COMMANDS = ("bench", "checkpoint", "copy", "count", "demo", "doctor", "inspect", "replay", "schema", "serve", "tail")
+_COMMANDS = (
+    *("bench", "checkpoint", "copy", "count", "demo", "doctor", "inspect", "replay", "schema", "serve", "sync"),
+    "tail",
+)
 
 
 # Errors of disks that a repeated run may not meet again. What was committed before stays as it is.
@@ -25,6 +28,9 @@ _DISK_REMEDIES = {
     errno.EACCES: "give this user the right to write there, or name another directory",
 }
 
+
+# Extras that have a library; others are in those of every command.
+_EXTRAS = {"pyspark": "spark", "pandas": "spark", "deltalake": "lake", "duckdb": "lake", "pyiceberg": "lake"}
 
 # Key of the arguments of the command line in the meta data of its context.
 _ARGUMENTS = "dcp.arguments"
@@ -100,12 +106,14 @@ def _message(error: BaseException) -> str | None:
         case DcpError():
             return str(error)
         case ModuleNotFoundError(name=missing):
-            extra = "spark" if missing in ("pyspark", "pandas") else "cli,arrow,embedded"
+            extra = _EXTRAS.get((missing or "").partition(".")[0], "cli,arrow,embedded")
             return f"this command needs {missing}: pip install 'dcp-arrow[{extra}]'"
         # A closed pipe, as with `dcp tail | head`, is no failure: click ends the process quietly.
         case OSError(errno=number) if number != errno.EPIPE:
             remedy = _DISK_REMEDIES.get(number or 0)
-            return f"{error.filename or 'system'}: {error.strerror or error}{f'; {remedy}' if remedy else ''}"
+            # The text of an error without a number, such as that of an object store, is its only argument.
+            reason = error.strerror or ", ".join(map(str, error.args))
+            return f"{error.filename or 'system'}: {reason}{f'; {remedy}' if remedy else ''}"
     return None
 
 

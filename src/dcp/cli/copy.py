@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import datetime
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,29 +15,34 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.cli import INTERRUPTED
-from dcp.cli.arguments import INTERVAL, LocalPath
+from dcp.cli.arguments import INTERVAL, OutputPath
 from dcp.cli.checkpoint_args import parse_end, parse_start
 from dcp.cli.client_log import client_log, log_options
 from dcp.cli.copy_output import CopyOutput
 from dcp.cli.document_args import document_options
-from dcp.cli.file_formats import FORMATS, format_of
+from dcp.cli.file_formats import FORMATS
 from dcp.cli.json_rows import CollectionNames
 from dcp.cli.login import url_argument
+from dcp.cli.stop_signals import stop_signals
 from dcp.cli.terminal import console, counted
+from dcp.client.options import Use, options_of
 from dcp.client.row_format import ROLLBACK
+from dcp.columns.path_columns import PATH_COLUMNS
 from dcp.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_ROWS = 65_536
+# Columns by which rows are divided, and a rollback is undone.
+_NEEDED = ("event", "vbucket", "seqno", "collection_id")
 # Longest wait for changes, in seconds: signals and the commit interval are checked in between.
 _WAIT = 0.5
 
 
 @click.command()
 @url_argument
-@click.argument("out", type=LocalPath(path_type=Path, file_okay=False))
+@click.argument("out", type=OutputPath())
 @click.option("--format", "format", type=click.Choice(list(FORMATS)), help="File format.  [default: by suffix of OUT]")
 @click.option(
     "--from", "start", metavar="beginning|now|TIME|FILE", help="Where a new OUT starts.  [default: beginning]"
@@ -62,7 +64,14 @@ _WAIT = 0.5
 @click.option(
     "--where",
     metavar="CONDITION",
-    help="Copy only documents for which it is true, such as \"type = 'order' and total > 100\", and deletions.",
+    help="Copy only documents for which it is true, such as \"type = 'order' and total > 100\", deletions, and values "
+    "that are no JSON.",
+)
+@click.option(
+    "--columns",
+    metavar="NAMES",
+    help="Only these columns, such as key,value,cas, and those by which a rollback is undone: event, vbucket, seqno, "
+    "collection_id.",
 )
 @click.option("--follow", is_flag=True, help="Copy new changes until interrupted, instead of stopping at --to.")
 @click.option(
@@ -88,7 +97,7 @@ _WAIT = 0.5
 def copy(
     ctx: click.Context,
     url: str,
-    out: Path,
+    out: str,
     format: str | None,
     start: str | None,
     end: str | None,
@@ -96,6 +105,7 @@ def copy(
     collections: tuple[str, ...],
     schema: str | None,
     where: str | None,
+    columns: str | None,
     follow: bool,
     max_rows: int,
     interval: float,
@@ -105,6 +115,9 @@ def copy(
 ) -> None:
     """Copy changes into files in the directory OUT. Run it again to copy what is new.
 
+    OUT is a path, or a URL of an object store or file system, such as s3://lake/travel.parquet, gs://, abfs:// or
+    hdfs://. Its credentials come from where the tools of that store take them.
+
     OUT gets files part-00000001.parquet and so on. If the bucket has several collections, each has a subdirectory
     collection=scope.name. OUT also holds the checkpoint, which is replaced once the files that it covers are safe
     on disk: after a crash, no change is missing or duplicated. Only one copy at a time may write to OUT.
@@ -113,7 +126,7 @@ def copy(
     above its seqno, up to its snapshot_end, in all files with a lower number. It is the first row of a new file. In
     a partitioned OUT it is in the partition for null.
 
-    TIME needs a UTC offset. --from is inclusive, --to exclusive.
+    TIME has a UTC offset, or is a time before now such as 1h. --from is inclusive, --to exclusive.
 
     \b
     Example:
@@ -126,8 +139,8 @@ def copy(
     if follow and end is not None:
         raise click.UsageError("--follow and --to: expected one of them, found both")
     until = None if follow else parse_end(end or "now")
-    with client_log(verbose=verbose, quiet=quiet), closing(CopyOutput(out, format or format_of(out))) as output:
-        options = document_options(schema, where)
+    with client_log(verbose=verbose, quiet=quiet), closing(CopyOutput(out, format)) as output:
+        options = document_options(schema, where) | ({"columns": columns} if columns is not None else {})
         stopped = _run(output, url, start, until, scope, collections, options, max_rows, interval, as_json=as_json)
     if stopped and not follow:
         click.echo("interrupted: all copied changes are committed; run it again to resume", err=True)
@@ -149,7 +162,7 @@ def _run(
 ) -> bool:
     """Copy, and print a summary. Return True if a signal stopped the copy."""
     if output.checkpoint is not None and start is not None:
-        raise UsageError(f"{output.directory}: has a checkpoint of its own; leave out --from, or name a new directory")
+        raise UsageError(f"{output.shown}: has a checkpoint of its own; leave out --from, or name a new directory")
     # A copy resumes from its own checkpoint, whatever the defaults are.
     begin = output.checkpoint or parse_start(start or "beginning")
     started = time.monotonic()
@@ -161,12 +174,13 @@ def _run(
             scope=scope,
             collections=collections or None,
             batch_rows=min(max_rows, _BATCH_ROWS),
+            columns=_columns(options.get("columns")),
             # Xattrs as a map: Parquet readers have no use for their binary section.
             xattrs="map",
             document=options.get("schema"),
             where=options.get("where"),
         ) as stream,
-        _stop_signals() as signals,
+        stop_signals() as signals,
         _ProgressBar(
             client.heads(scope=scope, collections=collections or None).high_seqnos,
             stream.checkpoint,
@@ -178,6 +192,16 @@ def _run(
         total = stream.counters
     _summarise(output, time.monotonic() - started, total.rollbacks, as_json=as_json)
     return bool(signals)
+
+
+def _columns(names: str | None) -> list[str] | None:
+    """Return the columns to copy; None for the default ones."""
+    if names is None:
+        return None
+    chosen = options_of(Use.STREAM)["columns"].read(names)
+    if in_directories := {*PATH_COLUMNS} & {*chosen}:
+        raise UsageError(f"columns: expected collection_id for {in_directories.pop()!r}: directories have the names")
+    return [*dict.fromkeys([*_NEEDED, *chosen])]
 
 
 def _copy(
@@ -227,25 +251,6 @@ def _is_rollback(table: pa.Table) -> bool:
     return table.num_rows == 1 and bool(table.column("event")[0].as_py() == ROLLBACK)
 
 
-@contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in a list, so that the copy can commit first. The second one acts as usual."""
-    received: list[int] = []
-
-    def receive(number: int, _: FrameType | None) -> None:
-        received.append(number)
-        signal.signal(number, before[signal.Signals(number)])
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, receive)
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class _ProgressBar:
     """Progress of a copy in seqnos, shown if standard error is a terminal."""
 
@@ -292,13 +297,13 @@ def _summarise(output: CopyOutput, seconds: float, rollbacks: int, *, as_json: b
             "bytes": output.bytes,
             "rollbacks": rollbacks,
             "seconds": round(seconds, 3),
-            "checkpoint": str(output.checkpoint_path),
+            "checkpoint": output.checkpoint_path,
         }
         click.echo(json.dumps(found))
         return
     events = ", ".join(counted(number, event) for event, number in output.events.most_common())
     click.echo(f"{counted(rows, 'change')}{f' ({events})' if events else ''} in {seconds:.1f} s")
     click.echo(
-        f"{counted(output.files, 'file')} of {output.format}, {counted(output.bytes, 'byte')}, in {output.directory}"
+        f"{counted(output.files, 'file')} of {output.format}, {counted(output.bytes, 'byte')}, in {output.shown}"
     )
     click.echo(f"checkpoint: {output.checkpoint_path}")

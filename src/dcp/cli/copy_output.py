@@ -10,59 +10,54 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from dcp.checkpoint import Checkpoint, CheckpointFile, filter_of, naming, replace_file, sync_directory
-from dcp.cli.checkpoint_args import copy_checkpoint, copy_checkpoints, load, number_of
-from dcp.cli.file_formats import FORMATS, TableWriter
+from dcp.checkpoint import Checkpoint, filter_of, naming
+from dcp.cli.checkpoint_args import checkpoint_name, is_checkpoint, number_of
+from dcp.cli.copy_directory import hidden_name, open_directory
+from dcp.cli.file_formats import FORMATS, TableWriter, format_of
 from dcp.cli.json_rows import CollectionNames
-from dcp.errors import UsageError
+from dcp.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Bytes that are buffered over all open files before they are written.
+# Bytes that are buffered over all open files before they are written. While they are, as many more may be buffered.
 _MAX_BUFFERED = 64 << 20
 # Partition of rows without a collection, as Hive, Spark and Arrow name it. A rollback concerns every collection.
 _NULL_PARTITION = "collection=__HIVE_DEFAULT_PARTITION__"
 # File with the options that decide what the rows are. Readers of directories skip it, as they do the checkpoint.
 _OPTIONS = "_options.json"
-# Bytes in a name, where the system does not say: NTFS, as most others, has 255 characters.
-_MAX_NAME = 255
 
 
 @dataclass
 class _OpenFile:
-    """A file that is being written, under a hidden name, which readers of directories skip."""
+    """A file that is being written."""
 
-    path: Path
+    name: str
     file: BinaryIO
     writer: TableWriter
     rows: int = 0
     buffered: list[pa.Table] = field(default_factory=list)
 
-    @property
-    def hidden(self) -> Path:
-        """Path until the commit."""
-        return self.path.with_name(f".{self.path.name}.new")
-
 
 class CopyOutput:
     """Files of a copy, committed and open. `checkpoint` is where to resume; None for a new directory.
 
+    out: path or URL of the directory.
+
     Raises UsageError if the directory has other files, or if another copy writes to it.
     """
 
-    def __init__(self, directory: Path, format: str) -> None:
-        self.directory, self.format = directory, format
+    def __init__(self, out: str | Path, format: str | None = None) -> None:
         self.names: CollectionNames | None = None
         # Totals of this run's commits.
         self.files, self.bytes = 0, 0
@@ -71,11 +66,14 @@ class CopyOutput:
         # By collection id; None for rows without one, and for the only file of a copy that is not partitioned.
         self._open_files: dict[int | None, _OpenFile] = {}
         self._buffered = 0
-        self._created = not directory.exists()
-        directory.mkdir(parents=True, exist_ok=True)
+        # Formats are written without the GIL: meanwhile the next rows arrive.
+        self._thread = ThreadPoolExecutor(1, "dcp copy")
+        self._write: Future[None] | None = None
         self.checkpoint: Checkpoint | None = None
         self._number = 0
-        self._lock = _lock(directory)
+        self.format = format or format_of(_path_of(str(out)))
+        self._directory = open_directory(out)
+        self.shown = self._directory.shown
         try:
             self._resume()
         except BaseException:
@@ -83,23 +81,25 @@ class CopyOutput:
             raise
 
     def close(self) -> None:
-        """Release the lock on the directory. Remove a new one that is still empty: the copy never began."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-        if self._created:
+        """Release the directory. Files that were not committed are removed, and a new directory that is still empty."""
+        self._thread.shutdown()
+        for part in self._open_files.values():
             with suppress(OSError):
-                self.directory.rmdir()
+                # A writer of Parquet would close itself later, when its file is closed.
+                part.writer.close()
+            self._directory.discard(part.name, part.file)
+        self._open_files.clear()
+        self._directory.close()
 
     @property
     def partitioned(self) -> bool:
         """True if each collection has a subdirectory."""
-        return next(self.directory.glob("collection=*"), None) is not None
+        return any(name.startswith("collection=") for name in self._directory.names())
 
     @property
-    def checkpoint_path(self) -> Path:
-        """Path of the current checkpoint."""
-        return copy_checkpoint(self.directory, self._number)
+    def checkpoint_path(self) -> str:
+        """Path or URL of the current checkpoint."""
+        return self._directory.path(checkpoint_name(self._number))
 
     @property
     def rows(self) -> int:
@@ -116,7 +116,7 @@ class CopyOutput:
         """
         if self.checkpoint is not None and filter_of(checkpoint) != (before := filter_of(self.checkpoint)):
             raise UsageError(
-                f"{self.directory}: expected a copy of {filter_of(checkpoint)}, found one of {before}; "
+                f"{self.shown}: expected {before}, as it was begun with, found {filter_of(checkpoint)}; "
                 "copy the same as before, or into a new directory"
             )
         options = options or {}
@@ -127,21 +127,21 @@ class CopyOutput:
         self.names = names
         if self.checkpoint is None:
             if options:
-                replace_file(self.directory / _OPTIONS, json.dumps(dict(options)))
+                self._directory.replace(_OPTIONS, json.dumps(dict(options)))
             # From here on the directory is known as a copy's, even if the first commit never happens.
-            CheckpointFile(self.checkpoint_path).save(checkpoint)
+            self._directory.replace(checkpoint_name(self._number), checkpoint.to_json())
 
     def _check_options(self, options: Mapping[str, str]) -> None:
         """Raise UsageError if the copy was begun with other options: its files would not go together."""
-        path = self.directory / _OPTIONS
+        has_some = self.checkpoint is not None and _OPTIONS in self._directory.names()
         try:
-            with naming(path):
-                before = json.loads(path.read_text("utf-8")) if self.checkpoint is not None and path.exists() else {}
+            before = json.loads(self._directory.read(_OPTIONS)) if has_some else {}
         except ValueError:
+            path = self._directory.path(_OPTIONS)
             raise UsageError(f"{path}: expected the options of a copy as JSON, found something else") from None
         if self.checkpoint is not None and before != dict(options):
             raise UsageError(
-                f"{self.directory}: expected {_flags(before)}, as it was begun with, found {_flags(options)}; "
+                f"{self.shown}: expected {_flags(before)}, as it was begun with, found {_flags(options)}; "
                 "copy the same as before, or into a new directory"
             )
 
@@ -164,62 +164,49 @@ class CopyOutput:
     def commit(self, checkpoint: Checkpoint) -> None:
         """Make everything that was added durable, and `checkpoint` with it."""
         self._flush()
+        self._finish_write()
         for part in self._open_files.values():
-            with naming(part.path):
+            with naming(self._directory.path(part.name)):
                 part.writer.close()
-                part.file.flush()
-                os.fsync(part.file.fileno())
-                self.bytes += part.file.tell()
-                part.file.close()
-        for part in self._open_files.values():
-            part.hidden.replace(part.path)
-        # A rename is durable only once its directory is synced, a new subdirectory once its parent is.
-        for directory in {part.path.parent for part in self._open_files.values()}:
-            sync_directory(directory)
-        if any(part.path.parent != self.directory for part in self._open_files.values()):
-            sync_directory(self.directory)
+                self.bytes += self._directory.complete(part.name, part.file)
+        self._directory.publish([part.name for part in self._open_files.values()])
         self.files += len(self._open_files)
         self._open_files.clear()
         # The checkpoint comes last: it must not cover a file that a crash can still take away.
-        before, self._number = self.checkpoint_path, self._number + 1
-        CheckpointFile(self.checkpoint_path).save(checkpoint)
-        before.unlink(missing_ok=True)
+        before, self._number = checkpoint_name(self._number), self._number + 1
+        self._directory.replace(checkpoint_name(self._number), checkpoint.to_json())
+        self._directory.remove(before)
 
     def _resume(self) -> None:
         """Load the checkpoint of the run before, and remove what it left unfinished."""
-        saved = copy_checkpoints(self.directory)
+        names = self._directory.names()
+        saved = sorted(filter(is_checkpoint, names), key=number_of)
         if saved:
-            self.checkpoint, self._number = load(saved[-1]), number_of(saved[-1]) or 0
+            self.checkpoint, self._number = self._load(saved[-1]), number_of(saved[-1])
         # The check comes first: nothing is removed from a directory that is no copy.
-        self._check(bool(saved))
-        self._clean_up()
+        self._check(names, has_checkpoint=bool(saved))
+        # What the checkpoint does not cover, and older checkpoints.
+        for name in names:
+            if _is_unfinished(name) or name in saved[:-1] or (_is_part(name) and number_of(name) > self._number):
+                self._directory.remove(name)
 
-    def _check(self, has_checkpoint: bool) -> None:
+    def _load(self, name: str) -> Checkpoint:
+        try:
+            return Checkpoint.from_json(self._directory.read(name))
+        except CheckpointError as wrong:
+            raise CheckpointError(f"{self._directory.path(name)}: {wrong}") from None
+
+    def _check(self, names: list[str], *, has_checkpoint: bool) -> None:
         """Raise UsageError unless the directory is empty or a copy in the same format."""
         # All that a crash leaves of a copy which had no checkpoint yet.
-        unfinished = {f".{self.checkpoint_path.name}.new", f".{_OPTIONS}.new", _OPTIONS}
-        if not has_checkpoint and any(path.name not in unfinished for path in self.directory.iterdir()):
+        unfinished = {hidden_name(checkpoint_name(0)), hidden_name(_OPTIONS), _OPTIONS}
+        if not has_checkpoint and not unfinished.issuperset(names):
             raise UsageError(
-                f"{self.directory}: expected a new directory, or one that a copy wrote, found files and no checkpoint"
+                f"{self.shown}: expected a new directory, or one that a copy wrote, found files and no checkpoint"
             )
-        others = {path.suffix for path in self._committed()} - {FORMATS[self.format].suffixes[0]}
+        others = {PurePosixPath(name).suffix for name in names if _is_part(name)} - {FORMATS[self.format].suffixes[0]}
         if others:
-            raise UsageError(f"{self.directory}: has {', '.join(sorted(others))} files, not {self.format}")
-
-    def _committed(self) -> list[Path]:
-        """Return the files with final names."""
-        return [path for pattern in ("part-*", "collection=*/part-*") for path in self.directory.glob(pattern)]
-
-    def _clean_up(self) -> None:
-        """Remove files that the checkpoint does not cover, and older checkpoints."""
-        for pattern in (".*.new", "collection=*/.*.new"):
-            for unfinished in self.directory.glob(pattern):
-                unfinished.unlink()
-        for path in self._committed():
-            if (number_of(path) or 0) > self._number:
-                path.unlink()
-        for older in copy_checkpoints(self.directory)[:-1]:
-            older.unlink()
+            raise UsageError(f"{self.shown}: has {', '.join(sorted(others))} files, not {self.format}")
 
     def _divide(self, table: pa.Table) -> list[tuple[int | None, pa.Table]]:
         """Return the rows of each collection, if the copy is partitioned."""
@@ -236,61 +223,78 @@ class CopyOutput:
     def _open(self, number: int | None, schema: pa.Schema) -> _OpenFile:
         """Open a file for a collection."""
         assert self.names is not None
-        directory = self.directory
-        if self._by_collection:
-            directory /= _NULL_PARTITION if number is None else _directory_name(directory, self.names[number])
-            directory.mkdir(exist_ok=True)
         format = FORMATS[self.format]
-        path = directory / f"part-{self._number + 1:08d}{format.suffixes[0]}"
-        file = path.with_name(f".{path.name}.new").open("wb")
-        part = self._open_files[number] = _OpenFile(path, file, format.open(file, schema, self.names))
+        name = f"part-{self._number + 1:08d}{format.suffixes[0]}"
+        if self._by_collection:
+            collection = None if number is None else self.names[number]
+            name = f"{_partition_name(collection, self._directory.max_name)}/{name}"
+        file = self._directory.create(name)
+        part = self._open_files[number] = _OpenFile(name, file, format.open(file, schema, self.names))
         return part
 
     def _flush(self) -> None:
-        """Write buffered rows to their files."""
+        """Begin to write buffered rows to their files, once those before are written."""
+        self._finish_write()
+        buffered = [(part, part.buffered) for part in self._open_files.values() if part.buffered]
+        for part, _ in buffered:
+            part.buffered = []
+        self._buffered = 0
+        self._write = self._thread.submit(self._write_all, buffered)
+
+    def _finish_write(self) -> None:
+        """Wait for the write that has begun. Raises what went wrong in it."""
+        write, self._write = self._write, None
+        if write is not None:
+            write.result()
+
+    def _write_all(self, buffered: list[tuple[_OpenFile, list[pa.Table]]]) -> None:
         import pyarrow
 
-        for part in self._open_files.values():
-            if part.buffered:
-                with naming(part.path):
-                    part.writer.write_table(pyarrow.concat_tables(part.buffered))
-                part.buffered.clear()
-        self._buffered = 0
+        for part, tables in buffered:
+            with naming(self._directory.path(part.name)):
+                part.writer.write_table(pyarrow.concat_tables(tables))
 
 
 def _flags(options: Mapping[str, str]) -> str:
     """Return options as they are given on the command line."""
-    return " ".join(f"--{name} {value!r}" for name, value in options.items()) or "neither --schema nor --where"
+    return (
+        " ".join(f"--{name} {value!r}" for name, value in options.items()) or "none of --schema, --where and --columns"
+    )
 
 
-def _directory_name(directory: Path, collection: str) -> str:
+def _path_of(out: str) -> PurePosixPath:
+    """Return a path with the suffix of the output. A URL may have a password."""
+    return PurePosixPath(urlsplit(out).path if "://" in out else out)
+
+
+def _is_part(name: str) -> bool:
+    """Return whether a file has rows of the copy."""
+    directory, _, file = name.rpartition("/")
+    return file.startswith("part-") and _is_of_copy(directory)
+
+
+def _is_unfinished(name: str) -> bool:
+    """Return whether a run left a file before it was complete."""
+    directory, _, file = name.rpartition("/")
+    return file.startswith(".") and file.endswith(".new") and _is_of_copy(directory)
+
+
+def _is_of_copy(directory: str) -> bool:
+    """Return whether a copy writes into a subdirectory. Others belong to somebody else."""
+    return not directory or (directory.startswith("collection=") and "/" not in directory)
+
+
+def _partition_name(collection: str | None, most: int) -> str:
     """Return the name of a collection's subdirectory, shortened to what the file system allows.
 
     Hive escapes special characters in names of partitions as %XX, and so does quote(). A shortened name ends in a part
     of the SHA-256 of the whole, so that it is the same in every run and no other collection's.
     """
+    if collection is None:
+        return _NULL_PARTITION
     name = f"collection={quote(collection, safe='')}"
-    most = os.pathconf(directory, "PC_NAME_MAX") if hasattr(os, "pathconf") else _MAX_NAME
     if len(name) <= most:
         return name
     digest = hashlib.sha256(collection.encode()).hexdigest()[:16]
     # An escape that the cut would leave incomplete is dropped.
     return f"{re.sub('%.?$', '', name[: most - len(digest) - 1])}~{digest}"
-
-
-def _lock(directory: Path) -> int | None:
-    """Lock a directory against other copies, and return the lock's file descriptor.
-
-    Two copies, started by a timer for instance, would remove each other's files. Windows has no such lock: None.
-    """
-    if os.name == "nt":
-        return None
-    import fcntl
-
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UsageError(f"{directory}: another copy is writing to it") from None
-    return descriptor

@@ -53,6 +53,7 @@ def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_j
     with dcp.connect(url) as client:
         highs = _readable_highs(client)
         lag = {} if checkpoint is None else _backlog(client, checkpoint, highs)
+        ahead = [] if checkpoint is None or highs is None else _ahead(checkpoint, highs)
         names = client.collections()
         unknown = sorted(set(chosen) - set(names.values()))
         if unknown:
@@ -79,9 +80,9 @@ def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_j
         )
     missing = [vbucket for vbucket, owner in owners.items() if owner is None]
     if as_json:
-        click.echo(json.dumps(_object(highs, of_collections, lag, missing, refused)))
+        click.echo(json.dumps(_object(highs, of_collections, lag, ahead, missing, refused)))
         return
-    for line in _totals(highs, lag, missing):
+    for line in _totals(highs, lag, ahead, missing):
         console().print(line)
     if highs is None:
         console().print(f"bucket {bucket}: not readable for this user; grant the role data_dcp_reader on it")
@@ -121,8 +122,7 @@ def _backlog(client: dcp.Client, checkpoint: Checkpoint, highs: Mapping[int, int
     checkpoint.check(replace(checkpoint, positions=(), bucket=known.name, bucket_uuid=known.uuid))
     # Changes of other collections after the checkpoint are no backlog of its consumer.
     if checkpoint.collections:
-        found = [client.high_seqnos(number) for number in checkpoint.collections]
-        highs = {vbucket: max(one.get(vbucket, 0) for one in found) for vbucket in range(known.num_vbuckets)}
+        highs = dict.fromkeys(range(known.num_vbuckets), 0) | client.high_seqnos(checkpoint.collections)
     if highs is None:
         raise dcp.UsageError(
             f"the checkpoint is of all collections, and the user may not read the seqnos of bucket {known.name!r}; "
@@ -131,10 +131,16 @@ def _backlog(client: dcp.Client, checkpoint: Checkpoint, highs: Mapping[int, int
     return checkpoint.lag(highs)
 
 
+def _ahead(checkpoint: Checkpoint, highs: Mapping[int, int]) -> list[int]:
+    """Return the vbuckets of which the checkpoint has more than the cluster, so that changes were lost."""
+    return [here.vbucket for here in checkpoint if here.seqno > highs.get(here.vbucket, here.seqno)]
+
+
 def _object(
     highs: Mapping[int, int] | None,
     collections: Mapping[str, Mapping[int, int]],
     lag: Mapping[int, int],
+    ahead: list[int],
     missing: list[int],
     refused: list[str],
 ) -> dict[str, object]:
@@ -143,6 +149,7 @@ def _object(
         "seqnos": None if highs is None else str(sum(highs.values())),
         "lag": str(sum(lag.values())) if lag else None,
         "vbuckets": {str(vbucket): str(seqno) for vbucket, seqno in (highs or {}).items()},
+        "vbuckets_ahead": ahead,
         "vbuckets_missing": missing,
         "vbucket_lag": {str(vbucket): str(backlog) for vbucket, backlog in lag.items()},
         "collections": {
@@ -152,12 +159,17 @@ def _object(
     }
 
 
-def _totals(highs: Mapping[int, int] | None, lag: Mapping[int, int], missing: list[int]) -> list[str]:
+def _totals(highs: Mapping[int, int] | None, lag: Mapping[int, int], ahead: list[int], missing: list[int]) -> list[str]:
     """Return the totals as lines of text."""
     lines = [] if highs is None else [f"{counted(sum(highs.values()), 'seqno')} in {counted(len(highs), 'vbucket')}"]
     if lag:
         lagging = [vbucket for vbucket, items in lag.items() if items]
         lines.append(f"{counted(sum(lag.values()), 'seqno')} behind, in {counted(len(lagging), 'vbucket')}")
+    if ahead:
+        lines.append(
+            f"{counted(len(ahead), 'vbucket')} of the checkpoint ahead of the cluster, which has lost changes: "
+            f"{format_vbuckets(ahead)}; dcp checkpoint verify says from where they resume"
+        )
     if missing:
         lines.append(f"{counted(len(missing), 'vbucket')} without an active node: {format_vbuckets(missing)}")
     return lines

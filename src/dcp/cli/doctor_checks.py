@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import threading
 import time
 from collections import defaultdict
@@ -20,6 +19,7 @@ from dcp.client.agent import tls_settings
 from dcp.client.client import Client
 from dcp.client.connection_string import HostPort, Target, parse
 from dcp.client.options import ConnectionOptions
+from dcp.client.tls import TlsSocket
 from dcp.client.transport import connect, lookup_srv
 from dcp.cluster_map import format_vbuckets
 from dcp.errors import AuthenticationError, DcpError, RemoteProtocolError, ServerError, TransportError
@@ -169,24 +169,23 @@ def _tcp(context: DoctorContext) -> str:
     """Connect to each address of the URL; one that answers is enough."""
     addresses = context.known.addresses
     # The client needs one address to start with; it learns the others from the cluster map.
-    reached = [address for address in addresses if _reachable(address, context.known)]
+    problems = {address: _connection_problem(address, context.known) for address in addresses}
+    failed = "; ".join(filter(None, problems.values()))
+    reached = [str(address) for address, problem in problems.items() if not problem]
     if not reached:
-        ports = ", ".join(map(str, addresses))
         raise CheckFailed(
-            f"{ports}: no answer",
-            "check that the data service runs there, the port (11210, or 11207 for TLS), and firewalls",
+            failed, "check that the data service runs there, the port (11210, or 11207 for TLS), and firewalls"
         )
-    refused = [str(address) for address in addresses if address not in reached]
-    return ", ".join(map(str, reached)) + (f"; no answer from {', '.join(refused)}" if refused else "")
+    return ", ".join(reached) + (f"; {failed}" if failed else "")
 
 
-def _reachable(address: HostPort, target: Target) -> bool:
-    """True if a connection to an address succeeds."""
+def _connection_problem(address: HostPort, target: Target) -> str:
+    """Return why a connection to an address fails; empty text if it succeeds."""
     try:
         connect(*address, _timeout(target), None).close()
-    except TransportError:
-        return False
-    return True
+    except TransportError as error:
+        return str(error)
+    return ""
 
 
 def _tls(context: DoctorContext) -> str:
@@ -198,7 +197,7 @@ def _tls(context: DoctorContext) -> str:
     for address in target.addresses:
         try:
             with connect(*address, _timeout(target), tls_settings(_options(target)).context()) as sock:
-                assert isinstance(sock, ssl.SSLSocket)
+                assert isinstance(sock, TlsSocket)
                 cipher = sock.cipher()
                 return f"{sock.version()} {cipher[0] if cipher else ''} with {address}"
         except TransportError as error:
@@ -216,7 +215,9 @@ def _authentication(context: DoctorContext) -> str:
         context.client = client = dcp.connect(context.url, stats_interval=context.timeout / 10)
     except AuthenticationError as error:
         remedy = "check the user name and password, and that the user exists in this cluster"
-        if error.status is None:
+        if not context.known.username:
+            remedy = "pass --username, or set DCP_USERNAME and DCP_PASSWORD"
+        elif error.status is None:
             remedy = (
                 "use couchbases://, or add ?sasl_mech_force=PLAIN to the URL if the network is trusted: it sends the "
                 "password unencrypted. Servers before 5.0 offer only CRAM-MD5 and PLAIN"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 from dcp.cli.arguments import WrongValue
@@ -69,7 +69,7 @@ FORMATS = {
 }
 
 
-def format_of(path: Path) -> str:
+def format_of(path: PurePath) -> str:
     """Return the format that a suffix stands for; parquet without one. Raises WrongValue for another suffix."""
     if not path.suffix:
         return "parquet"

@@ -136,7 +136,7 @@ class _Totals:
     size: number of bytes.
     first_problem: first violation or gap.
     violations: number of violations.
-    unread: number of places where bytes are missing or were skipped.
+    unread: True if bytes are missing or were skipped.
     missing: bytes that the capture lacks.
     """
 
@@ -144,7 +144,7 @@ class _Totals:
     names: Counter[str] = field(default_factory=Counter)
     first_problem: str = ""
     violations: int = 0
-    unread: int = 0
+    unread: bool = False
     missing: int = 0
 
     def add(self, captured: CapturedFrame) -> None:
@@ -154,7 +154,7 @@ class _Totals:
         self.first_problem = self.first_problem or captured.violation
         self.missing += captured.missing
         if captured.missing or captured.skipped:
-            self.unread += 1
+            self.unread = True
         elif captured.violation:
             self.violations += 1
 
@@ -341,8 +341,6 @@ class _RowWriter:
         waiting, self._waiting, self._size = self._waiting, {}, 0
         for flow, frames in waiting.items():
             self._write(flow, frames, dialect)
-            if flow in self._ended:
-                self._decoders.pop(flow, None)
         for flow in self._ended:
             self._decoders.pop(flow, None)
         self._ended.clear()

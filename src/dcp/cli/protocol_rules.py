@@ -86,7 +86,7 @@ class ProtocolChecker:
             del self._streams[key]
         elif frame.name == "oso_snapshot":
             stream.out_of_order = True
-        elif frame.name == "snapshot_marker" and "snapshot_start" in frame.fields:
+        elif frame.name == "snapshot_marker":
             stream.window = int(frame.fields["snapshot_start"]), int(frame.fields["snapshot_end"])
             stream.out_of_order = False
         # A message with a seqno is a change; one with a start_seqno describes a range of them.

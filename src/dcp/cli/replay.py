@@ -43,7 +43,7 @@ def replay(file: BinaryIO, host: str, port: int, raw: bool) -> None:
     except OSError as error:
         raise click.ClickException(f"{host}:{port}: cannot listen: {error.strerror}") from None
     with listening as server:
-        address = "{}:{}".format(*server.server_address[:2])
+        address = "{}:{}".format(*server.server_address)
         click.echo(f"{counted(answers, 'answer')}, {counted(len(recorded), 'byte')} on {address}")
         server.serve_forever()
 

@@ -68,7 +68,8 @@ _MAX_LINES = 2
 @click.option(
     "--where",
     metavar="CONDITION",
-    help="Print only documents for which it is true, such as \"type = 'order' and total > 100\", and deletions.",
+    help="Print only documents for which it is true, such as \"type = 'order' and total > 100\", deletions, and values "
+    "that are no JSON.",
 )
 @click.option("--max", "max_rows", type=click.IntRange(1), help="Stop after this many changes.")
 @click.option("--hex", "as_hex", is_flag=True, help="Print values in hexadecimal.")
@@ -96,7 +97,7 @@ def tail(
 
     A rollback is printed as well: all changes of its vbucket above its seqno are undone.
 
-    TIME needs a UTC offset. --from is inclusive, --to exclusive.
+    TIME has a UTC offset, or is a time before now such as 1h. --from is inclusive, --to exclusive.
 
     \b
     Example:
@@ -129,7 +130,7 @@ def tail(
         names = CollectionNames(client)
         show = _as_json if as_json else _as_text
         if not as_json:
-            click.echo(_LAYOUT.format("time", "event", "vbucket", "seqno", "collection", "key  value"))
+            click.echo(_LAYOUT.format("time (UTC)", "event", "vbucket", "seqno", "collection", "key  value"))
         for table in _filtered(stream, frozenset(events), pattern, max_rows):
             click.echo(show(objects(table, names), as_hex), nl=False, color=uses_colour())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 import time
 import uuid
@@ -16,8 +15,9 @@ from dcp.client.commands import CommandConnection, CommandPool
 from dcp.client.connection_string import HostPort, Target
 from dcp.client.options import ConnectionOptions
 from dcp.client.own_process import OwnProcess
+from dcp.client.tls import TlsSettings
 from dcp.client.tokens import ClientTokens
-from dcp.client.transport import TlsSettings, connect, lookup_srv
+from dcp.client.transport import NodeSocket, connect, lookup_srv
 from dcp.cluster_map import ClusterMap, Node
 from dcp.errors import ClosedError, DcpError, RemoteProtocolError, ServerError, TransportError
 from dcp.session.demands import Demands
@@ -163,11 +163,17 @@ class Agent:
         if known is None and found.network == "external" and self.options.network == "auto":
             log.info("external addresses are used, as the URL's host is no internal one; network=default uses these")
 
+    @property
+    def node_addresses(self) -> dict[Node, HostPort]:
+        """Address of each node of the map, for a client with these options."""
+        return {node: self._address_of(node) for node in self.map.nodes if self._port_of(node) is not None}
+
+    def _port_of(self, node: Node) -> int | None:
+        return node.address.tls_port if self.target.tls else node.address.port
+
     def _node_addresses(self) -> Iterator[HostPort]:
-        for node in self._map.nodes if self._map is not None else ():
-            port = node.address.tls_port if self.target.tls else node.address.port
-            if port is not None:
-                yield HostPort(node.address.host, port)
+        if self._map is not None:
+            yield from self.node_addresses.values()
 
     def _fetch_map(self, address: HostPort) -> ClusterMap:
         answer = self._commands.ask(address, lambda connection: connection.ask("get_cluster_config"))
@@ -227,7 +233,7 @@ class Agent:
 
     # Connections of streams.
 
-    def dialer(self, node: Node) -> Callable[[], socket.socket]:
+    def dialer(self, node: Node) -> Callable[[], NodeSocket]:
         """Return a function that opens a socket to a node."""
         return partial(connect, *self._address_of(node), self.options.kv_connect_timeout, self._tls)
 
@@ -237,7 +243,7 @@ class Agent:
         return self._settings(str(self._connections_named), **more)
 
     def _address_of(self, node: Node) -> HostPort:
-        port = node.address.tls_port if self.target.tls else node.address.port
+        port = self._port_of(node)
         if port is None:
             raise TransportError(f"{node}: no port {'with' if self.target.tls else 'without'} TLS in the cluster map")
         return HostPort(node.address.host, port)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
+from importlib.util import find_spec
 from os import PathLike
 from typing import Any, Literal
 
@@ -21,9 +23,10 @@ from dcp.client.options import ConnectionOptions, Use, check_supported, options_
 from dcp.client.row_format import RowFormat
 from dcp.client.stats import Stats, combine
 from dcp.client.stream import ChangeStream
-from dcp.client.stream_range import resolve_range, resolve_start
+from dcp.client.stream_range import resolve_end, resolve_range, resolve_start
 from dcp.cluster_map import ClusterMap, Node
 from dcp.columns.decoder import DocumentLike
+from dcp.columns.path_columns import PATH_COLUMNS, PathColumns
 from dcp.errors import UsageError
 from dcp.position import FailoverLog
 from dcp.wire.memcached import MAX_FRAME
@@ -151,6 +154,11 @@ class Client:
         """Newest cluster map that any node sent."""
         return self._agent.map
 
+    @property
+    def node_addresses(self) -> dict[str, str]:
+        """Host and port to connect to of each node of the map, by the name of the node."""
+        return {str(node): str(address) for node, address in self._agent.node_addresses.items()}
+
     def refresh_map(self) -> ClusterMap:
         """Fetch the cluster map from any node that answers, and return the newest one."""
         return self._agent.refresh_map()
@@ -193,7 +201,7 @@ class Client:
         """Follow the changes of the bucket, and return an iterator of their batches.
 
         A duration is a number of seconds, a timedelta, or text such as `500ms`; a size is a number of bytes, or text
-        such as `4m`. A time is a datetime with a UTC offset, or its ISO text.
+        such as `4m`. A time is a datetime with a UTC offset, its ISO text, or text such as `-1h` for a time before now.
 
         start: Where to begin: "beginning" (also None), "now", a Checkpoint to resume from, or a time: only changes made
             at it or later by their CAS. Default: beginning.
@@ -202,9 +210,10 @@ class Client:
         scope: Name of a scope: only its collections. With `collections`, the scope of names without one.
         collections: Names of collections, as `scope.name` or in `scope`: only these.
         vbuckets: Numbers of vbuckets, as "0-511,600" or several: only these.
-        columns: Names of the columns of a batch, in order. Columns that are not named are not decoded. Default: event,
-            vbucket, seqno, rev_seqno, cas, flags, expiry, lock_time, delete_time, datatype, collection_id, key, value,
-            xattrs, snapshot_start, snapshot_end, stream_id.
+        columns: Names of the columns of a batch, in order; `scope` and `collection` are the names of a row's
+            collection. Columns that are not named are not decoded. Default: event, vbucket, seqno, rev_seqno, cas,
+            flags, expiry, lock_time, delete_time, datatype, collection_id, key, value, xattrs, snapshot_start,
+            snapshot_end, stream_id.
         batch_rows: Number of rows at which a batch is delivered. Default: 65536.
         batch_bytes: Received bytes at which a batch is delivered. Default: 4m.
         linger: Age of its first row at which a batch is delivered, however small. Default: 0.02 s.
@@ -260,7 +269,12 @@ class Client:
             raise UsageError("out_of_order: expected it without persisted_only, which waits for whole snapshots")
         check_supported(self.dialect, [name for name in _PROMISES if options[name]], Use.STREAM)
         decoding = {name: options[name] for name in _DECODING}
-        format = RowFormat(self.dialect, options["columns"], decoding, in_order=not options["out_of_order"])
+        columns = options["columns"]
+        named = columns is not None and bool({*PATH_COLUMNS} & {*columns})
+        received = PathColumns.required(columns) if named else columns
+        if named and find_spec("pyarrow") is None:
+            raise UsageError("columns: the names of scopes and collections need pyarrow: pip install pyarrow")
+        format = RowFormat(self.dialect, received, decoding, in_order=not options["out_of_order"])
         # Wrong columns are refused before any node is asked.
         format.decoder(True)
         vbuckets = self._checked_vbuckets(options["vbuckets"])
@@ -275,7 +289,13 @@ class Client:
         # Without seqnos there is no lag to measure.
         running = RunningStream.start(self._agent, follower, chosen, monitored=settings.rules.resumes)
         self._keep(running)
-        return ChangeStream(self, follower, running, chosen.template, range, format.filter)
+        names = PathColumns(columns, format.schema, partial(self._paths, follower)) if named else None
+        return ChangeStream(self, follower, running, chosen.template, range, format, names)
+
+    def _paths(self, follower: Follower) -> Mapping[int, str]:
+        """Return the paths of all collections by id, at least of those that a stream has rows of."""
+        newest = max(reached.position.manifest_uid for reached in follower.positions.values())
+        return queries.awaited_manifest(self._agent, newest).paths
 
     def _settings(self, options: dict[str, Any], format: RowFormat, chosen: StreamSelection) -> StreamSettings:
         tap = self.dialect == TAP
@@ -340,6 +360,26 @@ class Client:
         found |= resolve_start(self._agent, numbers, chosen, options["start"])
         return replace(chosen.template, positions=tuple(found[number] for number in sorted(found)))
 
+    def end_seqnos(
+        self,
+        end: str | datetime | Checkpoint | None,
+        *,
+        scope: str | None = None,
+        collections: str | Iterable[str] | None = None,
+        vbuckets: str | Iterable[int] | None = None,
+    ) -> dict[int, int]:
+        """Return the last seqno of each vbucket that a stream with this end delivers.
+
+        The options are those of `stream`.
+        A time is searched for by probes, as `stream` does.
+        """
+        given = {"end": end, "scope": scope, "collections": collections, "vbuckets": vbuckets}
+        self._agent.check_open()
+        options = dict(read_all(Use.STREAM, given))
+        numbers = self._checked_vbuckets(options["vbuckets"])
+        chosen = resolve_filter(self._agent, options["scope"], options["collections"])
+        return dict(resolve_end(self._agent, numbers, chosen, options["end"]))
+
     def _checked_vbuckets(self, given: Iterable[int] | None) -> list[int]:
         count = self.map.num_vbuckets
         numbers = [*range(count)] if given is None else sorted(given)
@@ -353,12 +393,13 @@ class Client:
         """Return the version of the node that commands go to."""
         return queries.server_version(self._agent)
 
-    def high_seqnos(self, collection_id: int | None = None) -> dict[int, int]:
-        """Return the high seqno of each vbucket, from its owner.
+    def high_seqnos(self, collection_id: int | Collection[int] | None = None) -> dict[int, int]:
+        """Return the high seqno of each vbucket, from its owner. All nodes are asked at the same time.
 
-        collection_id: only changes of this collection count; vbuckets that never had any may be missing.
+        collection_id: only changes of this collection count, or of any of several; vbuckets that never had any may be
+            missing.
         """
-        return queries.high_seqnos(self._agent, collection_id)
+        return queries.high_seqnos(self._agent, [collection_id] if isinstance(collection_id, int) else collection_id)
 
     def failover_logs(self, vbuckets: Iterable[int] | None = None) -> dict[int, FailoverLog]:
         """Return the failover log of each of these vbuckets, or of all. Vbuckets without an owner are missing.
@@ -392,6 +433,13 @@ class Client:
     def purge_seqnos(self) -> dict[int, int]:
         """Return the purge seqno of each vbucket: deletions up to it may be gone. Missing where the owner has none."""
         return queries.purge_seqnos(self._agent)
+
+    def persisted_seqnos(self, histories: Mapping[int, int]) -> dict[int, dict[str, int | None]]:
+        """Return the seqno up to which each copy of a vbucket is on disk, by vbucket and node.
+
+        histories: uuid of the history by vbucket. A node that does not answer, or has another history, has None.
+        """
+        return queries.persisted_seqnos(self._agent, histories)
 
     def collections(self) -> dict[int, str]:
         """Return the paths (`scope.collection`) of all collections by id; none from a server without collections."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections import deque
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 from dcp.client import network_errors
 from dcp.client.connection_string import HostPort
 from dcp.client.own_process import OwnProcess
+from dcp.client.transport import NodeSocket
 from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, TransportError
 from dcp.session.events import CommandAnswered, Event, SessionReady
@@ -34,7 +34,7 @@ class CommandConnection:
     `timeout` seconds in all; an answer that trickles in does not extend them.
     """
 
-    def __init__(self, sock: socket.socket, settings: ConnectionSettings, address: HostPort, timeout: float) -> None:
+    def __init__(self, sock: NodeSocket, settings: ConnectionSettings, address: HostPort, timeout: float) -> None:
         self.address = address
         self._socket, self._timeout = sock, timeout
         self._session = Session(settings, lambda collections: Decoder(collections=collections), time.monotonic())

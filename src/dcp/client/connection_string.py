@@ -114,7 +114,7 @@ def _bad_scheme(scheme: str) -> UsageError:
         return _error("scheme", expected, "none")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,20}", scheme):
         return _error("scheme", expected, "something else")
-    close = difflib.get_close_matches(scheme.lower(), SCHEMES, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(scheme.lower(), SCHEMES, cutoff=0.6)
     meant = _INSTEAD.get(scheme.lower()) or next(iter(close), "")
     return _error("scheme", expected, f"{scheme}://{f' (did you mean {meant}://?)' if meant else ''}")
 

@@ -1,10 +1,13 @@
-"""User and password from outside a URL: options, a file, the environment. No text shows a password."""
+"""User and password from outside a URL: options, a file, a function, the environment. No text shows a password."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from dcp.client.connection_string import parse
@@ -16,15 +19,18 @@ USERNAME, PASSWORD = "DCP_USERNAME", "DCP_PASSWORD"
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """User and password: explicit ones first, then a file, then the environment.
+    """User and password: explicit ones first, then a file, then the environment; or those that a function returns.
 
-    Files and environment variables are read wherever a connection is made: with Spark, on the driver and on every
-    executor.
+    Files and environment variables are read, and the function is called, wherever a connection is made: with Spark, on
+    the driver and on every executor.
+
+    provider: name of the function, as `module:function`.
     """
 
     username: str = ""
     password: str = field(default="", repr=False)
     password_file: str = ""
+    provider: str = ""
 
     @property
     def name(self) -> str:
@@ -36,6 +42,8 @@ class Login:
 
         Raises UsageError with the remedy if there is a user without a password.
         """
+        if self.provider:
+            return with_login(url, *_provided(self.provider))
         if not self.name:
             return url
         password = self.find_password()
@@ -57,6 +65,22 @@ class Login:
         if not password:
             raise UsageError(f"password file: expected a password in {self.password_file}, found an empty file")
         return password
+
+
+def _provided(name: str) -> tuple[str, str]:
+    """Return the user and password that a function returns. Raises UsageError with the reason if it does not."""
+    module, _, attribute = name.partition(":")
+    try:
+        function: Callable[[], Any] = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"credential provider: expected the name of a function, as module:function, found {name!r}: {error}; the "
+            "module has to be importable on the driver and on every executor"
+        ) from None
+    found = function()
+    if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(each, str) and each for each in found)):
+        raise UsageError(f"credential provider: expected user and password from {name}, found a {type(found).__name__}")
+    return found
 
 
 def split_url(url: str) -> tuple[str, str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 
 from dcp.errors import DcpError, FrameError, RemoteProtocolError, TimeoutError, TransportError
+from dcp.session.session import CHECK_ADDRESS
 
 _CHECK_PORT = "check the port: the data service uses 11210, and 11207 for couchbases://"
 
@@ -21,7 +22,7 @@ _GIVE_AUTHORITY = "pass the cluster's certificate authority as ca_cert_path"
 
 def timed_out(node: str, seconds: float, option: str) -> TimeoutError:
     """Return the error for a node that did not answer within the limit that `option` sets."""
-    return TimeoutError(f"{node}: no answer within {seconds:g} s; check the host and firewalls, or raise {option}")
+    return TimeoutError(f"{node}: no answer within {seconds:g} s; {CHECK_ADDRESS}, or raise {option}")
 
 
 def closed_early(node: str) -> TransportError:

@@ -11,7 +11,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Flag, auto
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from dcp.client import tokens
 from dcp.client.time_search import EPOCH
 from dcp.columns.decoder import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from dcp.columns.document_schema import DocumentType, ddl, document_type
+from dcp.columns.path_columns import PATH_COLUMNS
 from dcp.columns.plan import events_of
 from dcp.columns.schema import COLUMNS, choose
 from dcp.columns.selection import key_patterns, parse_condition
@@ -33,13 +34,12 @@ from dcp.wire.memcached import MAX_FRAME
 
 Parser = Callable[[Any], Any]
 
-# Columns of Spark's rows that no message has: the names that belong to a collection id.
-PATH_COLUMNS = ("scope", "collection")
 _DEFAULT_COLUMNS = ", ".join(column.name for column in COLUMNS if column.default)
 
 _MOST_VBUCKETS = 1 << 16
 _LONGEST_SHOWN = 100
 _TIME = "a time with a UTC offset such as 2026-11-01T00:00Z"
+_AGO = "a time before now such as -1h"
 _WHERE = (
     "Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true. "
     "Deletions are delivered, and values that are no JSON."
@@ -59,6 +59,9 @@ class Use(Flag):
     SPARK = auto()
     # Keywords of dcp.spark.read and dcp.spark.plan.
     SPARK_READ = auto()
+    # Keywords of dcp.spark.append and dcp.spark.mirror.
+    SPARK_APPEND = auto()
+    SPARK_MIRROR = auto()
     COMMAND_LINE = auto()
 
 
@@ -269,9 +272,9 @@ _END_WORDS = ("now", "latest")
 def _position(words: tuple[str, ...], value: Any) -> str | datetime | Checkpoint:
     # A checkpoint without positions is false, as every empty collection.
     known = _position_or_none(words, value)
-    position = _time(value) if known is None else known
+    position = known if known is not None else _time(value) or _time_ago(value)
     if position is None:
-        raise ValueError(f"{', '.join(words)}, a Checkpoint or its JSON, or {_TIME}")
+        raise ValueError(f"{', '.join(words)}, a Checkpoint or its JSON, {_TIME}, or {_AGO}")
     return position
 
 
@@ -295,6 +298,16 @@ def _time(value: Any) -> datetime | None:
     return value if isinstance(value, datetime) and value.tzinfo is not None and value >= EPOCH else None
 
 
+def _time_ago(value: Any) -> datetime | None:
+    """Return the time that text such as `-1h` stands for, from now on the clock of this machine."""
+    if not isinstance(value, str) or not value.startswith("-"):
+        return None
+    try:
+        return max(EPOCH, datetime.now(timezone.utc) - timedelta(seconds=duration(value[1:])))
+    except ValueError:
+        return None
+
+
 def parse_timestamp(value: Any) -> datetime:
     """Return a time from ISO text, a datetime, or milliseconds since 1970."""
     moment = _time(value)
@@ -306,12 +319,9 @@ def parse_timestamp(value: Any) -> datetime:
     return moment
 
 
-def parse_read_end(value: Any) -> str | Checkpoint:
-    """Return the end of a Spark read: `now`, or a Checkpoint."""
-    end = None if isinstance(value, datetime) else _position_or_none(_END_WORDS, value)
-    if end is None:
-        raise ValueError(f"{', '.join(_END_WORDS)}, or a Checkpoint or its JSON")
-    return end
+def parse_read_end(value: Any) -> str | datetime | Checkpoint:
+    """Return the end of a Spark read."""
+    return _position(_END_WORDS, value)
 
 
 def parse_start(value: Any) -> str | datetime | Checkpoint:
@@ -329,6 +339,7 @@ def parse_end(value: Any) -> str | datetime | Checkpoint | None:
 
 _CONNECTION = Use.URL | Use.CONNECT
 _READ = Use.SPARK | Use.SPARK_READ
+_TABLE = Use.SPARK_APPEND | Use.SPARK_MIRROR
 _ONLY_DCP = (DCP.name,)
 _POSITION = "str | datetime | Checkpoint"
 _NAMES = "str | Iterable[str] | None"
@@ -521,7 +532,7 @@ OPTIONS: tuple[Option, ...] = (
         optional(parse_text),
         None,
         "Name of a scope: only its collections. With `collections`, the scope of names without one.",
-        Use.STREAM | _READ | Use.COMMAND_LINE,
+        Use.STREAM | _READ | _TABLE | Use.COMMAND_LINE,
         dialects=_ONLY_DCP,
         spark="scope",
         flag="--scope",
@@ -532,7 +543,7 @@ OPTIONS: tuple[Option, ...] = (
         optional(parse_names),
         None,
         "Names of collections, as `scope.name` or in `scope`: only these.",
-        Use.STREAM | _READ | Use.COMMAND_LINE,
+        Use.STREAM | _READ | _TABLE | Use.COMMAND_LINE,
         dialects=_ONLY_DCP,
         spark="collections",
         flag="--collection",
@@ -543,7 +554,7 @@ OPTIONS: tuple[Option, ...] = (
         optional(parse_vbuckets),
         None,
         'Numbers of vbuckets, as "0-511,600" or several: only these.',
-        Use.STREAM | _READ,
+        Use.STREAM | _READ | _TABLE,
         spark="vbuckets",
     ),
     # Batches of a stream.
@@ -552,7 +563,8 @@ OPTIONS: tuple[Option, ...] = (
         _NAMES,
         optional(parse_names),
         None,
-        "Names of the columns of a batch, in order. Columns that are not named are not decoded.",
+        "Names of the columns of a batch, in order; `scope` and `collection` are the names of a row's collection. "
+        "Columns that are not named are not decoded.",
         Use.STREAM,
         default_text=_DEFAULT_COLUMNS,
     ),
@@ -610,8 +622,9 @@ OPTIONS: tuple[Option, ...] = (
         flag,
         False,
         "Deliver only changes that every copy of their vbucket has on disk, so that no failover takes them back.",
-        Use.STREAM,
+        Use.STREAM | _READ,
         dialects=_ONLY_DCP,
+        spark="persistedOnly",
     ),
     Option(
         "persisted_within",
@@ -630,8 +643,9 @@ OPTIONS: tuple[Option, ...] = (
         False,
         "Let nodes send the first snapshot of a collection in any order, which may be faster. "
         "Until it is complete, positions stay at the beginning.",
-        Use.STREAM,
+        Use.STREAM | _READ,
         dialects=_ONLY_DCP,
+        spark="outOfOrder",
     ),
     Option(
         "history",
@@ -639,8 +653,9 @@ OPTIONS: tuple[Option, ...] = (
         flag,
         False,
         "Deliver every version that the bucket keeps of a document, not only the last one of a snapshot.",
-        Use.STREAM,
+        Use.STREAM | _READ | Use.SPARK_APPEND,
         dialects=_ONLY_DCP,
+        spark="history",
     ),
     # The form of rows.
     Option(
@@ -836,7 +851,7 @@ OPTIONS: tuple[Option, ...] = (
         optional(parse_text),
         None,
         "User to connect as, if the URL names none.",
-        _READ,
+        _READ | _TABLE,
         default_text="`DCP_USERNAME`",
         spark="username",
     ),
@@ -846,7 +861,7 @@ OPTIONS: tuple[Option, ...] = (
         optional(parse_text),
         None,
         "Password of `username`. It travels to the executors with each task.",
-        _READ,
+        _READ | _TABLE,
         default_text="`DCP_PASSWORD`",
         spark="password",
         secret=True,
@@ -857,8 +872,17 @@ OPTIONS: tuple[Option, ...] = (
         optional(parse_text),
         None,
         "File with the password, on the driver and on every executor.",
-        _READ,
+        _READ | _TABLE,
         spark="passwordFile",
+    ),
+    Option(
+        "credential_provider",
+        "str | None",
+        optional(parse_text),
+        None,
+        "Function that returns user and password, as `module:function`. It is called on the driver and on executors.",
+        _READ | _TABLE,
+        spark="credentialProvider",
     ),
     Option(
         "columns",
@@ -867,9 +891,18 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "Names of the columns, in order; `scope` and `collection` are the names of a row's collection. "
         "Columns that are not named are not decoded.",
-        _READ,
+        _READ | Use.SPARK_APPEND,
         default_text=_DEFAULT_COLUMNS,
         spark="columns",
+    ),
+    Option(
+        "columns",
+        _NAMES,
+        optional(parse_spark_columns),
+        None,
+        "Names of the columns that the table has besides vbucket, seqno, collection_id and key.",
+        Use.SPARK_MIRROR,
+        default_text="cas, flags, expiry, datatype, and value or document",
     ),
     Option(
         "include_xattrs",
@@ -886,7 +919,7 @@ OPTIONS: tuple[Option, ...] = (
         optional(parse_events),
         None,
         "Names of events, such as `mutation,deletion`: only these, and rows that report a rollback or a purge.",
-        _READ,
+        _READ | Use.SPARK_APPEND,
         default_text="all",
         spark="events",
     ),
@@ -896,7 +929,7 @@ OPTIONS: tuple[Option, ...] = (
         optional(parse_key_patterns),
         None,
         "Keys, such as `order::*,user::7`: only these. A star stands for any bytes, unless a backslash is before it.",
-        _READ,
+        _READ | _TABLE,
         default_text="all",
         spark="keys",
     ),
@@ -906,7 +939,7 @@ OPTIONS: tuple[Option, ...] = (
         one_of("binary", "string"),
         "binary",
         "Type of the column `key`; `string` requires UTF-8.",
-        _READ,
+        _READ | _TABLE,
         spark="keyFormat",
     ),
     Option(
@@ -915,7 +948,7 @@ OPTIONS: tuple[Option, ...] = (
         one_of("binary", "string"),
         "binary",
         "Type of the column `value`; see `onBadValue` for values that are not UTF-8.",
-        _READ,
+        _READ | _TABLE,
         spark="valueFormat",
     ),
     Option(
@@ -925,7 +958,7 @@ OPTIONS: tuple[Option, ...] = (
         "quarantine",
         "Values that are no text, or cannot be read: `quarantine` delivers null, or the bytes as received, with the "
         "reason in the column `error`, which `valueFormat=string` adds. `fail` ends the query.",
-        _READ,
+        _READ | _TABLE,
         spark="onBadValue",
     ),
     Option(
@@ -935,7 +968,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "Schema of the documents, for the columns `document` and `error`: DDL such as "
         "`id bigint, customer struct<city string>`. See docs/documents.md.",
-        _READ,
+        _READ | _TABLE,
         spark="documentSchema",
     ),
     Option(
@@ -945,7 +978,7 @@ OPTIONS: tuple[Option, ...] = (
         "quarantine",
         "Documents that do not fit the schema: `quarantine` delivers null for what does not, with the reason in the "
         "column `error`. `fail` ends the query.",
-        _READ,
+        _READ | _TABLE,
         spark="onBadDocument",
     ),
     Option(
@@ -954,8 +987,19 @@ OPTIONS: tuple[Option, ...] = (
         optional(parse_where),
         None,
         _WHERE,
-        _READ,
+        _READ | Use.SPARK_APPEND,
         spark="where",
+    ),
+    Option(
+        "newest_only",
+        "bool",
+        flag,
+        False,
+        "Deliver of each key only the newest version that the read or batch encounters. It excludes `events`, `where`, "
+        "`history` and `outOfOrder`, with which an older version could be taken for it.",
+        _READ,
+        dialects=_ONLY_DCP,
+        spark="newestOnly",
     ),
     Option(
         "start",
@@ -964,8 +1008,8 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "Where to begin: `earliest`, `latest`, a Checkpoint or its JSON, or a time. "
         "A stream that resumes from its own checkpoint ignores it.",
-        _READ,
-        default_text="`earliest` for a read, `latest` for a stream",
+        _READ | Use.SPARK_APPEND,
+        default_text="`earliest` for a read or table, `latest` for a stream",
         spark="startingOffsets",
     ),
     Option(
@@ -979,13 +1023,22 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "end",
-        "str | Checkpoint | None",
+        f"{_POSITION} | None",
         optional(parse_read_end),
         None,
-        "Where a read ends: `latest`, or a Checkpoint or its JSON.",
+        "Where a read ends: `latest`, a Checkpoint or its JSON, or a past time: only changes made before it.",
         _READ,
         default_text="`latest`",
         spark="endingOffsets",
+    ),
+    Option(
+        "ending_timestamp",
+        "str | int",
+        parse_timestamp,
+        None,
+        "Only changes of a read made before this time: a past time with a UTC offset, or milliseconds since 1970.",
+        Use.SPARK,
+        spark="endingTimestamp",
     ),
     Option(
         "min_partitions",
@@ -993,9 +1046,20 @@ OPTIONS: tuple[Option, ...] = (
         optional(partial(whole_number, least=1)),
         None,
         "Least number of tasks, up to one for every two vbuckets.",
-        _READ,
-        default_text="the session's cores, or one for each node",
+        _READ | _TABLE,
+        default_text='the session\'s cores; with `format("dcp")` one for each 250,000 seqnos',
         spark="minPartitions",
+    ),
+    Option(
+        "node_timeout",
+        "float | str | timedelta",
+        duration,
+        300.0,
+        "How long nodes may be away before a read or a stream fails. Automatic failover takes 2 minutes by default.",
+        _READ | _TABLE,
+        "s",
+        "5m",
+        spark="nodeTimeout",
     ),
     Option(
         "fail_on_data_loss",
@@ -1003,7 +1067,7 @@ OPTIONS: tuple[Option, ...] = (
         flag,
         True,
         "Set it to false to continue where changes are lost: purged deletions, dropped collections.",
-        _READ,
+        _READ | _TABLE,
         spark="failOnDataLoss",
     ),
     Option(
@@ -1012,7 +1076,7 @@ OPTIONS: tuple[Option, ...] = (
         partial(whole_number, least=1),
         None,
         "Limit of seqnos in a batch of a stream, about.",
-        Use.SPARK,
+        Use.SPARK | _TABLE,
         default_text="no limit",
         spark="maxOffsetsPerTrigger",
     ),
@@ -1022,7 +1086,7 @@ OPTIONS: tuple[Option, ...] = (
         bounded_size(1, (1 << 63) - 1),
         None,
         "Limit of bytes in a batch of a stream, about, such as `512m`.",
-        Use.SPARK,
+        Use.SPARK | _TABLE,
         default_text="no limit",
         spark="maxBytesPerTrigger",
     ),
@@ -1032,7 +1096,7 @@ OPTIONS: tuple[Option, ...] = (
         partial(whole_number, least=1),
         None,
         "Number of seqnos that a batch of a stream waits for (Spark 4.2 and newer).",
-        Use.SPARK,
+        Use.SPARK | _TABLE,
         default_text="1",
         spark="minOffsetsPerTrigger",
     ),
@@ -1042,7 +1106,7 @@ OPTIONS: tuple[Option, ...] = (
         duration,
         900.0,
         "Time limit of `minOffsetsPerTrigger`, since the batch before.",
-        Use.SPARK,
+        Use.SPARK | _TABLE,
         "s",
         "15m",
         spark="maxTriggerDelay",

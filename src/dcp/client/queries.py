@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from dcp.client.agent import Agent
 from dcp.cluster_map import ClusterMap, Node, format_vbuckets, no_owner_error
@@ -13,9 +17,17 @@ from dcp.errors import RemoteProtocolError, ServerError, TransportError, UsageEr
 from dcp.json_reader import JsonReader
 from dcp.position import FailoverLog
 from dcp.session.refusals import STREAM_REQUEST, reaction
+from dcp.wire.frame import Frame
 from dcp.wire.memcached import SEQNOS, Status, VbucketState
 
+# Seconds between questions for a manifest that a node does not have yet.
+_MANIFEST_INTERVAL = 0.1
 _PURGE_SEQNO = re.compile(r"vb_([0-9]{1,5}):purge_seqno")
+# Nodes that are asked at the same time.
+_MOST_AT_ONCE = 32
+
+T = TypeVar("T")
+
 _NO_COLLECTIONS = (Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.NO_COLLECTIONS_MANIFEST)
 
 
@@ -37,25 +49,45 @@ def can_leave_out_values(agent: Agent) -> bool:
     return not server_version(agent).startswith(_CRASHES_WITHOUT_VALUES)
 
 
-def high_seqnos(agent: Agent, collection_id: int | None = None) -> dict[int, int]:
-    """Return the high seqno of each vbucket, or of one collection in it, from the vbuckets' owners."""
-    fields = {"state": int(VbucketState.ACTIVE)}
-    fields |= {} if collection_id is None else {"collection_id": collection_id}
-    found: dict[int, int] = {}
-    # A fresh map: an owner that is outdated would leave its vbuckets out.
-    cluster_map = agent.refresh_map()
-    for node, owned in _owners(cluster_map):
-        (answer,) = agent.ask_node(node, "get_all_vb_seqnos", [{"fields": fields}])
-        if answer.status == Status.UNKNOWN_COLLECTION:
-            problem = f"the collection with the id {collection_id} was dropped, or is not readable for this user"
-            raise ServerError(f"{node}: {problem}", answer.status)
-        if answer.status:
-            problem = "the node refused to send its high seqnos" if answer.status != Status.EACCESS else _NOT_READABLE
-            raise _refused(f"{node}: {problem}", answer.status)
+def high_seqnos(agent: Agent, collection_ids: Collection[int] | None = None) -> dict[int, int]:
+    """Return the high seqno of each vbucket, or the highest of these collections in it, from the vbuckets' owners."""
+    of_all = {"state": int(VbucketState.ACTIVE)}
+    ids = [None] if collection_ids is None else [*collection_ids]
+    questions = [{"fields": of_all if number is None else of_all | {"collection_id": number}} for number in ids]
+
+    def ask(node: Node, owned: set[int]) -> dict[int, int]:
+        highest: dict[int, int] = {}
+        for number, answer in zip(ids, agent.ask_node(node, "get_all_vb_seqnos", questions), strict=True):
+            _check_seqnos(node, number, answer.status)
+            for vbucket, seqno in SEQNOS.decode(answer.value, {}):
+                if seqno >= highest.get(vbucket, 0):
+                    highest[vbucket] = seqno
         # During a failover the old and the new owner may both report a vbucket. Histories and streams are asked of
         # the owner in the map, so its high seqno is the one that counts.
-        found |= {row.vbucket: row.seqno for row in SEQNOS.decode(answer.value, {}) if row.vbucket in owned}
-    return dict(sorted(found.items()))
+        return {vbucket: seqno for vbucket, seqno in highest.items() if vbucket in owned}
+
+    # A fresh map: an owner that is outdated would leave its vbuckets out.
+    found = ask_each({node: partial(ask, node, owned) for node, owned in _owners(agent.refresh_map())})
+    return dict(sorted((vbucket, seqno) for seqnos in found.values() for vbucket, seqno in seqnos.items()))
+
+
+def _check_seqnos(node: Node, collection_id: int | None, status: int) -> None:
+    """Raise ServerError if a node refused to send its high seqnos."""
+    if status == Status.UNKNOWN_COLLECTION:
+        problem = f"the collection with the id {collection_id} was dropped, or is not readable for this user"
+        raise ServerError(f"{node}: {problem}", status)
+    if status:
+        problem = "the node refused to send its high seqnos" if status != Status.EACCESS else _NOT_READABLE
+        raise _refused(f"{node}: {problem}", status)
+
+
+def ask_each(questions: Mapping[Node, Callable[[], T]]) -> dict[Node, T]:
+    """Return the answers of several nodes, asked at the same time. Raises the error of the first that has one."""
+    if len(questions) < 2:
+        return {node: question() for node, question in questions.items()}
+    with ThreadPoolExecutor(min(len(questions), _MOST_AT_ONCE), "dcp-queries") as threads:
+        waiting = {node: threads.submit(question) for node, question in questions.items()}
+        return {node: answer.result() for node, answer in waiting.items()}
 
 
 def _refused(problem: str, status: int) -> ServerError:
@@ -71,30 +103,31 @@ def failover_logs(agent: Agent, vbuckets: Iterable[int]) -> dict[int, FailoverLo
     Raises a retriable ServerError if an owner is too busy to send it: without its log, a position would be rolled back.
     """
     wanted = set(vbuckets)
+    asked = {node: sorted(wanted & owned) for node, owned in _owners(agent.map) if wanted & owned}
+    found = ask_each({node: partial(_failover_logs_at, agent, node, numbers) for node, numbers in asked.items()})
+    return {number: log for logs in found.values() for number, log in logs.items()}
+
+
+def _failover_logs_at(agent: Agent, node: Node, vbuckets: list[int]) -> dict[int, FailoverLog]:
     found: dict[int, FailoverLog] = {}
-    for node, owned in _owners(agent.map):
-        asked = sorted(wanted & owned)
-        answers = (
-            agent.ask_node(node, "kv_get_failover_log", [{"vbucket": number} for number in asked]) if asked else []
-        )
-        for number, answer in zip(asked, answers, strict=True):
-            if not answer.status:
-                found[number] = FailoverLog.of(answer.body())
-            elif answer.status != Status.NOT_MY_VBUCKET and reaction(STREAM_REQUEST, answer.status).passes:
-                error = ServerError(
-                    f"{node}: the node refused to send the failover log of vbucket {number}", answer.status
-                )
-                error.retriable = True
-                raise error
+    answers = agent.ask_node(node, "kv_get_failover_log", [{"vbucket": number} for number in vbuckets])
+    for number, answer in zip(vbuckets, answers, strict=True):
+        if not answer.status:
+            found[number] = FailoverLog.of(answer.body())
+        elif answer.status != Status.NOT_MY_VBUCKET and reaction(STREAM_REQUEST, answer.status).passes:
+            error = ServerError(f"{node}: the node refused to send the failover log of vbucket {number}", answer.status)
+            error.retriable = True
+            raise error
     return found
 
 
 def purge_seqnos(agent: Agent) -> dict[int, int]:
     """Return the purge seqno of each vbucket whose owner reports it."""
-    found: dict[int, int] = {}
-    for node, owned in _owners(agent.map):
-        found |= {vbucket: seqno for vbucket, seqno in purge_seqnos_at(agent, node).items() if vbucket in owned}
-    return found
+    owners = dict(_owners(agent.map))
+    found = ask_each({node: partial(purge_seqnos_at, agent, node) for node in owners})
+    return {
+        vbucket: seqno for node, seqnos in found.items() for vbucket, seqno in seqnos.items() if vbucket in owners[node]
+    }
 
 
 def purge_seqnos_at(agent: Agent, node: Node) -> dict[int, int]:
@@ -171,6 +204,45 @@ def _number(statistics: Mapping[str, str], name: str) -> int | None:
     return int(value) if value.isdecimal() else None
 
 
+def persisted_seqno(frame: Frame) -> int | None:
+    """Return the persisted seqno of an OBSERVE_SEQNO answer; None if the node has another history.
+
+    After a failover the node answers for the old history with `old_seqno`, at which the new one began: its persisted
+    seqno above that is of the new history.
+    """
+    if frame.status == Status.UNKNOWN_COMMAND:
+        raise ServerError("persisted_only: the server does not report persisted seqnos; requires 4.0", frame.status)
+    if frame.status:
+        return None
+    fields = frame.fields
+    return min(int(fields["persisted_seqno"]), int(fields.get("old_seqno", fields["persisted_seqno"])))
+
+
+def persisted_seqnos(agent: Agent, histories: Mapping[int, int]) -> dict[int, dict[str, int | None]]:
+    """Return the seqno up to which each copy of a vbucket is on disk, by vbucket and node.
+
+    histories: uuid of the history by vbucket. A node that does not answer, or has another history, has None.
+    """
+    by_node: defaultdict[Node, list[int]] = defaultdict(list)
+    for vbucket in histories:
+        owner = agent.map.owner(vbucket)
+        for node in () if owner is None else (owner, *agent.map.replicas(vbucket)):
+            by_node[node].append(vbucket)
+    found: dict[int, dict[str, int | None]] = {vbucket: {} for vbucket in histories}
+
+    def ask(node: Node, asked: list[int]) -> list[int | None]:
+        questions = [{"vbucket": vbucket, "fields": {"vbuuid": histories[vbucket]}} for vbucket in asked]
+        with suppress(TransportError):
+            return [persisted_seqno(frame) for frame in agent.ask_node(node, "observe_seqno", questions)]
+        return [None] * len(asked)
+
+    answers = ask_each({node: partial(ask, node, asked) for node, asked in by_node.items()})
+    for node, asked in by_node.items():
+        for vbucket, seqno in zip(asked, answers[node], strict=True):
+            found[vbucket][str(node)] = seqno
+    return found
+
+
 class Heads(NamedTuple):
     """Newest state of some vbuckets. Each failover log is of a history that reached the high seqno beside it.
 
@@ -221,24 +293,12 @@ def owned_high_seqnos(agent: Agent, vbuckets: Iterable[int], limited_to: Collect
             raise
         # A vbucket that never had a change of the collections is not reported.
         owned = {number for _, numbers in _owners(agent.map) for number in numbers}
-        found = dict.fromkeys(owned, 0) | highest_seqnos(partial(high_seqnos, agent), ids)
+        found = dict.fromkeys(owned, 0) | high_seqnos(agent, ids)
     wanted = [*vbuckets]
     missing = [number for number in wanted if number not in found]
     if missing:
         raise no_owner_error(missing)
     return {number: found[number] for number in wanted}
-
-
-def highest_seqnos(of_collection: Callable[[int], Mapping[int, int]], collection_ids: Iterable[int]) -> dict[int, int]:
-    """Return the seqno of the newest change of any of these collections, by vbucket that had one.
-
-    of_collection: returns the high seqnos of one collection.
-    """
-    found: dict[int, int] = {}
-    for number in collection_ids:
-        for vbucket, seqno in of_collection(number).items():
-            found[vbucket] = max(seqno, found.get(vbucket, 0))
-    return found
 
 
 # Collections.
@@ -274,6 +334,21 @@ def collections_manifest(agent: Agent, newest: int = 0) -> CollectionsManifest:
             "has; retry"
         )
     return found
+
+
+def awaited_manifest(agent: Agent, newest: int) -> CollectionsManifest:
+    """Return the collections of the bucket, once the node that is asked has a manifest that is at least as new.
+
+    Raises TransportError if it has not within `bootstrap_timeout`.
+    """
+    deadline = time.monotonic() + agent.options.bootstrap_timeout
+    while True:
+        try:
+            return collections_manifest(agent, newest)
+        except TransportError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_MANIFEST_INTERVAL)
 
 
 def _paths(root: JsonReader) -> Iterator[tuple[int, str]]:

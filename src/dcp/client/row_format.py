@@ -11,6 +11,7 @@ from typing import Any
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.columns.row_filter import RowFilter
+from dcp.columns.schema import BatchSchema
 from dcp.errors import UsageError
 from dcp.wire.dcp import DCP
 from dcp.wire.field import u64
@@ -18,7 +19,7 @@ from dcp.wire.frame import Frame, dialect_of, encode
 from dcp.wire.layout import Dialect, Layout, Magic, Message, Role, Side
 
 # Events that no node sends: the client inserts their rows.
-ROLLBACK, PURGED = "rollback", "purged"
+ROLLBACK, PURGED = _REPORTED = "rollback", "purged"
 
 # Makes a batch of one row from vbucket, end of the range, seqno and event.
 ReportRow = Callable[[int, int, int, str], Batch]
@@ -73,12 +74,16 @@ class RowFormat:
         return reads or bool(columns & {"value", "xattrs", "bad_value", "error"}) or self.dialect != DCP.name
 
     @property
+    def schema(self) -> BatchSchema:
+        """Columns that are delivered."""
+        return Decoder(self.dialect, self.columns, also=_REPORTED, **self.decoding).schema
+
+    @property
     def filter(self) -> RowFilter | None:
         """Filter for the limits; None if there are none. It removes columns that are only there for it."""
         if not self._is_filtered:
             return None
-        schema = Decoder(self.dialect, self.columns, **self.decoding).schema
-        return RowFilter(schema, self.since, self.until, self.ends, in_order=self.in_order)
+        return RowFilter(self.schema, self.since, self.until, self.ends, in_order=self.in_order)
 
     @property
     def _received(self) -> Iterable[str] | None:
@@ -90,8 +95,7 @@ class RowFormat:
 
     def decoder(self, collections: bool) -> Decoder:
         """Return a new decoder of received bytes. `collections`: keys carry collection ids."""
-        also = (ROLLBACK, PURGED)
-        return Decoder(self.dialect, self._received, collections=collections, also=also, **self.decoding)
+        return Decoder(self.dialect, self._received, collections=collections, also=_REPORTED, **self.decoding)
 
     def report_row(self) -> ReportRow:
         """Return the function that makes rollback and purge rows of this format."""

@@ -22,6 +22,9 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _MOST_FIELDS = 100
 _SELDOM = 0.1
 _BATCH_ROWS = 1_000
+# Whole numbers up to here are exact as a double, too; and those of a type with 38 digits.
+_EXACT_DOUBLE, _MOST_DIGITS = 1 << 53, 10**38
+_LARGE = "decimal(38,0)"
 
 
 @dataclass(slots=True)
@@ -31,10 +34,13 @@ class _Seen:
     types: Counter[str] = field(default_factory=Counter)
     fields: dict[str, _Seen] = field(default_factory=dict)
     element: _Seen | None = None
+    # True once a whole number was seen that a double would round.
+    large: bool = False
 
     def add(self, value: Any, depth: int = 0) -> None:
         """Count a value, with all below it."""
         self.types[_kind(value)] += 1
+        self.large = self.large or (isinstance(value, int) and abs(value) > _EXACT_DOUBLE)
         if depth > DEEPEST:
             return
         if isinstance(value, dict):
@@ -54,8 +60,10 @@ class _Seen:
             return self._object_type(depth)
         if kinds == {"array"}:
             return f"array<{self.element.type(depth + 1) if self.element and self.element.types else 'json'}>"
-        if kinds <= {"bigint", "double"}:
+        if kinds <= {"bigint", "double"} and not ("double" in kinds and self.large):
             return "double" if "double" in kinds else "bigint"
+        if kinds == {"bigint", _LARGE}:
+            return _LARGE
         if len(kinds) == 1:
             return kinds.pop()
         return "string" if kinds <= {"string", "timestamp", "date"} else "json"
@@ -83,6 +91,7 @@ class _Seen:
     def merge(self, other: _Seen) -> None:
         """Add what was seen elsewhere."""
         self.types += other.types
+        self.large = self.large or other.large
         for name, seen in other.fields.items():
             self.fields.setdefault(name, _Seen()).merge(seen)
         if other.element is not None:
@@ -108,8 +117,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int):
-        # A decimal of 38 digits has room for more, but not for all: larger numbers are a matter of choice.
-        return "bigint" if -(1 << 63) <= value < 1 << 63 else "double"
+        return "bigint" if -(1 << 63) <= value < 1 << 63 else _LARGE if abs(value) < _MOST_DIGITS else "double"
     if isinstance(value, str):
         return "timestamp" if _TIME.fullmatch(value) else "date" if _DATE.fullmatch(value) else "string"
     return {dict: "object", list: "array", float: "double", type(None): "null"}[type(value)]
@@ -147,7 +155,8 @@ def infer_schema(
     scope, collections, only_keys, where: which documents; as for `Client.stream`.
     sample: number of documents to read. The nodes send their oldest changes first.
 
-    Strings that are all times with an offset, or all dates, get these types. Where types are mixed, the type is `json`.
+    Strings that are all times with an offset, or all dates, get these types. Where types are mixed, the type is `json`;
+    so it is where a double would round whole numbers.
 
     Raises UsageError if there is no document, or none that is a JSON object.
     """

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import time
 import weakref
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
+from dcp import _codec
 from dcp.checkpoint import Checkpoint
-from dcp.client.follow.batch_queue import QueuedBatch
+from dcp.client.follow.batch_queue import QueuedBatch, no_changes
 from dcp.client.follow.follower import Follower, RunningStream
 from dcp.client.follow.vbucket import consumed_seqno
+from dcp.client.row_format import RowFormat
 from dcp.client.stats import Counters
 from dcp.client.stream_range import StreamRange
 from dcp.columns.batch import Batch
-from dcp.columns.row_filter import RowFilter
-from dcp.errors import UsageError
+from dcp.columns.path_columns import PathColumns
+from dcp.errors import ClosedError, TimeoutError, UsageError
+from dcp.session.stream import LazyPosition
 from dcp.value_grammar import duration
 
 
@@ -25,6 +30,10 @@ class ChangeStream:
     its node may send more, and `checkpoint` is the position after the last batch that was taken. Used by one thread at
     a time. Close it, or use it in a `with` statement; a stream that is not referenced any more stops by itself.
 
+    It is an Arrow stream as well: `pyarrow.table(stream)`, `polars.DataFrame(stream)` and DuckDB's `from stream` take
+    the batches that are left, and wait for its end. In asyncio, use `async for batch in stream`.
+
+    schema: columns of the batches.
     found: for `start` and `end`, where they are times, the position of each vbucket then, and how it was found.
     """
 
@@ -35,13 +44,15 @@ class ChangeStream:
         running: RunningStream,
         template: Checkpoint,
         range: StreamRange,
-        row_filter: RowFilter | None,
+        format: RowFormat,
+        names: PathColumns | None,
     ) -> None:
         # An abandoned client closes its connections: the stream keeps it alive.
         self._client = client
+        self.schema = format.schema if names is None else names.schema
         self.found = range.found
         self._follower, self._running = follower, running
-        self._template, self._row_filter = template, row_filter
+        self._template, self._row_filter, self._names = template, format.filter, names
         self._item: QueuedBatch | None = None
         # Nodes send snapshots whole, and so rows after the end of the stream. These are removed, and must not be part
         # of the checkpoint.
@@ -61,6 +72,24 @@ class ChangeStream:
             raise StopIteration
         return batch
 
+    def __aiter__(self) -> ChangeStream:
+        return self
+
+    async def __anext__(self) -> Batch:
+        batch = await self.anext()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        if self.closed:
+            # A second read would look like a bucket without changes.
+            raise ClosedError("the stream has ended or was closed, and is read once: open another one")
+        return _codec.arrow_stream(self.__arrow_c_schema__(), self)
+
     def next(self, timeout: float | str | timedelta | None = None) -> Batch | None:
         """Return the next batch; None at the end of the stream.
 
@@ -71,12 +100,42 @@ class ChangeStream:
         from the one that opened the stream. Any other DcpError ends the stream; the checkpoint is then the position
         after the last batch that was taken.
         """
-        self._running.check_process()
+        return self._next(None if timeout is None else _seconds(timeout))
+
+    async def anext(self, timeout: float | str | timedelta | None = None) -> Batch | None:
+        """Return the next batch without blocking the event loop. Otherwise as `next`.
+
+        A task that is cancelled while it waits loses no batch.
+        """
+        import asyncio
+
         seconds = None if timeout is None else _seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def notice() -> None:
+            # On a thread of the stream, for which a loop that has ended is no problem of its own.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(changed.set)
+
+        with self._follower.listening(notice):
+            while True:
+                changed.clear()
+                with suppress(TimeoutError):
+                    return self._next(0)
+                left = None if deadline is None else deadline - time.monotonic()
+                try:
+                    await asyncio.wait_for(changed.wait(), left)
+                except asyncio.TimeoutError:
+                    raise no_changes(seconds or 0.0) from None
+
+    def _next(self, seconds: float | None) -> Batch | None:
+        self._running.check_process()
         while True:
             if self._item is not None:
                 self._follower.processed(self._item)
                 self._item = None
+            before = dict(self._follower.positions) if self._names is not None else {}
             try:
                 item = self._follower.next(seconds)
             except Exception:
@@ -96,7 +155,16 @@ class ChangeStream:
                 batch = self._row_filter(batch, reached)
             # A batch of which the filter leaves nothing is acknowledged in the next turn.
             if len(batch):
-                return batch
+                return batch if self._names is None else self._with_names(self._names, batch, before)
+
+    def _with_names(self, names: PathColumns, batch: Batch, before: dict[int, LazyPosition]) -> Batch:
+        """Add the names of collections. A new one is asked for; if no node answers, the batch was not taken."""
+        try:
+            return names(batch)
+        except Exception:
+            self.close()
+            self._follower.positions.update(before)
+            raise
 
     def _limit(self, report: QueuedBatch) -> None:
         """Limit the checkpoint of a vbucket that was rolled back: rows after its end are removed from then on."""

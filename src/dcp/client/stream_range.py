@@ -103,6 +103,12 @@ def resolve_start(
     return _begins(agent, vbuckets, chosen, start, {})
 
 
+def resolve_end(agent: Agent, vbuckets: Sequence[int], chosen: StreamSelection, end: Bound | None) -> Mapping[int, int]:
+    """Return the last seqno of each vbucket that a stream with this end delivers; ENDLESS for none."""
+    _check_times(agent.dialect, end=end)
+    return _ends(agent, vbuckets, chosen, end, {})
+
+
 def _check_times(dialect: str, **given: object) -> None:
     for name, value in given.items():
         if isinstance(value, datetime) and dialect != DCP.name:

@@ -1,50 +1,28 @@
-"""Sockets to nodes: DNS SRV, TCP with a deadline, TLS."""
+"""Sockets to nodes: DNS SRV, TCP and TLS with a deadline."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import ssl
-from dataclasses import dataclass
-
-import dns.exception
-import dns.resolver
 
 from dcp.client import network_errors
 from dcp.client.connection_string import HostPort
-from dcp.errors import TransportError, UsageError
+from dcp.client.tls import TlsSocket
+from dcp.errors import TransportError
 
 log = logging.getLogger("dcp.client")
 
-
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """PEM files and verification of a TLS client. `ca_file` is trusted in addition to the system's authorities."""
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    verify: bool = True
-
-    def context(self) -> ssl.SSLContext:
-        """Return an SSL context. Raises UsageError, with option and path, if a file cannot be used."""
-        option, path = "ca_cert_path", self.ca_file
-        try:
-            context = ssl.create_default_context(cafile=self.ca_file)
-            if self.cert_file is not None:
-                option, path = "cert_path and key_path", self.cert_file
-                context.load_cert_chain(self.cert_file, self.key_file)
-        except OSError as error:
-            reason = getattr(error, "reason", None) or error.strerror
-            raise UsageError(f"{option}: expected a PEM file, found {path!r}: {reason}") from None
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+# A connected socket. Both kinds have the methods that connections use.
+NodeSocket = socket.socket | TlsSocket
 
 
 def lookup_srv(name: str, timeout: float) -> tuple[HostPort, ...]:
     """Return the targets of a name's SRV records in the order to try them; empty if it has none."""
+    # Imported here, since few URLs need it, and Spark starts several processes for each query.
+    import dns.exception
+    import dns.resolver
+
     try:
         answer = dns.resolver.resolve(name, "SRV", lifetime=timeout)
     except dns.exception.DNSException as error:
@@ -55,7 +33,7 @@ def lookup_srv(name: str, timeout: float) -> tuple[HostPort, ...]:
     return tuple(HostPort(record.target.to_text(omit_final_dot=True), record.port) for record in records)
 
 
-def connect(host: str, port: int, timeout: float, context: ssl.SSLContext | None) -> socket.socket:
+def connect(host: str, port: int, timeout: float, context: ssl.SSLContext | None) -> NodeSocket:
     """Return a connected socket, over TLS if a context is given.
 
     timeout: seconds for TCP, and again for the TLS handshake.
@@ -78,14 +56,20 @@ def connect(host: str, port: int, timeout: float, context: ssl.SSLContext | None
     if context is None:
         return plain
     try:
-        return context.wrap_socket(plain, server_hostname=host)
-    except ssl.SSLCertVerificationError as error:
+        return _over_tls(plain, context, HostPort(host, port), timeout)
+    except BaseException:
         plain.close()
+        raise
+
+
+def _over_tls(plain: socket.socket, context: ssl.SSLContext, address: HostPort, timeout: float) -> TlsSocket:
+    node = str(address)
+    try:
+        return TlsSocket(plain, context, address.host, timeout)
+    except ssl.SSLCertVerificationError as error:
         raise network_errors.untrusted(node, error) from None
     except TimeoutError:
-        plain.close()
         raise network_errors.timed_out(node, timeout, "kv_connect_timeout") from None
     except (OSError, ValueError) as error:
         # ValueError for host names that TLS cannot ask for, such as one with a leading dot.
-        plain.close()
         raise network_errors.tls_failed(node, error) from None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from itertools import starmap
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from dcp import _codec
 from dcp.columns.batch import Batch
@@ -35,6 +36,21 @@ CAN_RECEIVE = _codec.CAN_RECEIVE
 # Limits of a batch: Arrow's offsets have 32 bits, and the last row may be a large one.
 MAX_BATCH_BYTES = (1 << 31) - (1 << 21)
 MAX_BATCH_ROWS = (1 << 31) - 1
+
+
+class PassedSnapshots(NamedTuple):
+    """Snapshots that a stream has received whole, and the one that it is in now.
+
+    ends: their ends, oldest first.
+    start, end: window of the snapshot after them.
+    """
+
+    opaque: int
+    vbucket: int
+    stream_id: int
+    ends: Sequence[int]
+    start: int
+    end: int
 
 
 class Decoder(_codec.Decoder):
@@ -79,12 +95,14 @@ class Decoder(_codec.Decoder):
 
     Attributes: `schema` describes the batches. `new_controls` are the control frames since the last batch, as
     (row, frame, seqno): the number of rows of the current batch before the frame, and the seqno of the last row of
-    the frame's stream before it. `rows` is the number of rows in the current batch, `flow_bytes` its bytes for flow
-    control, `pending` the number of bytes that are not decoded yet, `offset` that of all bytes that are.
+    the frame's stream before it. After `expect_open_streams`, most snapshot markers are not among them:
+    PassedSnapshots stand before the next control frame of their stream, and `passed_snapshots` returns the others.
+    `rows` is the number of rows in the current batch, `flow_bytes` its bytes for flow control, `pending` the number
+    of bytes that are not decoded yet, `offset` that of all bytes that are.
     """
 
     schema: BatchSchema
-    new_controls: list[tuple[int, Frame, int]]
+    new_controls: list[tuple[int, Frame | PassedSnapshots, int]]
     _dialect: Dialect
     _collections: bool
     _error: DcpError | None
@@ -192,19 +210,28 @@ class Decoder(_codec.Decoder):
         """
         if self._error is not None:
             return True
-        full = self._advance(*_limits(max_rows, max_bytes))
-        for row, last_seqno, offset, flow_bytes, raw in self._controls():
-            try:
-                self.new_controls.append((row, read_frame(raw, self._dialect, offset), last_seqno))
-            except FrameError as error:
-                self._error = error
-                # Rows after the frame were decoded already: the loop does not look into control frames.
-                self._remove_rows(row, flow_bytes)
-                return True
+        limits = _limits(max_rows, max_bytes)
+        while True:
+            full = self._advance(*limits)
+            for row, last_seqno, offset, flow_bytes, raw in self._controls():
+                try:
+                    self.new_controls.append((row, read_frame(raw, self._dialect, offset), last_seqno))
+                except FrameError as error:
+                    self._error = error
+                    # Rows after the frame were decoded already: the loop does not look into control frames.
+                    self._remove_rows(row, flow_bytes)
+                    return True
+            if not self._waits_for_report:
+                break
+            self.new_controls += [(self.rows, passed, 0) for passed in self.passed_snapshots()]
         problem = self._problem()
         if problem is not None:
             self._error = self._failure(*problem)
         return full or problem is not None
+
+    def passed_snapshots(self) -> list[PassedSnapshots]:
+        """Return the snapshots that streams have received whole since the last call."""
+        return list(starmap(PassedSnapshots, self._passed_snapshots()))
 
     def discard_rows(self, row: int) -> None:
         """Remove the rows from number `row` on from the current batch: the control before them was wrong after all.
@@ -228,7 +255,7 @@ class Decoder(_codec.Decoder):
         if self._error is not None and not self.has_arrivals and not self.new_controls:
             raise self._error
         flow_bytes = self.flow_bytes
-        controls = [(row, frame) for row, frame, _ in self.new_controls]
+        controls = [(row, frame) for row, frame, _ in self.new_controls if isinstance(frame, Frame)]
         self.new_controls = []
         return Batch(self._finish(), self.schema, controls, flow_bytes, self._last_seqnos())
 
@@ -284,8 +311,7 @@ def _limits(max_rows: int | None, max_bytes: int | None) -> tuple[int, int]:
 
 
 def _limit(name: str, limit: int | None, most: int) -> int:
-    if limit is None:
-        return most
-    if limit < 1:
+    """Return the most that a batch may have, for a limit that is none or above it."""
+    if limit is not None and limit < 1:
         raise UsageError(f"{name}: expected 1 or more, found {limit}")
-    return min(limit, most)
+    return most

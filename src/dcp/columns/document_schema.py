@@ -110,10 +110,11 @@ def document_type(schema: object) -> DocumentType:
         return schema
     if isinstance(schema, str):
         found = _Parser(schema).schema()
+    elif hasattr(schema, "__arrow_c_schema__"):
+        # Before mappings: the schema of Polars is both.
+        found = _from_arrow(_codec.read_schema(schema.__arrow_c_schema__()), ())
     elif isinstance(schema, Mapping):
         found = _struct(_field_of(name, text) for name, text in schema.items())
-    elif hasattr(schema, "__arrow_c_schema__"):
-        found = _from_arrow(_codec.read_schema(schema.__arrow_c_schema__()), ())
     else:
         raise UsageError(
             "document: expected DDL such as 'id bigint, name string', an Arrow schema, or a mapping of names to "
@@ -121,6 +122,14 @@ def document_type(schema: object) -> DocumentType:
         )
     _check(found)
     return found
+
+
+def fields_of(schema: object) -> tuple[DocumentField, ...]:
+    """Return the fields of documents, for tables with a column for each. Raises UsageError for a schema without."""
+    found = document_type(schema)
+    if found.kind is not DocumentKind.DOCUMENT_STRUCT:
+        raise UsageError(f"document: expected fields such as 'id bigint, name string', found {ddl(found)}")
+    return found.fields
 
 
 def ddl(type: DocumentType, *, top: bool = True) -> str:

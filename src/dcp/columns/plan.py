@@ -16,6 +16,8 @@ from dcp.wire.layout import HEADER, HEADER_STRUCT, Dialect, Effect, FieldPlace, 
 
 _KINDS = list(Kind)
 _NOWHERE = -1
+# Fields of a marker of which the loop needs to know no more than the window.
+_WINDOW = {"snapshot_start", "snapshot_end", "flags"}
 _EFFECTS = {
     Effect.NONE: _codec.Effect.NOTHING,
     Effect.SNAPSHOT: _codec.Effect.SNAPSHOT,
@@ -92,6 +94,7 @@ def _shape(message: Message, layout: Layout, event: int) -> dict[str, Any]:
         "seqno_at": places["seqno"][0] if "seqno" in places else _NOWHERE,
         "start_at": offsets.get("snapshot_start", _NOWHERE),
         "end_at": offsets.get("snapshot_end", _NOWHERE),
+        "only_window": offsets.keys() == _WINDOW,
         "prefixed": message.document,
         "key": (layout.key is Presence.MUST, layout.key is not Presence.NONE),
         "value": (layout.value is Presence.MUST, layout.value is not Presence.NONE or bool(layout.content)),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from dcp import _codec
+from dcp.columns.arrays import booleans, numbers
 from dcp.columns.batch import Batch
 from dcp.columns.schema import BatchSchema
 
@@ -59,7 +60,7 @@ class RowFilter:
             return batch
         record = batch.to_arrow()
         record = record if complete else record.filter(wanted)
-        rows = _FilteredRows(record.select(list(self._schema.names)), batch)
+        rows = ArrowRows(record.select(list(self._schema.names)), batch)
         return Batch(cast(_codec.Rows, rows), self._schema, batch.controls, batch.flow_bytes, batch.last_seqnos)
 
     def _wanted(self, batch: Batch, beyond: bool) -> pa.BooleanArray | None:
@@ -92,16 +93,18 @@ def in_time(cas: pa.Array, since: int, until: int | None) -> pa.BooleanArray:
 
 def up_to(vbucket: pa.Array, seqno: pa.Array, ends: Mapping[int, int]) -> pa.BooleanArray:
     """Return, for each row, whether its seqno is at most the end of its vbucket. Vbuckets without one pass."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    import numpy
 
-    vbuckets, last = pa.array(ends.keys(), vbucket.type), pa.array(ends.values(), seqno.type)
-    end = last.take(pc.index_in(vbucket, value_set=vbuckets))
-    # Null is a vbucket without an end, or a row without a seqno.
-    return pc.less_equal(seqno, end).fill_null(True)
+    vbuckets, seqnos = numbers(vbucket), numbers(seqno)
+    if not len(vbuckets):
+        return booleans(vbuckets)
+    last = numpy.full(max(int(vbuckets.max()), *ends, 0) + 1, numpy.iinfo(seqnos.dtype).max, seqnos.dtype)
+    for number, end in ends.items():
+        last[number] = end
+    return booleans(seqnos <= last[vbuckets])
 
 
-class _FilteredRows:
+class ArrowRows:
     """A record batch with the interface of `_codec.Rows`."""
 
     def __init__(self, record: pa.RecordBatch, batch: Batch) -> None:

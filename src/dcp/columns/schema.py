@@ -125,6 +125,8 @@ def choose(dialect: Dialect, names: Iterable[str] | None, document: DocumentType
         if name not in known:
             close = get_close_matches(str(name), known, 3)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+            if name in ("collection", "scope"):
+                hint = "streams have it; for others there is collection_id, and Client.collections() has the names"
             raise UsageError(f"columns: there is no column {name!r} in dialect {dialect.name}; {hint}")
     if not chosen or len(set(chosen)) != len(chosen):
         raise UsageError(f"columns: expected one or more names, each once, found {chosen}")

@@ -8,13 +8,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dcp.embedded.arguments import check_count
 from dcp.embedded.document import tombstone_of
+from dcp.embedded.durable_writes import DurableWrites
 from dcp.embedded.manifest import BucketManifest, ManifestStep
 from dcp.embedded.release import NEWEST_RELEASE, Release
-from dcp.embedded.store import AnyItem, StoredItem, SystemItem, VbucketStore
+from dcp.embedded.store import CommittedItem, StoredItem, StreamItem, SystemItem, VbucketStore
 from dcp.errors import UsageError
 from dcp.position import FailoverLog
 from dcp.wire.dcp import SystemEvent
@@ -51,6 +52,19 @@ class ServerNode:
     def vbucket(self, number: int) -> VbucketStore | None:
         """Return the node's copy of a vbucket, if it has one."""
         return self.vbuckets.get(number)
+
+
+@dataclass(eq=False)
+class RangeScan:
+    """Documents that a client reads in pieces. `left` are those to come, the next one last."""
+
+    vbucket: VbucketStore
+    collection_id: int
+    keys_only: bool
+    xattrs: bool
+    left: list[StoredItem]
+    # On the clock of `ServerConnection.now`.
+    expires_at: float
 
 
 class BucketStore:
@@ -90,9 +104,12 @@ class BucketStore:
         # Vbucket, vbuuid and item of every version; None unless versions are recorded.
         self.recorded: list[tuple[int, int, StoredItem]] | None = [] if record else None
         self.clock = clock
+        self.durable_writes = DurableWrites(self)
+        # By the uuid that the client got.
+        self.range_scans: dict[bytes, RangeScan] = {}
         self._last_cas = 0
         # Writes that a replica has not received yet, by node and vbucket.
-        self._unreplicated: dict[tuple[int, int], list[AnyItem]] = {}
+        self._unreplicated: dict[tuple[int, int], list[StreamItem]] = {}
         for number in range(vbuckets):
             self._distribute(number, [(number + copy) % nodes for copy in range(min(replicas, nodes - 1) + 1)])
 
@@ -109,15 +126,25 @@ class BucketStore:
 
     def active(self, number: int) -> VbucketStore:
         """Return the active copy of a vbucket; raise UsageError if no node that is up has one."""
-        owner = self.owners[number][0]
-        if owner == NOBODY or not self.nodes[owner].alive:
+        owner = self.owner_of(number)
+        if owner is None or not owner.alive:
             raise UsageError(
                 f"vbucket {number}: no node that is up has an active copy: recover its node, or fail it over"
             )
-        return self.nodes[owner].vbuckets[number]
+        return owner.vbuckets[number]
 
     def _active_for(self, key: bytes, number: int | None) -> VbucketStore:
         return self.active(self.vbucket_of(key) if number is None else number)
+
+    def owner_of(self, number: int) -> ServerNode | None:
+        """Return the node that the map names for a vbucket, up or down; None if there is none."""
+        owner = self.owners[number][0]
+        return None if owner == NOBODY else self.nodes[owner]
+
+    def live_replicas(self, number: int) -> list[VbucketStore]:
+        """Return the replicas of a vbucket on nodes that are up."""
+        nodes = [self.nodes[owner] for owner in self.owners[number][1:] if owner != NOBODY]
+        return [node.vbuckets[number] for node in nodes if node.alive]
 
     def actives(self) -> Iterator[VbucketStore]:
         """Iterate over the active copies, including those of crashed nodes."""
@@ -140,14 +167,21 @@ class BucketStore:
         if item is None or not item.alive:
             return None
         if item.expiry and item.expiry <= self.now:
-            self.remove(key, collection_id, event="expiration", number=number)
+            if item.identity not in self._active_for(key, number).prepared:
+                self.remove(key, collection_id, event="expiration", number=number)
             return None
         return item
 
     # Documents.
 
-    def store(
+    def store(self, key: bytes, value: bytes, *, number: int | None = None, **parts: Any) -> StoredItem:
+        """Write a document and return its new version. The arguments are those of `new_version`."""
+        vbucket = self._active_for(key, number)
+        return self.add(vbucket, self.new_version(vbucket, key, value, **parts))
+
+    def new_version(
         self,
+        vbucket: VbucketStore,
         key: bytes,
         value: bytes,
         *,
@@ -156,26 +190,20 @@ class BucketStore:
         flags: int = 0,
         expiry: int = 0,
         datatype: int = 0,
-        number: int | None = None,
         cas: int | None = None,
-        prepared: bool = False,
     ) -> StoredItem:
-        """Write a document and return its new version.
+        """Return a new version of a document, with the next seqno of its vbucket.
 
         `event` "deletion" makes a tombstone with this value, which consists of xattrs. `expiry` is in Unix seconds, 0
-        for none. `cas` is one that `next_cas` has returned; None for a new one. `prepared` writes have two seqnos, the
-        first of which consumers do not see: the document's is that of the commit.
+        for none. `cas` is one that `next_cas` has returned; None for a new one.
         """
-        vbucket = self._active_for(key, number)
-        if prepared:
-            vbucket.skip_seqno((collection_id, key))
         old = vbucket.get(collection_id, key)
         collection = self.manifest.collections()[collection_id]
         if collection.max_ttl:
             latest = self.now + collection.max_ttl
             expiry = min(expiry, latest) if expiry else latest
         alive = event == "mutation"
-        item = StoredItem(
+        return StoredItem(
             event,
             vbucket.high_seqno + 1,
             key,
@@ -188,26 +216,20 @@ class BucketStore:
             datatype,
             collection_id,
         )
-        self.put(vbucket, item)
-        return item
 
     def remove(
-        self,
-        key: bytes,
-        collection_id: int = 0,
-        *,
-        event: str = "deletion",
-        number: int | None = None,
-        prepared: bool = False,
+        self, key: bytes, collection_id: int = 0, *, event: str = "deletion", number: int | None = None
     ) -> StoredItem | None:
         """Delete a document (or expire it, by `event`) and return its tombstone; None if there is no document."""
         vbucket = self._active_for(key, number)
         old = vbucket.get(collection_id, key)
         if old is None or not old.alive:
             return None
-        if prepared:
-            vbucket.skip_seqno((collection_id, key))
-        item = old._replace(
+        return self.add(vbucket, self.new_tombstone(vbucket, old, event))
+
+    def new_tombstone(self, vbucket: VbucketStore, old: StoredItem, event: str = "deletion") -> StoredItem:
+        """Return the tombstone of a document, with the next seqno of its vbucket."""
+        return old._replace(
             event=event,
             seqno=vbucket.high_seqno + 1,
             rev_seqno=old.rev_seqno + 1,
@@ -217,14 +239,23 @@ class BucketStore:
             delete_time=self.now,
             **tombstone_of(old),
         )
-        self.put(vbucket, item)
-        return item
 
-    def put(self, vbucket: VbucketStore, item: AnyItem) -> None:
+    def add(self, vbucket: VbucketStore, version: StoredItem) -> StoredItem:
+        """Add a new version to the vbucket, and return it."""
+        if vbucket.prepared and version.identity in vbucket.prepared:
+            raise UsageError(
+                f"key {version.key!r}: a durable write of it is pending; it has to be committed or time out"
+            )
+        self.put(vbucket, version)
+        return version
+
+    def put(self, vbucket: VbucketStore, item: StreamItem) -> None:
         """Add an item to the active copy of a vbucket, and to its replicas as far as they do not lag."""
         vbucket.put(item)
-        if self.recorded is not None and isinstance(item, StoredItem):
-            self.recorded.append((vbucket.number, vbucket.log.newest.vbuuid, item))
+        if self.recorded is not None:
+            version = item.document if isinstance(item, CommittedItem) else item
+            if isinstance(version, StoredItem):
+                self.recorded.append((vbucket.number, vbucket.log.newest.vbuuid, version))
         for owner in self.owners[vbucket.number][1:]:
             if owner == NOBODY or not self.nodes[owner].alive:
                 continue
@@ -256,6 +287,7 @@ class BucketStore:
             if owner != NOBODY and self.nodes[owner].alive
             for item in self.active(number)
             if isinstance(item, StoredItem) and item.alive and 0 < item.expiry <= now
+            if item.identity not in self.active(number).prepared
         ]
         for item in due:
             self.remove(item.key, item.collection_id, event="expiration")

@@ -168,7 +168,7 @@ class Cluster:
         self._faults = Faults(seed)
         handlers = HANDLERS_OF[self._dialect]
         self._handlers = {name: self._faults.on_request(handler) for name, handler in handlers.items()}
-        self._server = ClusterServer(self._lock, self._faults)
+        self._server = ClusterServer(self._lock, self._faults, self._bucket.durable_writes)
         self._host = host
         # Ports that were asked for. Nodes that are added later take free ones.
         self._ports = {number: port + number for number in range(nodes)} if port else {}
@@ -355,7 +355,7 @@ class Cluster:
         flags: int = 0,
         expiry: int = 0,
         datatype: int | None = None,
-        xattrs: dict[str, str] | None = None,
+        xattrs: dict[str, str | dict[str, Any] | list[Any]] | None = None,
     ) -> int:
         """Write a document and return its seqno.
 
@@ -364,9 +364,9 @@ class Cluster:
             stored bytes: compressed or with xattrs.
         collection: Path of the collection, `scope.collection`.
         flags: Flags of the application, 32 bits.
-        expiry: Unix seconds at which the document expires, 0 for never.
+        expiry: Unix seconds at which the document expires, 0 for never. SDKs take seconds from now.
         datatype: Datatype bits; None detects JSON.
-        xattrs: Extended attributes, as JSON texts.
+        xattrs: Extended attributes by name: JSON texts, or dicts or lists to store as JSON.
 
         Raises UsageError if no server would store this document, the collection does not exist, or the node that owns
         the vbucket is down.
@@ -397,7 +397,7 @@ class Cluster:
         return self._remove(key, collection, "expiration")
 
     def get(self, key: str | bytes, *, collection: str = _DEFAULT_COLLECTION) -> bytes | None:
-        """Return the stored value of a document, with xattrs; None if there is no document."""
+        """Return a document as it is stored, xattrs in a binary section before the body; None if there is none."""
         # A read is a change: it expires a document whose expiry has passed.
         with self._changing():
             item = self._bucket.get(encode_key(key), self._collection(collection))

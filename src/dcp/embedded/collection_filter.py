@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dcp.embedded.store import AnyItem, StoredItem, SystemItem, VbucketStore
+from dcp.embedded.store import StreamItem, SystemItem, VbucketStore
 from dcp.embedded.stream_request import GrantedStream
 from dcp.wire.dcp import SystemEvent
 
@@ -34,15 +34,15 @@ class CollectionFilter:
         """True if the stream was requested for exactly one collection."""
         return self._scope is None and self._collections is not None and len(self._collections) == 1
 
-    def apply(self, items: list[AnyItem], vbucket: VbucketStore) -> list[AnyItem]:
+    def apply(self, items: list[StreamItem], vbucket: VbucketStore) -> list[StreamItem]:
         """Return the items that are sent, and update the filter by the system events among all of them."""
         chosen = self._collections
         # A vbucket with nothing but documents of the default collection needs no look at each item.
         if chosen is None or (0 in chosen and not vbucket.mixed):
             return items
-        found: list[AnyItem] = []
+        found: list[StreamItem] = []
         for item in items:
-            if isinstance(item, StoredItem):
+            if not isinstance(item, SystemItem):
                 if item.collection_id in chosen:
                     found.append(item)
             elif self._concerns(item, chosen) and self._events:

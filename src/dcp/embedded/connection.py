@@ -164,7 +164,7 @@ class ServerConnection:
         except FrameError:
             context = malformed_context(raw, dialect_of(self.dialect))
             closes = self.bucket.release.hangs_up_on_malformed(self.state.opened)
-            self._refuse(read_opaque(raw), Refusal(Status.EINVAL, context, close=closes))
+            self.refuse(read_opaque(raw), Refusal(Status.EINVAL, context, close=closes))
             return
         stale = self.state.token_expires is not None and self.state.token_expires < self.bucket.clock()
         if frame.kind.answers:
@@ -181,14 +181,15 @@ class ServerConnection:
                 raise Refusal(Status.AUTH_STALE)
             result = handler(self, frame)
         except Refusal as refusal:
-            self._refuse(frame, refusal)
+            self.refuse(frame, refusal)
         except Hangup:
             self.closing = True
         else:
             for one in () if result is None else (result,) if isinstance(result, Frame) else result:
                 self.queue(one)
 
-    def _refuse(self, request: Frame, refusal: Refusal) -> None:
+    def refuse(self, request: Frame, refusal: Refusal) -> None:
+        """Answer a request with an error, in the form of the release."""
         status = status_for(refusal.status, self.state.features, self.bucket.release)
         if status is None:
             self.closing = True

@@ -35,17 +35,26 @@ def encode_body(value: object) -> bytes:
         raise UsageError(
             f"value: expected text, bytes, or a dict or list, found a {found}; json.dumps makes text of it"
         )
-    try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"value: expected what JSON can have, found something else: {error}") from None
+    return _json("value", value)
 
 
 def encode_xattrs(xattrs: object) -> list[tuple[bytes, bytes]]:
-    """Return names and values of extended attributes, which are JSON texts by name."""
-    if not isinstance(xattrs, dict) or not all(isinstance(text, str) for pair in xattrs.items() for text in pair):
-        raise UsageError(f"xattrs: expected a dict of JSON texts by name, found {xattrs!r:.100}")
-    return [(_encoded("xattrs", name), _encoded("xattrs", text)) for name, text in xattrs.items()]
+    """Return names and values of extended attributes: JSON texts, or dicts or lists, of which JSON is made."""
+    if not isinstance(xattrs, dict) or not all(
+        isinstance(name, str) and isinstance(value, str | dict | list) for name, value in xattrs.items()
+    ):
+        raise UsageError(f"xattrs: expected a dict of JSON texts, dicts or lists by name, found {xattrs!r:.100}")
+    return [
+        (_encoded("xattrs", name), (_encoded if isinstance(value, str) else _json)("xattrs", value))
+        for name, value in xattrs.items()
+    ]
+
+
+def _json(name: str, value: object) -> bytes:
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{name}: expected what JSON can have, found something else: {error}") from None
 
 
 def _encoded(name: str, text: str) -> bytes:

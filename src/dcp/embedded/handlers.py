@@ -9,6 +9,7 @@ from dcp.embedded.commands import (
     counters,
     dcp,
     locks,
+    range_scans,
     reads,
     replicas,
     sasl,
@@ -24,7 +25,7 @@ from dcp.wire.frame import UNKNOWN
 
 _MODULES = (
     *(dcp, bootstrap, sasl, config, collections, reads, replicas, writes, locks, subdoc, counters, seqnos, stat),
-    tap,
+    *(range_scans, tap),
 )
 HANDLERS: dict[str, Handler] = {
     name: authorized(name, handler) for module in _MODULES for name, handler in module.HANDLERS.items()

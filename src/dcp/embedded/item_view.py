@@ -7,7 +7,7 @@ from functools import lru_cache
 from dcp.columns.rows import RowEncoder
 from dcp.embedded.document import deflate, inflate, is_system_xattr
 from dcp.embedded.negotiated import Negotiated
-from dcp.embedded.store import AnyItem, StoredItem
+from dcp.embedded.store import PreparedItem, StoredItem, StreamItem
 from dcp.wire.document import Datatype, join_xattrs, split_xattrs
 
 # Expirations are sent as deletions to clients that did not ask for both delete times and expirations.
@@ -34,17 +34,23 @@ def _encoder(collections: bool, delete_times: bool, expirations: bool, defect: b
     return RowEncoder("dcp", StoredItem._fields, leave_out=left_out, sent_as=aliases, stream_id_defect=defect)
 
 
-def visible_items(items: list[AnyItem], datatypes: int, negotiated: Negotiated) -> list[AnyItem]:
+def visible_items(items: list[StreamItem], datatypes: int, negotiated: Negotiated) -> list[StreamItem]:
     """Return the items as they are sent. `datatypes` are the bits that any of them may have."""
     hidden = 0 if negotiated.xattrs else int(Datatype.XATTR)
     hidden |= 0 if negotiated.snappy else int(Datatype.SNAPPY)
     # The fast path of most streams: nothing in the vbucket has to be changed, so the list is sent as it is.
     if negotiated.values and not negotiated.compress and not datatypes & (hidden | Datatype.XATTR):
         return items
-    return [_visible(item, negotiated) if isinstance(item, StoredItem) else item for item in items]
+    return [_as_sent(item, negotiated) for item in items]
 
 
-def without_metadata(items: list[AnyItem]) -> list[AnyItem]:
+def _as_sent(item: StreamItem, negotiated: Negotiated) -> StreamItem:
+    if isinstance(item, StoredItem):
+        return _visible(item, negotiated)
+    return item._replace(document=_visible(item.document, negotiated)) if isinstance(item, PreparedItem) else item
+
+
+def without_metadata(items: list[StreamItem]) -> list[StreamItem]:
     """Return documents as a backfill of keys alone sends them: without CAS, flags, expiry, revision and datatype.
 
     Tombstones keep theirs. See `Release.backfills_keys_without_metadata`.

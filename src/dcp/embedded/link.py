@@ -11,7 +11,7 @@ from dcp.embedded.bucket import ServerNode
 from dcp.embedded.connection import ServerConnection
 from dcp.embedded.faults import Faults
 from dcp.embedded.faults.fault import FOREVER
-from dcp.embedded.tls import TlsSocket
+from dcp.embedded.tls import TlsServerSocket
 
 _RECEIVE_SIZE = 256 << 10
 # Buffers that one sendmsg() may take: far below IOV_MAX, which is 1024 on Linux.
@@ -51,7 +51,7 @@ class Link:
 
     connection: NodeConnection
 
-    def __init__(self, sock: socket.socket | TlsSocket, connection: NodeConnection) -> None:
+    def __init__(self, sock: socket.socket | TlsServerSocket, connection: NodeConnection) -> None:
         self.number = next(_NUMBERS)
         self.socket = sock
         self.connection = connection
@@ -159,7 +159,7 @@ class ServerLink(Link):
 
     connection: ServerConnection
 
-    def __init__(self, sock: socket.socket | TlsSocket, connection: ServerConnection, faults: Faults) -> None:
+    def __init__(self, sock: socket.socket | TlsServerSocket, connection: ServerConnection, faults: Faults) -> None:
         super().__init__(sock, connection)
         self._faults = faults
         # Time until which a fault lets the link send nothing; 0 if it may send.

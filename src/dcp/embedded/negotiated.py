@@ -82,11 +82,13 @@ class Negotiated:
         return self.deleted_user_xattrs or self.release.all_xattrs_of_tombstones
 
     @property
-    def marker_2_0(self) -> bool:
-        """True if snapshot markers have version 2.0, as between servers that replicate sync writes."""
+    def replicates(self) -> bool:
+        """True if the consumer replicates sync writes, as nodes do: snapshot markers have version 2.0 or newer."""
         return self.sync_writes and bool(self.consumer_name)
 
     @property
     def seqno_advanced(self) -> bool:
         """True if the consumer gets SEQNO_ADVANCED for seqnos that are not in its stream."""
-        return self.collections and self.release.seqno_advanced
+        # A consumer of all of these gets a frame for every seqno: ActiveStream::isSeqnoAdvancedEnabled of kv_engine.
+        every_seqno = self.sync_writes and self.flatbuffers and not self.skip_deletes
+        return self.collections and self.release.seqno_advanced and not every_seqno

@@ -74,18 +74,12 @@ class Release:
     @property
     def stream_flags(self) -> StreamFlag:
         """Known flags of a stream request; others are refused with EINVAL."""
-        known = StreamFlag(0)
-        for flag, since in _STREAM_FLAGS.items():
-            known |= flag if since <= self.number else StreamFlag(0)
-        return known
+        return StreamFlag(sum(flag for flag, since in _STREAM_FLAGS.items() if since <= self.number))
 
     @property
     def open_flags(self) -> OpenFlag:
         """Known flags of an open request; others are refused with EINVAL."""
-        known = OpenFlag(0)
-        for flag, (since, until) in _OPEN_FLAGS.items():
-            known |= flag if since <= self.number <= until else OpenFlag(0)
-        return known
+        return OpenFlag(sum(flag for flag, (since, until) in _OPEN_FLAGS.items() if since <= self.number <= until))
 
     @property
     def has_users(self) -> bool:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dcp.embedded.bucket import ServerNode
-from dcp.embedded.connection import ServerConnection
+from dcp.embedded.connection import ServerConnection, Timer
 from dcp.embedded.faults import Faults
 from dcp.embedded.link import Link, ServerLink
 from dcp.embedded.management.connection import ManagementConnection
-from dcp.embedded.tls import TlsSocket
+from dcp.embedded.tls import TlsServerSocket
 from dcp.errors import UsageError
 
 # Longest sleep of the thread, in seconds, when no timer is due.
@@ -57,13 +57,15 @@ class ClusterServer:
 
     Locking: the thread holds `lock` whenever it touches a connection, a link or the cluster's documents, and never
     while it waits in the selector. Callers that hold it may change the cluster, and call `wake` after releasing it.
+    `timer` acts in every turn, before the connections send.
     """
 
-    def __init__(self, lock: threading.RLock, faults: Faults) -> None:
+    def __init__(self, lock: threading.RLock, faults: Faults, timer: Timer) -> None:
         self._lock = lock
+        self._timer = timer
         self._faults = faults
         self._selector = selectors.DefaultSelector()
-        self._links: dict[socket.socket | TlsSocket, Link] = {}
+        self._links: dict[socket.socket | TlsServerSocket, Link] = {}
         # Totals of dropped links, by node.
         self._past: defaultdict[int, Counter[str]] = defaultdict(Counter)
         # Sockets that are bound to the ports of stopped listeners, but do not listen: clients are refused, and no other
@@ -186,6 +188,7 @@ class ClusterServer:
         # Every link is served in each turn, not only those with events: any change of the cluster may give any stream
         # something to send.
         with self._lock:
+            self._timer.tick(now)
             for link in self._all_links:
                 due = link.connection.due()
                 if due is not None and due <= now:
@@ -197,6 +200,8 @@ class ClusterServer:
 
     def _timeout(self) -> float:
         dues = [due for link in self._all_links if (due := link.due()) is not None]
+        if (due := self._timer.due()) is not None:
+            dues.append(due)
         return max(0.0, min([_LONGEST_SLEEP, *(due - time.monotonic() for due in dues)]))
 
     def _drain_wakeups(self) -> None:
@@ -213,7 +218,7 @@ class ClusterServer:
                 return
             connection = listener.new_connection(listener.tls is not None)
             try:
-                carrier = sock if listener.tls is None else TlsSocket(sock, listener.tls, connection.admit)
+                carrier = sock if listener.tls is None else TlsServerSocket(sock, listener.tls, connection.admit)
                 link = self._link(carrier, connection)
             except OSError:
                 # The client has closed the connection already.
@@ -222,7 +227,9 @@ class ClusterServer:
             self._links[link.socket] = link
             self._watch(link)
 
-    def _link(self, carrier: socket.socket | TlsSocket, connection: ServerConnection | ManagementConnection) -> Link:
+    def _link(
+        self, carrier: socket.socket | TlsServerSocket, connection: ServerConnection | ManagementConnection
+    ) -> Link:
         if isinstance(connection, ServerConnection):
             return ServerLink(carrier, connection, self._faults)
         return Link(carrier, connection)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dcp.position import FailoverLog
+from dcp.wire.dcp import DurabilityLevel
 from dcp.wire.memcached import VbucketState
 
 # Number of last writes that a failover can lose: `undo_writes` can restore what they replaced.
@@ -70,6 +71,61 @@ class SystemItem(NamedTuple):
 AnyItem = StoredItem | SystemItem
 
 
+class PreparedItem(NamedTuple):
+    """Prepare of a durable write: the version of the document that it would commit, with the seqno of the prepare."""
+
+    document: StoredItem
+    level: DurabilityLevel
+
+    @property
+    def seqno(self) -> int:
+        return self.document.seqno
+
+    @property
+    def identity(self) -> Identity:
+        """Key of the document: each has at most one prepare."""
+        return self.document.identity
+
+    @property
+    def collection_id(self) -> int:
+        return self.document.collection_id
+
+
+class CommittedItem(NamedTuple):
+    """Commit of a durable write: the version of the document, with the seqno of the commit."""
+
+    document: StoredItem
+    prepared_seqno: int
+
+    @property
+    def seqno(self) -> int:
+        return self.document.seqno
+
+    @property
+    def collection_id(self) -> int:
+        return self.document.collection_id
+
+
+class AbortedItem(NamedTuple):
+    """Abort of a durable write."""
+
+    seqno: int
+    key: bytes
+    prepared_seqno: int
+    collection_id: int = 0
+
+    @property
+    def identity(self) -> Identity:
+        """Key of the document: the abort replaces its prepare."""
+        return self.collection_id, self.key
+
+
+# Change of a vbucket that belongs to a durable write. Only consumers with sync writes see it as such; for others a
+# commit is an ordinary version, and the rest is not there.
+SyncItem = PreparedItem | CommittedItem | AbortedItem
+StreamItem = AnyItem | SyncItem
+
+
 class DocumentLock(NamedTuple):
     """Lock of a document: until a Unix time, only writes with its CAS are possible."""
 
@@ -102,16 +158,23 @@ class VbucketStore:
         self.highs: dict[int, int] = {}
         # Locks by the identity of the document. A write ends the lock; no copy of the vbucket has it.
         self.locks: dict[Identity, DocumentLock] = {}
-        # Documents that a durable write is about to change; no copy of the vbucket has them.
-        self.prepared: set[Identity] = set()
-        # Documents with a prepare or an abort in the checkpoint in memory.
-        self._prepares: set[Identity] = set()
+        # Documents that a durable write is about to change, in the order of their prepares.
+        self.prepared: dict[Identity, PreparedItem] = {}
+        # Seqnos of the latest prepare, and of the latest one that was committed or aborted.
+        self.high_prepared_seqno = 0
+        self._completed_seqno = 0
+        # By document, in order of seqnos: the latest abort, or the prepare if it is pending or still in memory.
+        self._prepares: dict[Identity, PreparedItem | AbortedItem] = {}
+        # Seqnos of the prepares of the commits in the checkpoint in memory, by the seqno of the commit.
+        self._commits: dict[int, int] = {}
         # All versions, in a bucket that retains history; otherwise None.
         self.history: list[AnyItem] | None = None
         # By identity, in order of seqnos: a replaced item is removed first, so that the new one is the last.
         self._items: dict[Identity, AnyItem] = {}
-        # Last writes, each with the item that it replaced.
-        self._journal: deque[tuple[StoredItem, AnyItem | None]] = deque(maxlen=JOURNAL)
+        # Seqno of each collection's latest change, and the state of the vbucket in which that was true.
+        self._collection_highs: tuple[tuple[int, ...], dict[int | None, int]] = (), {}
+        # Last writes, each with the item that it replaced, and its first seqno: that of the prepare if it was durable.
+        self._journal: deque[tuple[StoredItem, AnyItem | None, int]] = deque(maxlen=JOURNAL)
 
     def __len__(self) -> int:
         """Number of items, including tombstones."""
@@ -123,22 +186,31 @@ class VbucketStore:
     def __reversed__(self) -> Iterator[AnyItem]:
         return reversed(self._items.values())
 
-    def put(self, item: AnyItem) -> None:
+    def put(self, item: StreamItem) -> None:
         """Add an item, which replaces the one of the same identity. Its seqno must be above the high seqno."""
-        seqno = item.seqno
-        if seqno <= self.high_seqno:
-            raise ValueError(f"vbucket {self.number}: expected a seqno above {self.high_seqno}, found {seqno}")
-        identity = item.identity
+        if item.seqno <= self.high_seqno:
+            raise ValueError(f"vbucket {self.number}: expected a seqno above {self.high_seqno}, found {item.seqno}")
+        if isinstance(item, StoredItem):
+            self._put(item, item.seqno)
+        elif isinstance(item, CommittedItem):
+            self._put(item.document, item.prepared_seqno)
+            self._complete(item.document.identity, item.prepared_seqno)
+            self._commits[item.seqno] = item.prepared_seqno
+        elif isinstance(item, PreparedItem | AbortedItem):
+            self._put_prepare(item)
+        else:
+            self._put(item, item.seqno)
+
+    def _put(self, item: AnyItem, first_seqno: int) -> None:
+        seqno, identity = item.seqno, item.identity
         replaced = self._items.pop(identity, None)
         self._items[identity] = item
         self.locks.pop(identity, None)
-        self.high_seqno = seqno
-        if self.persists:
-            self.persisted_seqno = seqno
+        self._raise_seqno(seqno)
         if seqno - self.checkpoint_start >= CHECKPOINT or self._needs_checkpoint(identity, replaced):
             self._begin_checkpoint(seqno)
         if isinstance(item, StoredItem):
-            self._journal.append((item, replaced))
+            self._journal.append((item, replaced, first_seqno))
             self.datatypes |= item.datatype
             self.highs[item.collection_id] = seqno
         else:
@@ -148,21 +220,45 @@ class VbucketStore:
         if self.history is not None:
             self.history.append(item)
 
-    def skip_seqno(self, identity: Identity) -> None:
-        """Use a seqno for something that consumers do not see: the prepare or the abort of a durable write."""
-        self.high_seqno += 1
-        if self.persists:
-            self.persisted_seqno = self.high_seqno
+    def _put_prepare(self, item: PreparedItem | AbortedItem) -> None:
+        identity = item.identity
+        self._raise_seqno(item.seqno)
         # The checkpoint may not hold the present version either: the commit that follows is not to replace it.
         present = self._items.get(identity)
-        if identity in self._prepares or (present is not None and present.seqno >= self.checkpoint_start):
-            self._begin_checkpoint(self.high_seqno)
-        self._prepares.add(identity)
+        if self._prepares_in_memory(identity) or (present is not None and present.seqno >= self.checkpoint_start):
+            self._begin_checkpoint(item.seqno)
+        self._prepares.pop(identity, None)
+        self._prepares[identity] = item
+        self.mixed = self.mixed or item.collection_id != 0
+        if isinstance(item, PreparedItem):
+            self.prepared[identity] = item
+            self.high_prepared_seqno = item.seqno
+            self.datatypes |= item.document.datatype
+        else:
+            self._complete(identity, item.prepared_seqno)
+
+    def _raise_seqno(self, seqno: int) -> None:
+        self.high_seqno = seqno
+        if self.persists:
+            self.persisted_seqno = seqno
+
+    def _complete(self, identity: Identity, prepared_seqno: int) -> None:
+        self.prepared.pop(identity, None)
+        self._completed_seqno = max(self._completed_seqno, prepared_seqno)
 
     def _begin_checkpoint(self, seqno: int) -> None:
         self.checkpoint_start = seqno
         self.checkpoint += 1
-        self._prepares.clear()
+        self._commits.clear()
+        completed = [identity for identity, item in self._prepares.items() if isinstance(item, PreparedItem)]
+        for identity in completed:
+            if identity not in self.prepared:
+                del self._prepares[identity]
+
+    def _prepares_in_memory(self, identity: Identity) -> bool:
+        """Return whether the checkpoint in memory has a prepare or an abort of this document."""
+        found = self._prepares.get(identity)
+        return found is not None and found.seqno >= self.checkpoint_start
 
     def _needs_checkpoint(self, identity: Identity, replaced: AnyItem | None) -> bool:
         """Return whether a new version needs a new checkpoint.
@@ -170,8 +266,10 @@ class VbucketStore:
         One checkpoint has each key once. With history it has all versions, and nothing replaces a prepare, an abort or
         a commit: Checkpoint::canDedup of kv_engine.
         """
-        once = self.history is None and identity not in self._prepares
-        return not once and replaced is not None and replaced.seqno >= self.checkpoint_start
+        if replaced is None or (self.history is None and not self._prepares):
+            return False
+        once = self.history is None and not self._prepares_in_memory(identity)
+        return not once and replaced.seqno >= self.checkpoint_start
 
     def extend(self, items: Sequence[StoredItem]) -> None:
         """Add many items, which must be in order of seqnos, and persist them. Faster than `put` for each."""
@@ -212,23 +310,62 @@ class VbucketStore:
 
     def high_seqno_of(self, collection_id: int) -> int | None:
         """Return the seqno of a collection's latest change; None if the collection has never been in this vbucket."""
-        for item in reversed(self):
-            if item.collection_id == collection_id:
-                return item.seqno
-        return None if collection_id else 0
+        # Clients ask for one collection after the other, and each answer would traverse all items.
+        state = self.high_seqno, self.log.newest.vbuuid, len(self._items)
+        if self._collection_highs[0] != state:
+            self._collection_highs = state, {item.collection_id: item.seqno for item in self}
+        return self._collection_highs[1].get(collection_id, None if collection_id else 0)
 
-    def since(self, seqno: int) -> list[AnyItem]:
+    def since(self, seqno: int) -> list[StreamItem]:
         """Return the items above `seqno`, in order; each key once."""
         if seqno <= 0:
             return list(self._items.values())
         # From the end, since streams that keep up ask for a few of many items.
-        found: list[AnyItem] = []
+        found: list[StreamItem] = []
         for item in reversed(self._items.values()):
             if item.seqno <= seqno:
                 break
             found.append(item)
         found.reverse()
         return found
+
+    def with_sync_writes(self, items: list[StreamItem], seqno: int, *, disk: bool) -> list[StreamItem]:
+        """Return items above `seqno` with the prepares, commits and aborts of durable writes among them.
+
+        On disk a commit is an ordinary version, and completed prepares are skipped: ActiveStream::makeResponseFromItem
+        and BySeqnoDiskCallback::skipItem of kv_engine.
+        """
+        found = items if disk else [self._as_committed(item) for item in items]
+        found += [
+            item
+            for identity, item in self._prepares.items()
+            if item.seqno > seqno and not (disk and isinstance(item, PreparedItem) and identity not in self.prepared)
+        ]
+        return sorted(found, key=lambda item: item.seqno)
+
+    def _as_committed(self, item: StreamItem) -> StreamItem:
+        if isinstance(item, StoredItem) and item.seqno in self._commits:
+            return CommittedItem(item, self._commits[item.seqno])
+        return item
+
+    @property
+    def high_completed_seqno(self) -> int:
+        """Seqno of the latest prepare up to which all were committed or aborted."""
+        pending = next(iter(self.prepared.values()), None)
+        return self._completed_seqno if pending is None else min(self._completed_seqno, pending.seqno - 1)
+
+    @property
+    def visible_seqno(self) -> int:
+        """Highest seqno that is not one of a prepare or an abort."""
+        return next((item.seqno for item in reversed(self)), 0)
+
+    def persisted_documents(self) -> list[StoredItem]:
+        """Return the documents as they are on disk: without the changes, up to `JOURNAL`, that are not persisted."""
+        found = {identity: item for identity, item in self._items.items() if item.seqno <= self.persisted_seqno}
+        for item, replaced, _ in self._journal:
+            if item.seqno > self.persisted_seqno and replaced is not None and replaced.seqno <= self.persisted_seqno:
+                found[item.identity] = replaced
+        return [item for item in found.values() if isinstance(item, StoredItem) and item.alive]
 
     def purge(self, before: int | None = None) -> int:
         """Remove tombstones (created before a Unix time, if given) and return how many.
@@ -256,27 +393,39 @@ class VbucketStore:
         self._journal.clear()
         for identity in [identity for identity in self._items if identity[0] == collection_id]:
             del self._items[identity]
+        for identity in [identity for identity in self._prepares if identity[0] == collection_id]:
+            del self._prepares[identity]
+            self.prepared.pop(identity, None)
 
     def undo_writes(self, count: int) -> None:
         """Undo the last writes, no more than the journal has."""
         for _ in range(min(count, len(self._journal))):
-            lost, replaced = self._journal.pop()
+            lost, replaced, first_seqno = self._journal.pop()
             del self._items[lost.identity]
             if replaced is not None:
                 self._items[lost.identity] = replaced
-            self.high_seqno = lost.seqno - 1
+            self.high_seqno = first_seqno - 1
             if self.history:
                 self.history.pop()
         # Restored items were added at the end; put them back in order.
         self._items = dict(sorted(self._items.items(), key=lambda pair: pair[1].seqno))
         self.highs = {collection: min(seqno, self.high_seqno) for collection, seqno in self.highs.items()}
+        self._undo_prepares()
         self.persisted_seqno = min(self.persisted_seqno, self.high_seqno)
         self.checkpoint_start = min(self.checkpoint_start, self.high_seqno + 1)
+
+    def _undo_prepares(self) -> None:
+        high = self.high_seqno
+        self._prepares = {identity: item for identity, item in self._prepares.items() if item.seqno <= high}
+        self.prepared = {identity: item for identity, item in self.prepared.items() if item.seqno <= high}
+        self._commits = {seqno: prepared for seqno, prepared in self._commits.items() if seqno <= high}
+        self.high_prepared_seqno = min(self.high_prepared_seqno, high)
+        self._completed_seqno = min(self._completed_seqno, high)
 
     @property
     def last_writes(self) -> list[StoredItem]:
         """Writes that `undo_writes` can undo, the latest one last."""
-        return [item for item, _ in self._journal]
+        return [item for item, _, _ in self._journal]
 
     @property
     def last_cas(self) -> int:
@@ -293,4 +442,6 @@ class VbucketStore:
         other.checkpoint_start, other.checkpoint = self.checkpoint_start, self.checkpoint
         other.mixed = self.mixed
         other.highs = dict(self.highs)
+        other.prepared, other._prepares, other._commits = dict(self.prepared), dict(self._prepares), dict(self._commits)
+        other.high_prepared_seqno, other._completed_seqno = self.high_prepared_seqno, self._completed_seqno
         return other

@@ -8,10 +8,19 @@ from dcp.embedded.collection_filter import CollectionFilter
 from dcp.embedded.item_view import item_encoder, visible_items, without_metadata
 from dcp.embedded.negotiated import Negotiated
 from dcp.embedded.outbox import Outbox
-from dcp.embedded.store import AnyItem, StoredItem, SystemItem, VbucketStore
+from dcp.embedded.store import (
+    AbortedItem,
+    PreparedItem,
+    StoredItem,
+    StreamItem,
+    SyncItem,
+    SystemItem,
+    VbucketStore,
+)
 from dcp.embedded.stream_request import GrantedStream
 from dcp.embedded.system_event import system_event
 from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd
+from dcp.wire.document import join_collection
 from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Magic
@@ -43,7 +52,7 @@ class ServerStream:
         self._state = vbucket.state
         self._filter = CollectionFilter(granted, events=negotiated.collections)
         # Items of the snapshot in progress, and the index of the next one.
-        self._rows: list[AnyItem] = []
+        self._rows: list[StreamItem] = []
         self._next = 0
         self._snapshot_end = granted.start
         # First seqno of the checkpoint in memory that was announced last.
@@ -105,6 +114,10 @@ class ServerStream:
         if self._misses_tombstones:
             self.end(StreamEnd.ROLLBACK)
             return
+        if disk and vbucket.mixed and negotiated.sync_writes and not negotiated.collections:
+            # DCPBackfillBySeqnoDisk::markLegacyDiskSnapshot of kv_engine has nothing to tell such a consumer.
+            self.end(StreamEnd.BACKFILL_FAILED)
+            return
         history = disk and negotiated.change_streams and vbucket.history is not None
         stored = self._filter.apply(self._stored_items(disk, history), vbucket)
         rows = visible_items(stored, vbucket.datatypes, negotiated)
@@ -133,23 +146,26 @@ class ServerStream:
         purged = self.vbucket.purge_seqno
         return 0 < self.cursor < purged != self._purge_seqno_at_start and not self.granted.ignore_purged
 
-    def _stored_items(self, disk: bool, history: bool) -> list[AnyItem]:
+    def _stored_items(self, disk: bool, history: bool) -> list[StreamItem]:
         """Return the stored items for the next snapshot."""
         vbucket = self.vbucket
         if history and vbucket.history is not None:
-            rows = [item for item in vbucket.history if item.seqno > self.cursor]
+            rows: list[StreamItem] = [item for item in vbucket.history if item.seqno > self.cursor]
         else:
             rows = vbucket.since(self.cursor)
+        if self._negotiated.sync_writes:
+            rows = vbucket.with_sync_writes(rows, self.cursor, disk=disk)
         if self.granted.disk_only:
             rows = [item for item in rows if item.seqno <= self._high_seqno]
         if disk and self._negotiated.skip_deletes and self.granted.start == 0 and not self._marked:
-            rows = [item for item in rows if isinstance(item, SystemItem) or item.alive]
+            rows = [item for item in rows if not isinstance(item, StoredItem) or item.alive]
         return rows
 
     def _may_be_out_of_order(self) -> bool:
         # Servers send out of order only at the beginning of a stream, and only one collection.
         at_beginning = self.cursor == 0 and not self._marked
-        return self._negotiated.out_of_order and at_beginning and self._filter.is_one_collection
+        wanted = self._negotiated.out_of_order and not self._negotiated.sync_writes
+        return wanted and at_beginning and self._filter.is_one_collection
 
     # Frames.
 
@@ -173,13 +189,16 @@ class ServerStream:
 
     def _marker_extras(self, disk: bool) -> dict[str, int]:
         """Return the fields that markers of version 2.0 and 2.2 have in addition."""
-        visible = {"max_visible_seqno": self._snapshot_end, "high_completed_seqno": 0}
+        vbucket, replicates = self.vbucket, self._negotiated.replicates
+        # Servers leave the fields of sync writes at 0 without these, and some of them in snapshots from memory.
+        extras = {
+            "max_visible_seqno": min(vbucket.visible_seqno, self._snapshot_end) if replicates else 0,
+            "high_completed_seqno": vbucket.high_completed_seqno if replicates and disk else 0,
+        }
         if disk and self._negotiated.marker_2_2:
-            # Version 2.2 has all fields; without sync writes servers leave this one at 0.
-            unused = {} if self._negotiated.marker_2_0 else {"max_visible_seqno": 0}
-            purged = {"purge_seqno": self.vbucket.purge_seqno, "high_prepared_seqno": 0}
-            return {"version": 2} | visible | unused | purged
-        return {"version": 0} | visible if self._negotiated.marker_2_0 else {}
+            prepared = vbucket.high_prepared_seqno if replicates else 0
+            return {"version": 2, **extras, "purge_seqno": vbucket.purge_seqno, "high_prepared_seqno": prepared}
+        return {"version": 0, **extras} if replicates else {}
 
     def _marker_flags(self, disk: bool, history: bool) -> MarkerFlag:
         if disk:
@@ -206,13 +225,32 @@ class ServerStream:
                 stream_id=self.granted.stream_id,
             )
         else:
-            fields, key, value = system_event(item, self._negotiated.flatbuffers)
-            self._send("system_event", fields, out, key=key, value=value)
+            self._send_single(item, out)
             self._next += 1
         self.items_sent += self._next - before
         # Seqnos inside an out-of-order snapshot are no position to resume from.
         if not self._out_of_order and self._next > before:
             self.cursor = self._rows[self._next - 1].seqno
+
+    def _send_single(self, item: SystemItem | SyncItem, out: Outbox) -> None:
+        """Write an item of a kind that is rare."""
+        if isinstance(item, SystemItem):
+            fields, key, value = system_event(item, self._negotiated.flatbuffers)
+            self._send("system_event", fields, out, key=key, value=value)
+        elif isinstance(item, PreparedItem):
+            document = item.document
+            numbers = {name: getattr(document, name) for name in ("seqno", "rev_seqno", "flags", "expiry")}
+            of_prepares = {"deleted": int(not document.alive), "durability": int(item.level)}
+            fields = numbers | {"lock_time": 0, "nru": 0} | of_prepares
+            key, datatype = self._key(document), document.datatype
+            self._send("prepare", fields, out, key=key, value=document.value, cas=document.cas, datatype=datatype)
+        else:
+            fields = {"prepared_seqno": item.prepared_seqno, "seqno": item.seqno}
+            name, changed = ("abort", item) if isinstance(item, AbortedItem) else ("commit", item.document)
+            self._send(name, fields, out, key=self._key(changed))
+
+    def _key(self, item: StoredItem | AbortedItem) -> bytes:
+        return join_collection(item.collection_id, item.key) if self._negotiated.collections else item.key
 
     def _advance(self, out: Outbox) -> None:
         """Move to the end of the snapshot, whose last seqnos are not in this stream."""
@@ -222,7 +260,7 @@ class ServerStream:
 
     def _open_out_of_order(self, out: Outbox) -> None:
         """Begin a snapshot of system events, then documents, each in order of key."""
-        self._rows.sort(key=lambda item: (isinstance(item, StoredItem), item.key))
+        self._rows.sort(key=_order_of_keys)
         self._out_of_order = True
         self._send("oso_snapshot", {"flags": int(OsoSnapshot.START)}, out)
 
@@ -243,16 +281,33 @@ class ServerStream:
         hidden = not self._negotiated.collections and reason > StreamEnd.ROLLBACK
         self._send("stream_end", {"reason": int(StreamEnd.OK if hidden else reason)}, out)
 
-    def _send(self, name: str, fields: Mapping[str, int], out: Outbox, *, key: bytes = b"", value: bytes = b"") -> None:
+    def _send(
+        self,
+        name: str,
+        fields: Mapping[str, int],
+        out: Outbox,
+        *,
+        key: bytes = b"",
+        value: bytes = b"",
+        cas: int = 0,
+        datatype: int = 0,
+    ) -> None:
         sid = self.granted.stream_id
         frame = Frame(
             name,
             Magic.REQUEST if sid is None else Magic.FRAMED_REQUEST,
             self.opaque,
+            cas,
             vbucket=self.vbucket.number,
+            datatype=datatype,
             fields=fields,
             key=key,
             value=value,
             frame_info=() if sid is None else (stream_id(sid),),
         )
         out.frame(encode(frame))
+
+
+def _order_of_keys(item: StreamItem) -> tuple[bool, bytes]:
+    """Return the rank of an item in an out-of-order snapshot, which has no sync writes."""
+    return isinstance(item, StoredItem), item.key if isinstance(item, StoredItem | SystemItem) else b""

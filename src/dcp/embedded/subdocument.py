@@ -234,6 +234,7 @@ def array_push_first(text: str, path: Path, new: str, create: bool) -> str:
 
 def array_insert(text: str, path: Path, new: str, create: bool) -> str:
     """Insert one or several values before an item of an array."""
+    _check_values(new)
     if not path or not isinstance(path[-1], int) or path[-1] < 0:
         _fail(Status.SUBDOC_PATH_EINVAL)
     index = path[-1]
@@ -261,9 +262,7 @@ def array_add_unique(text: str, path: Path, new: str, create: bool) -> str:
 
 
 def _push(text: str, path: Path, new: str, create: bool, place: Callable[[list[_JsonValue]], int]) -> str:
-    _check_value(f"[{new}]")
-    if not new.strip():
-        _fail(Status.SUBDOC_VALUE_CANTINSERT)
+    _check_values(new)
     found = _lookup(text, path)
     if found is None:
         return _insert(text, path, f"[{new}]", create)
@@ -296,6 +295,13 @@ def counter(text: str, path: Path, new: str, create: bool) -> str:
     if not _LEAST <= int(old) + int(new) <= _MOST:
         _fail(Status.SUBDOC_VALUE_CANTINSERT)
     return f"{text[: found.start]}{int(old) + int(new)}{text[found.end :]}"
+
+
+def _check_values(new: str) -> None:
+    """Refuse anything but one or several values, with commas between."""
+    _check_value(f"[{new}]")
+    if not new.strip():
+        _fail(Status.SUBDOC_VALUE_CANTINSERT)
 
 
 def _check_value(new: str) -> None:

@@ -65,14 +65,13 @@ class Tls:
         return str(path)
 
 
-class TlsSocket:
-    """Server side of a TLS connection, with the methods of a non-blocking socket that a link calls.
+class TlsServerSocket:
+    """Server side of a TLS connection, with the methods of a socket that a link calls.
 
     `admit` is called with the common name of the client's certificate, if it has one, before any data is returned.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, admit: Callable[[str], None]) -> None:
-        sock.setblocking(False)
         self._socket = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         self._admit = admit
         self._ready = False

@@ -101,6 +101,7 @@ _REQUIREMENTS = dict.fromkeys(
 
 _READS = (
     *("get", "getq", "getk", "getkq", "get_meta", "get_random_key", "get_replica", "observe"),
+    *("range_scan_create", "range_scan_continue", "range_scan_cancel"),
     *("subdoc_get", "subdoc_exists", "subdoc_get_count", "subdoc_multi_lookup"),
 )
 _PRIVILEGES = (

@@ -17,6 +17,7 @@ CONSEQUENCES: dict[str, str] = {
     Feature.XATTR.name: "xattrs would be missing",
     Feature.JSON.name: "no document would have the datatype JSON",
     str(OpenFlag.INCLUDE_XATTRS.name): "xattrs would be missing",
+    str(OpenFlag.INCLUDE_DELETED_USER_XATTRS.name): "xattrs of users would be missing from deletions",
     str(OpenFlag.INCLUDE_DELETE_TIMES.name): "times of deletions would be missing",
     "enable_noop": "a dead node would not be noticed",
     "connection_buffer_size": "the node might send more than there is room for",
@@ -39,6 +40,10 @@ class Demands:
     def mechanism(self) -> str:
         """SASL mechanism of the first connection; empty if there was none."""
         return self._mechanism
+
+    def include(self, name: str) -> bool:
+        """Return whether the first connection was granted a feature, flag or control."""
+        return self._granted.get(name, False)
 
     def check(self, requested: Iterable[str], granted: Collection[str]) -> None:
         """Raise TransportError if a connection is not granted something that it requested and the first one had."""

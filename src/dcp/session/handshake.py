@@ -26,10 +26,14 @@ Dialogue = Generator[Frame, Frame, "Agreement"]
 # Flags of OPEN that older servers refuse, newest first: OPEN is repeated without them, one by one.
 # Without the flag for metadata a server before 6.0.1 sends the values as well.
 _NEWEST_FLAGS = (
+    OpenFlag.INCLUDE_DELETED_USER_XATTRS,
     OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE,
     OpenFlag.INCLUDE_DELETE_TIMES,
     OpenFlag.INCLUDE_XATTRS,
 )
+# Capability of a bucket whose nodes know the open flag for user xattrs of deletions. Older ones send these always, and
+# may hang up on a flag that they do not know.
+_DELETED_USER_XATTRS = "tombstonedUserXAttrs"
 # Seconds between noops of servers whose interval cannot be set (kv_engine 3.0, setting dcp_noop_interval).
 _FIXED_INTERVAL = 180.0
 _LONGEST_CONTEXT = 200
@@ -192,7 +196,7 @@ def _after_hello(settings: ConnectionSettings, features: frozenset[Feature]) -> 
     if not settings.stream:
         settings.demands.learn(_names(_wanted(settings)), _names(features), mechanism)
         return Agreement(features, config=config, mechanism=mechanism, usable=usable)
-    flags = yield from _open(settings)
+    flags = yield from _open(settings, config)
     controls = yield from _controls(settings, features, flags)
     sent = [name for name, _ in _control_values(settings, features, flags)]
     requested = [*_names(_wanted(settings)), *_names(_flags(settings)), *sent]
@@ -268,7 +272,8 @@ def _select(settings: ConnectionSettings, *, required: bool) -> Generator[Frame,
         raise ServerError(f"{subject}: bucket not found; check the path of the URL", answer.status)
     if answer.status == Status.EACCESS and settings.credentials is None:
         raise AuthenticationError(
-            f"{subject}: no user; write couchbase://user:password@host/bucket, or set DCP_USERNAME for the command dcp"
+            f"{subject}: no user; write couchbase://user:password@host/bucket, or for the command dcp set DCP_USERNAME "
+            "or pass --username"
         )
     if answer.status == Status.EACCESS and required:
         raise ServerError(
@@ -284,9 +289,13 @@ def _config() -> Generator[Frame, Frame, Any]:
     return None if answer.status else JSON.decode(answer.value, {})
 
 
-def _open(settings: ConnectionSettings) -> Generator[Frame, Frame, OpenFlag]:
+def _open(settings: ConnectionSettings, config: Any) -> Generator[Frame, Frame, OpenFlag]:
     """Open the connection for DCP. Return the flags that the server accepted."""
     flags = _flags(settings)
+    deleted = OpenFlag.INCLUDE_DELETED_USER_XATTRS
+    # A node that sends no map knows the flag if another one of its cluster does.
+    if not (_announces_deleted_user_xattrs(config) or settings.demands.include(str(deleted.name))):
+        flags &= ~deleted
     newest = iter(_NEWEST_FLAGS)
     while True:
         answer = yield Frame("open", Magic.REQUEST, fields={"flags": int(flags)}, key=settings.name.encode())
@@ -304,9 +313,15 @@ def _open(settings: ConnectionSettings) -> Generator[Frame, Frame, OpenFlag]:
     return flags
 
 
+def _announces_deleted_user_xattrs(config: Any) -> bool:
+    """Return whether a cluster map, which has not been checked yet, has the capability."""
+    capabilities = config.get("bucketCapabilities") if isinstance(config, dict) else None
+    return isinstance(capabilities, list) and _DELETED_USER_XATTRS in capabilities
+
+
 def _flags(settings: ConnectionSettings) -> OpenFlag:
     flags = OpenFlag.PRODUCER
-    flags |= OpenFlag.INCLUDE_XATTRS if settings.xattrs else OpenFlag(0)
+    flags |= OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETED_USER_XATTRS if settings.xattrs else OpenFlag(0)
     flags |= OpenFlag.INCLUDE_DELETE_TIMES if settings.delete_times else OpenFlag(0)
     # Not NO_VALUE: with it, nodes from 7.6 on read only keys from disk, and send CAS 0, flags 0, expiry 0 and
     # revision 1 (seen with 8.0.1). With this flag they need the datatype, and read the metadata (kv_engine, isKeyOnly).

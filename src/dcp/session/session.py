@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dcp.columns.batch import Batch
-from dcp.columns.decoder import Decoder
+from dcp.columns.decoder import Decoder, PassedSnapshots
 from dcp.errors import (
     DcpError,
     RemoteProtocolError,
@@ -40,6 +40,9 @@ from dcp.wire.frame import Frame, encode
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Dialect, Kind, Magic
 from dcp.wire.memcached import Feature, Status
+
+# Remedy where a node does not answer: a port of another service accepts connections as well.
+CHECK_ADDRESS = "check the host, its port (11210, or 11207 for couchbases://) and firewalls"
 
 # A node counts as gone after this many of its noop intervals without a byte.
 _SILENT_INTERVALS = 2
@@ -166,7 +169,10 @@ class Session:
         while self._handled < len(controls):
             row, frame, last_seqno = controls[self._handled]
             try:
-                events += self._control(frame, last_seqno)
+                if isinstance(frame, PassedSnapshots):
+                    self._snapshots_passed(frame)
+                else:
+                    events += self._control(frame, last_seqno)
             except DcpError as error:
                 self._fail(error, row)
                 return events, True
@@ -201,8 +207,8 @@ class Session:
         return self._decoder.has_arrivals or bool(self._moved)
 
     def _forget_controls(self) -> None:
-        """Acknowledge controls that have no rows around them: the consumer need not wait for them, or keep them."""
-        if self._decoder.new_controls:
+        """Acknowledge messages that have no rows around them: the consumer need not wait for them, or keep them."""
+        if self._decoder.new_controls or self._decoder.flow_bytes:
             self.processed(self._decoder.finish_batch().flow_bytes)
             self._handled = 0
 
@@ -223,9 +229,12 @@ class Session:
         if self._failure is not None and not self._decoder.has_arrivals and not self._moved:
             raise self._failure
         size = self._decoder.batch_bytes
+        passed = self._decoder.passed_snapshots()
         batch = self._decoder.finish_batch()
         self._handled = 0
         try:
+            for snapshots in passed:
+                self._snapshots_passed(snapshots)
             for last in batch.last_seqnos:
                 self._rows_arrived(*last)
             for stream in self._leaving.values():
@@ -240,12 +249,21 @@ class Session:
         return Delivery(batch, {stream.key: stream.lazy_position for stream in moved}, batch.flow_bytes, size)
 
     def _rows_arrived(self, opaque: int, vbucket: int, sid: int, last_seqno: int) -> None:
+        stream = self._stream_with_rows(opaque, vbucket, sid)
+        stream.rows_arrived(last_seqno)
+        self._moved.add(stream)
+
+    def _snapshots_passed(self, passed: PassedSnapshots) -> None:
+        stream = self._stream_with_rows(passed.opaque, passed.vbucket, passed.stream_id)
+        stream.snapshots_passed(passed.ends, passed.start, passed.end)
+        self._moved.add(stream)
+
+    def _stream_with_rows(self, opaque: int, vbucket: int, sid: int) -> ConsumerStream:
         stream = self._leaving.get(opaque) or self._stream_of(opaque, vbucket, sid or None)
         if stream is None:
             # Rows are in the batch already: unlike other strays, they cannot be dropped.
             raise RemoteProtocolError(f"vbucket {vbucket}: expected rows of open streams, found opaque {opaque}")
-        stream.rows_arrived(last_seqno)
-        self._moved.add(stream)
+        return stream
 
     def processed(self, count: int) -> None:
         """Record that the consumer is done with `count` flow bytes. A part of the window is acknowledged at once."""
@@ -334,9 +352,7 @@ class Session:
         if silence is not None and now >= silence:
             if self.agreement is None:
                 seconds = self._settings.handshake_timeout
-                raise TimeoutError(
-                    f"no answer within {seconds:g} s; check the host and firewalls, or raise bootstrap_timeout"
-                )
+                raise TimeoutError(f"no answer within {seconds:g} s; {CHECK_ADDRESS}, or raise bootstrap_timeout")
             raise TransportError(f"no byte from the node for {silence - self.last_heard:g} s")
         if self._ends_at is not None and now >= self._ends_at:
             raise _token_expires()
@@ -378,6 +394,7 @@ class Session:
         if stream is None:
             self._strays += 1
             return ()
+        stream.settle()
         stream.rows_arrived(last_seqno)
         return self._stream_message(stream, frame)
 

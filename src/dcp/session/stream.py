@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -18,6 +18,8 @@ from dcp.wire.frame import Frame
 _MAX_FAILOVER_LOG = 1024 * 16
 # Version of a system event whose value is a FlatBuffers table.
 _FLATBUFFERS = 2
+# Snapshots whose ends a stream keeps before it computes its progress from them.
+_MOST_ENDS = 100
 
 
 def decode_failover_log(vbucket: int, value: bytes) -> FailoverLog:
@@ -34,6 +36,14 @@ def flushed(vbucket: int) -> ServerError:
     return ServerError(f"vbucket {vbucket}: it was flushed: no position is valid any more, start over")
 
 
+class PassedWindows(NamedTuple):
+    """Snapshots that arrived whole, by their ends, and the window of the one after them: see `Progress.passed`."""
+
+    ends: tuple[int, ...]
+    start: int
+    end: int
+
+
 class LazyPosition(NamedTuple):
     """Position of a stream at one moment, computed only when it is read.
 
@@ -41,15 +51,17 @@ class LazyPosition(NamedTuple):
 
     progress: progress up to the last control message.
     last_seqno: seqno of the last row since then.
+    passed: snapshots that arrived whole since then, if there are any.
     """
 
     progress: Progress
     last_seqno: int
+    passed: PassedWindows | None = None
 
     @property
     def position(self) -> StreamPosition:
         """Position to resume from once everything up to here is processed."""
-        return _with_rows(self.progress, self.last_seqno).position
+        return _with_rows(_past(self.progress, self.passed), self.last_seqno).position
 
 
 @dataclass(eq=False)
@@ -78,6 +90,8 @@ class ConsumerStream:
     # The decoder reports the last seqno before every control message, also if no row arrived in between.
     _reported: int = 0
     _resumed_from: int = 0
+    # Snapshots that arrived whole since `progress`.
+    _passed: PassedWindows | None = None
 
     def __post_init__(self) -> None:
         self.last_seqno = self._resumed_from = self.progress.position.seqno
@@ -100,7 +114,7 @@ class ConsumerStream:
     @property
     def lazy_position(self) -> LazyPosition:
         """Position now, to be computed later."""
-        return LazyPosition(self.progress, self.last_seqno)
+        return LazyPosition(self.progress, self.last_seqno, self._passed)
 
     @property
     def position(self) -> StreamPosition:
@@ -124,7 +138,7 @@ class ConsumerStream:
         if last_seqno == self._reported:
             return
         self.transition("row")
-        highest = self.progress.end
+        highest = self.progress.end if self._passed is None else self._passed.end
         # The decoder holds seqnos inside a batch against each other; here the first and last meet the marker.
         if self.progress.disorder is None and not self.last_seqno < last_seqno <= highest:
             raise RemoteProtocolError(
@@ -132,6 +146,20 @@ class ConsumerStream:
                 f"found {last_seqno}"
             )
         self._reported, self.last_seqno = last_seqno, max(self.last_seqno, last_seqno)
+
+    def snapshots_passed(self, ends: Sequence[int], start: int, end: int) -> None:
+        """Record that snapshots arrived whole, and that the next one begins: see `Progress.passed`."""
+        self.rows_arrived(ends[0])
+        self.transition("snapshot_marker")
+        before = () if self._passed is None else self._passed.ends
+        self._passed = PassedWindows((*before, *ends), start, end)
+        self._reported = self.last_seqno = ends[-1]
+        if len(self._passed.ends) > _MOST_ENDS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Bring `progress` up to the last snapshot marker. Necessary before a control message is applied."""
+        self.progress, self._passed = _past(self.progress, self._passed), None
 
     def misses_snapshot_end(self, frame: Frame) -> bool:
         """Return whether a message shows that the node skipped the end of the announced snapshot."""
@@ -166,6 +194,10 @@ class ConsumerStream:
 def concerns_stream(frame: Frame) -> bool:
     """Return whether a message of the node has a place in the table of states."""
     return frame.name == "oso_snapshot" or knows(STREAM, frame.name)
+
+
+def _past(progress: Progress, passed: PassedWindows | None) -> Progress:
+    return progress if passed is None else progress.passed(*passed)
 
 
 def _with_rows(progress: Progress, last_seqno: int) -> Progress:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from dcp.client import ChangeStream, Client
 from dcp.columns.batch import Batch
 from dcp.errors import TimeoutError
-from dcp.position import StreamPosition
 from dcp.spark.options import Options
 from dcp.spark.planner import Partition, without_dropped
 from dcp.spark.projection import Projection
@@ -23,9 +22,9 @@ _SEQNOS, _VBUCKETS, _BYTES = 1000, 4, 8 << 20
 _TIMEOUT = 2.0
 
 
-def limited_ends(starts: Mapping[int, StreamPosition], highs: Mapping[int, int], most: int) -> dict[int, int]:
+def limited_ends(starts: Mapping[int, int], highs: Mapping[int, int], most: int) -> dict[int, int]:
     """Return ends with about `most` seqnos before them, divided among vbuckets in proportion to their backlogs."""
-    backlogs = {vbucket: max(0, high - starts[vbucket].seqno) for vbucket, high in highs.items() if vbucket in starts}
+    backlogs = {vbucket: max(0, high - starts[vbucket]) for vbucket, high in highs.items() if vbucket in starts}
     total = sum(backlogs.values())
     if total <= most:
         return dict(highs)
@@ -44,7 +43,8 @@ def bytes_per_seqno(client: Client, options: Options, ranges: Iterable[Range]) -
     # The longest ranges have most of the rows. Sorted by vbucket, as a partition requires.
     longest = sorted(heapq.nlargest(_VBUCKETS, ranges, key=lambda part: part.size), key=lambda part: part.vbucket)
     sample = tuple(replace(part, end=min(part.end, part.start.seqno + _SEQNOS)) for part in longest if part.size > 0)
-    remaining = without_dropped(options, client.manifest)
+    # The sample is only counted: it need not be on disk.
+    remaining = without_dropped(replace(options, persisted_only=False), client.manifest)
     if not sample or remaining is None:
         return 0.0
     projection, size = Projection(options, client.collections), 0

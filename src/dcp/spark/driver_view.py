@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,25 +14,32 @@ from typing import NamedTuple
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
-from dcp.client.queries import CollectionsManifest
+from dcp.client.queries import CollectionsManifest, Heads
 from dcp.errors import LocalProtocolError, ServerError, TransportError
-from dcp.spark.offsets import check_resumable
+from dcp.spark.offsets import Offset, check_not_wider, check_resumable
 from dcp.spark.options import Options
-from dcp.spark.planner import filtered_high_seqnos, highs_and_uuids, identity_of, without_dropped
+from dcp.spark.planner import filtered_high_seqnos, identity_of, settled_heads, without_dropped
+from dcp.spark.resume import ObservedVbucket, Start
 from dcp.spark.retry import DEFAULTS, Timing
 
 # Purge seqnos are queried this many times less often: servers keep deletions for at least an hour, and the query
 # answers with all statistics of every vbucket.
 _PURGE_FACTOR = 10
 
+log = logging.getLogger("dcp.spark")
+
 
 class ClusterState(NamedTuple):
-    """One observation of the cluster: its time, the ids of what is read, high seqnos, and uuids of histories."""
+    """One observation of the cluster: its time, the ids of what is read, and the state of each vbucket."""
 
     observed_at: float
     identity: Checkpoint
-    highs: dict[int, int]
-    uuids: dict[int, int]
+    vbuckets: dict[int, ObservedVbucket]
+
+    @property
+    def highs(self) -> dict[int, int]:
+        """High seqno of each vbucket."""
+        return {vbucket: state.high for vbucket, state in self.vbuckets.items()}
 
 
 class DriverView:
@@ -43,7 +52,12 @@ class DriverView:
         self._options = options
         self._timing = timing
         self._client: Client | None = None
-        self._stale = True
+        # Longer outages are waited for between calls, so that the query's progress can say so.
+        self._patience = min(timing.retry, options.node_timeout)
+        self._hurries = True
+        # Number of seqnos that copies do not have on disk yet, by node, as of the last call of `persisted_seqnos`.
+        self.lagging: dict[str, int] = {}
+        self._lagging_since: dict[str, float] = {}
         self._purged: tuple[float, Mapping[int, int]] = -math.inf, {}
 
     @property
@@ -54,17 +68,23 @@ class DriverView:
         return self._client
 
     def current(self) -> ClusterState:
-        """Return the state of the cluster, at most `max_age` seconds old."""
-        if self._stale or self.last is None or time.monotonic() - self.last.observed_at > self._timing.max_age:
-            # Taken before the queries: the state is at least as new as its time.
-            observed_at = time.monotonic()
-            # The refresh notices a recreated bucket. If no node answers it, highs_and_uuids() retries.
-            with suppress(TransportError):
-                self.client.refresh_map()
-            remaining = without_dropped(self._options, self._manifest)
-            highs, uuids = highs_and_uuids(self.client, remaining, self._timing.retry) if remaining else ({}, {})
-            identity = self._identity(remaining or replace(self._options, scope=None, collections=None))
-            self.last, self._stale = ClusterState(observed_at, identity, highs, uuids), False
+        """Observe the cluster. Everything that was written before the call is in the state.
+
+        Spark asks about 90 times a second while nothing is new, so this waits until the last observation is `interval`
+        seconds old, unless `hurry` was called.
+        """
+        if self.last is not None and not self._hurries:
+            time.sleep(max(0.0, self.last.observed_at + self._timing.interval - time.monotonic()))
+        # Taken before the queries: the state is at least as new as its time.
+        observed_at = time.monotonic()
+        # The refresh notices a recreated bucket. If no node answers it, settled_heads() retries.
+        with suppress(TransportError):
+            self.client.refresh_map()
+        remaining = without_dropped(self._options, self._manifest)
+        highs, logs = settled_heads(self.client, remaining, self._patience) if remaining else Heads({}, {})
+        identity = self._identity(remaining or replace(self._options, scope=None, collections=None))
+        vbuckets = {vbucket: ObservedVbucket(high, logs[vbucket]) for vbucket, high in highs.items()}
+        self.last, self._hurries = ClusterState(observed_at, identity, vbuckets), False
         return self.last
 
     def _identity(self, options: Options) -> Checkpoint:
@@ -84,31 +104,53 @@ class DriverView:
         self.manifest_uid = found.uid
         return found
 
-    def invalidate(self) -> None:
-        """Make the next call of `current` query the cluster."""
-        self._stale = True
+    def hurry(self) -> None:
+        """Make the next call of `current` observe the cluster at once."""
+        self._hurries = True
 
-    def checked(self, here: Checkpoint, state: ClusterState) -> Checkpoint:
-        """Return `here`. Raises CheckpointError if it is of another bucket, or of other collections."""
+    def checked(self, here: Offset, state: ClusterState) -> Offset:
+        """Return `here`. Raises CheckpointError if a stream with these options cannot resume from it."""
         if not self._options.fail_on_data_loss:
             # A recreated collection starts after every logged offset, so its new id may replace the old one.
-            here = replace(here, scope=state.identity.scope, collections=state.identity.collections)
-        check_resumable(here, state.identity, state.highs)
+            ids = replace(here.identity, scope=state.identity.scope, collections=state.identity.collections)
+            here = replace(here, identity=ids)
+        elif here.selection is not None:
+            check_not_wider(here.selection, self._options.row_selection)
+        check_resumable(here, state.identity, state.vbuckets)
         return here
 
-    def has_changes(self, here: Checkpoint, state: ClusterState) -> bool:
-        """True if some of the changes after `here` pass the collection filter, or a failover happened."""
+    def persisted_seqnos(self, state: ClusterState, vbuckets: Collection[int]) -> dict[int, int]:
+        """Return the seqno up to which every copy of each vbucket is on disk. Note the copies that lag in `lagging`."""
+        copies = self.client.persisted_seqnos({vbucket: state.vbuckets[vbucket].vbuuid for vbucket in vbuckets})
+        behind: Counter[str] = Counter()
+        for vbucket, nodes in copies.items():
+            for node, seqno in nodes.items():
+                behind[node] += max(0, state.vbuckets[vbucket].high - (seqno or 0))
+        now = time.monotonic()
+        since = {node: self._lagging_since.get(node, now) for node, count in behind.items() if count}
+        self.lagging = {node: behind[node] for node in sorted(since)}
+        for node in [node for node in since if now - since[node] > self._timing.lag]:
+            log.warning(
+                "%s: %d seqnos of its copies are not on disk, for more than %g s; with persistedOnly they are not "
+                "delivered before: check the node, or fail it over",
+                node,
+                behind[node],
+                self._timing.lag,
+            )
+            since[node] = now
+        self._lagging_since = since
+        # Without an owner, nothing is known to be on disk.
+        return {vbucket: min((seqno or 0 for seqno in nodes.values()), default=0) for vbucket, nodes in copies.items()}
+
+    def has_changes(self, starts: Collection[Start], state: ClusterState) -> bool:
+        """True if some of the changes after these starts pass the collection filter, or some are to be undone."""
         if state.identity.scope is None and not state.identity.collections:
             return True
-        if any(
-            position.seqno > state.highs[position.vbucket] or position.vbuuid not in (0, state.uuids[position.vbucket])
-            for position in here
-            if position.vbucket in state.highs
-        ):
+        if any(start.undone_from is not None for start in starts):
             return True
         # Queried after `state`: a change in between is found by the next check.
         highs = filtered_high_seqnos(self.client, state.identity, self._options.scope)
-        return any(position.seqno < highs.get(position.vbucket, 0) for position in here)
+        return any(start.floor.seqno < highs.get(start.here.vbucket, 0) for start in starts)
 
     def filtered_highs(self, state: ClusterState) -> dict[int, int]:
         """Query the last seqno in each vbucket that passes the collection filter; empty if there is no filter."""
@@ -120,12 +162,12 @@ class DriverView:
         # A collection was dropped since the state was observed.
         return {}
 
-    def purge_seqnos(self, here: Checkpoint) -> Mapping[int, int]:
+    def purge_seqnos(self, here: Offset) -> Mapping[int, int]:
         """Return the seqno of each vbucket up to which deletions may be purged; empty for a first batch."""
         queried_at, found = self._purged
         if not any(position.seqno for position in here):
             return {}
-        if time.monotonic() - queried_at > self._timing.max_age * _PURGE_FACTOR:
+        if time.monotonic() - queried_at > self._timing.interval * _PURGE_FACTOR:
             queried_at, found = time.monotonic(), self.client.purge_seqnos()
             self._purged = queried_at, found
         return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -13,8 +14,9 @@ from dcp.checkpoint import Checkpoint
 from dcp.client.options import Option, Use, options_of
 from dcp.columns.decoder import DocumentLike
 from dcp.errors import UsageError
+from dcp.spark.failures import portable, short_errors, with_short_errors
 from dcp.spark.options import Options
-from dcp.spark.planner import Plan, plan_for
+from dcp.spark.planner import Partition, Plan, plan_for
 from dcp.spark.schema import SparkSchema
 from dcp.spark.task import read_partition
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+@short_errors
 def read(
     spark: SparkSession,
     source: str | Plan,
@@ -31,9 +34,13 @@ def read(
     collections: str | Iterable[str] | None = None,
     vbuckets: str | Iterable[int] | None = None,
     on_rollback: Literal["replay", "fail"] = "replay",
+    persisted_only: bool = False,
+    out_of_order: bool = False,
+    history: bool = False,
     username: str | None = None,
     password: str | None = None,
     password_file: str | None = None,
+    credential_provider: str | None = None,
     columns: str | Iterable[str] | None = None,
     events: str | Iterable[str] | None = None,
     keys: str | Iterable[str] | None = None,
@@ -43,9 +50,11 @@ def read(
     document_schema: DocumentLike | None = None,
     on_bad_document: Literal["quarantine", "fail"] = "quarantine",
     where: str | None = None,
+    newest_only: bool = False,
     start: str | datetime | Checkpoint | None = None,
-    end: str | Checkpoint | None = None,
+    end: str | datetime | Checkpoint | None = None,
     min_partitions: int | None = None,
+    node_timeout: float | str | timedelta = 300.0,
     fail_on_data_loss: bool = True,
 ) -> DataFrame:
     """Return the changes of a bucket as a DataFrame.
@@ -63,9 +72,17 @@ def read(
     vbuckets: Numbers of vbuckets, as "0-511,600" or several: only these.
     on_rollback: `replay` delivers a row with the event `rollback`, then what the cluster has above its seqno. What the
         lost changes had replaced is not sent: see docs/semantics.md. `fail` raises RollbackError. Default: replay.
+    persisted_only: Deliver only changes that every copy of their vbucket has on disk, so that no failover takes them
+        back. Default: False.
+    out_of_order: Let nodes send the first snapshot of a collection in any order, which may be faster. Until it is
+        complete, positions stay at the beginning. Default: False.
+    history: Deliver every version that the bucket keeps of a document, not only the last one of a snapshot. Default:
+        False.
     username: User to connect as, if the URL names none. Default: `DCP_USERNAME`.
     password: Password of `username`. It travels to the executors with each task. Default: `DCP_PASSWORD`.
     password_file: File with the password, on the driver and on every executor.
+    credential_provider: Function that returns user and password, as `module:function`. It is called on the driver and
+        on executors.
     columns: Names of the columns, in order; `scope` and `collection` are the names of a row's collection. Columns that
         are not named are not decoded. Default: event, vbucket, seqno, rev_seqno, cas, flags, expiry, lock_time,
         delete_time, datatype, collection_id, key, value, xattrs, snapshot_start, snapshot_end, stream_id.
@@ -83,11 +100,16 @@ def read(
         in the column `error`. `fail` ends the query. Default: quarantine.
     where: Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true.
         Deletions are delivered, and values that are no JSON.
+    newest_only: Deliver of each key only the newest version that the read or batch encounters. It excludes `events`,
+        `where`, `history` and `outOfOrder`, with which an older version could be taken for it. Default: False.
     start: Where to begin: `earliest`, `latest`, a Checkpoint or its JSON, or a time. A stream that resumes from its own
-        checkpoint ignores it. Default: `earliest` for a read, `latest` for a stream.
-    end: Where a read ends: `latest`, or a Checkpoint or its JSON. Default: `latest`.
-    min_partitions: Least number of tasks, up to one for every two vbuckets. Default: the session's cores, or one for
-        each node.
+        checkpoint ignores it. Default: `earliest` for a read or table, `latest` for a stream.
+    end: Where a read ends: `latest`, a Checkpoint or its JSON, or a past time: only changes made before it. Default:
+        `latest`.
+    min_partitions: Least number of tasks, up to one for every two vbuckets. Default: the session's cores; with
+        `format("dcp")` one for each 250,000 seqnos.
+    node_timeout: How long nodes may be away before a read or a stream fails. Automatic failover takes 2 minutes by
+        default. Default: 5m.
     fail_on_data_loss: Set it to false to continue where changes are lost: purged deletions, dropped collections.
         Default: True.
 
@@ -101,16 +123,28 @@ def read(
         planned = source
     else:
         planned = plan_for(Options.of_keywords(source, given), _parallelism(spark))
-    partitions, chosen = planned.partitions, planned.options
+    # A function of this package itself could not be unpickled by a worker without the package.
+    load = portable(_reader, planned.partitions, planned.options)
 
     def dcp_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from read_partition(partitions[number], chosen)
+        return load()(batches)
 
     # One row with its number for each partition; its task reads that partition.
-    numbers = spark.range(0, len(partitions), 1, max(1, len(partitions)))
-    return map_partitions(numbers, dcp_changes, SparkSchema(chosen))
+    numbers = spark.range(0, len(planned.partitions), 1, max(1, len(planned.partitions)))
+    return map_partitions(numbers, dcp_changes, SparkSchema(planned.options))
+
+
+def _reader(
+    partitions: Sequence[Partition], options: Options
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function that yields the rows of the partitions whose numbers are in the first column of batches."""
+
+    def read_numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from with_short_errors(read_partition(partitions[number], options))
+
+    return read_numbered
 
 
 def _unset(option: Option) -> Any:
@@ -128,7 +162,9 @@ def map_partitions(
         return numbers.mapInArrow(tasks, schema.ddl)
 
 
-def _parallelism(spark: SparkSession) -> int:
-    """Return the number of cores of the session; 1 in Spark Connect, which has no SparkContext."""
-    context = getattr(spark, "sparkContext", None)
-    return 1 if context is None else int(context.defaultParallelism)
+def _parallelism(spark: SparkSession) -> int | None:
+    """Return the number of partitions that the session makes by default: the cores of its cluster. None if unknown."""
+    # Only a plan says it in Spark Connect, which has no SparkContext. No job runs for it.
+    (row,) = spark.sql("EXPLAIN SELECT id FROM range(1)").collect()
+    found = re.search(r"splits=(\d+)", row[0])
+    return int(found[1]) if found else None

@@ -5,20 +5,29 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Literal
 
 import dcp
 from dcp.checkpoint import Checkpoint
 from dcp.client import Client
 from dcp.client.filters import collection_path
-from dcp.client.queries import CollectionsManifest, highest_seqnos
+from dcp.client.queries import CollectionsManifest, Heads
 from dcp.cluster_map import no_owner_error
 from dcp.columns.decoder import DocumentLike
 from dcp.errors import UsageError
+from dcp.spark.failures import short_errors
 from dcp.spark.options import Options
 from dcp.spark.ranges import Range, needs_stream, position_after, range_of, shortened
-from dcp.spark.retry import DEFAULTS, retry
+from dcp.spark.retry import retry
+
+# Seqnos of a task where the number of cores is unknown: about a second of work, beside which starting it is cheap.
+_SEQNOS_PER_TASK = 250_000
+# Addresses that a task gets: enough to find the cluster, although nodes are replaced between plan and task.
+_MOST_ADDRESSES = 16
+# Ratio of the largest partition to the average one, above which there are more partitions than wanted.
+_BALANCED = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +37,14 @@ class Partition:
     node: host and port of that node. A task follows vbuckets that move to another one.
     manifest_uid: the collections manifest that the plan was made with; 0 if none was needed. A node with an older one
         may not know a collection yet, and is asked again.
+    addresses: nodes that a task connects to first, that of `node` before the others. The hosts of the URL may have left
+        the cluster since.
     """
 
     node: str
     ranges: tuple[Range, ...] = field(repr=False)
     manifest_uid: int = 0
+    addresses: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
@@ -68,6 +80,7 @@ class Plan:
     end: Checkpoint = field(repr=False)
 
 
+@short_errors
 def plan(
     url: str,
     *,
@@ -76,9 +89,13 @@ def plan(
     collections: str | Iterable[str] | None = None,
     vbuckets: str | Iterable[int] | None = None,
     on_rollback: Literal["replay", "fail"] = "replay",
+    persisted_only: bool = False,
+    out_of_order: bool = False,
+    history: bool = False,
     username: str | None = None,
     password: str | None = None,
     password_file: str | None = None,
+    credential_provider: str | None = None,
     columns: str | Iterable[str] | None = None,
     events: str | Iterable[str] | None = None,
     keys: str | Iterable[str] | None = None,
@@ -88,9 +105,11 @@ def plan(
     document_schema: DocumentLike | None = None,
     on_bad_document: Literal["quarantine", "fail"] = "quarantine",
     where: str | None = None,
+    newest_only: bool = False,
     start: str | datetime | Checkpoint | None = None,
-    end: str | Checkpoint | None = None,
+    end: str | datetime | Checkpoint | None = None,
     min_partitions: int | None = None,
+    node_timeout: float | str | timedelta = 300.0,
     fail_on_data_loss: bool = True,
 ) -> Plan:
     """Plan a read of a bucket as it is now, for `dcp.spark.read`.
@@ -104,9 +123,17 @@ def plan(
     vbuckets: Numbers of vbuckets, as "0-511,600" or several: only these.
     on_rollback: `replay` delivers a row with the event `rollback`, then what the cluster has above its seqno. What the
         lost changes had replaced is not sent: see docs/semantics.md. `fail` raises RollbackError. Default: replay.
+    persisted_only: Deliver only changes that every copy of their vbucket has on disk, so that no failover takes them
+        back. Default: False.
+    out_of_order: Let nodes send the first snapshot of a collection in any order, which may be faster. Until it is
+        complete, positions stay at the beginning. Default: False.
+    history: Deliver every version that the bucket keeps of a document, not only the last one of a snapshot. Default:
+        False.
     username: User to connect as, if the URL names none. Default: `DCP_USERNAME`.
     password: Password of `username`. It travels to the executors with each task. Default: `DCP_PASSWORD`.
     password_file: File with the password, on the driver and on every executor.
+    credential_provider: Function that returns user and password, as `module:function`. It is called on the driver and
+        on executors.
     columns: Names of the columns, in order; `scope` and `collection` are the names of a row's collection. Columns that
         are not named are not decoded. Default: event, vbucket, seqno, rev_seqno, cas, flags, expiry, lock_time,
         delete_time, datatype, collection_id, key, value, xattrs, snapshot_start, snapshot_end, stream_id.
@@ -124,11 +151,16 @@ def plan(
         in the column `error`. `fail` ends the query. Default: quarantine.
     where: Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true.
         Deletions are delivered, and values that are no JSON.
+    newest_only: Deliver of each key only the newest version that the read or batch encounters. It excludes `events`,
+        `where`, `history` and `outOfOrder`, with which an older version could be taken for it. Default: False.
     start: Where to begin: `earliest`, `latest`, a Checkpoint or its JSON, or a time. A stream that resumes from its own
-        checkpoint ignores it. Default: `earliest` for a read, `latest` for a stream.
-    end: Where a read ends: `latest`, or a Checkpoint or its JSON. Default: `latest`.
-    min_partitions: Least number of tasks, up to one for every two vbuckets. Default: the session's cores, or one for
-        each node.
+        checkpoint ignores it. Default: `earliest` for a read or table, `latest` for a stream.
+    end: Where a read ends: `latest`, a Checkpoint or its JSON, or a past time: only changes made before it. Default:
+        `latest`.
+    min_partitions: Least number of tasks, up to one for every two vbuckets. Default: the session's cores; with
+        `format("dcp")` one for each 250,000 seqnos.
+    node_timeout: How long nodes may be away before a read or a stream fails. Automatic failover takes 2 minutes by
+        default. Default: 5m.
     fail_on_data_loss: Set it to false to continue where changes are lost: purged deletions, dropped collections.
         Default: True.
 
@@ -139,23 +171,24 @@ def plan(
     return plan_for(Options.of_keywords(url, given))
 
 
-def plan_for(options: Options, parallelism: int = 1) -> Plan:
+def plan_for(options: Options, parallelism: int | None = None) -> Plan:
     """Plan a read with parsed options.
 
-    parallelism: least number of partitions, unless the option minPartitions is set.
+    parallelism: least number of partitions, unless the option minPartitions is set. None: by the size of the read.
     """
     with dcp.connect(options.login_url()) as client:
-        ranges, end = ranges_of(client, options)
-        partitions = divide(ranges, owners_of(client, ranges), options.min_partitions or parallelism)
+        ranges, end = retry(client, partial(ranges_of, client, options), options.node_timeout)
+        partitions = partitions_of(client, ranges, options.min_partitions or parallelism)
     return Plan(options, partitions, end)
 
 
 def ranges_of(client: Client, options: Options) -> tuple[list[Range], Checkpoint]:
     """Return the ranges that need a stream, and the checkpoint after all of them."""
     begin = positions(client, "beginning" if options.start is None else options.start, options)
-    highs, uuids = highs_and_uuids(client, options)
+    highs, logs = settled_heads(client, options, options.node_timeout)
+    uuids = {vbucket: log.newest.vbuuid for vbucket, log in logs.items()}
     # The order matters: a collection's high seqnos must not be older than `highs` (see shortened).
-    ends, wanted = _ends(options, highs, begin), filtered_high_seqnos(client, begin, options.scope)
+    ends, wanted = _ends(client, options, highs, begin), filtered_high_seqnos(client, begin, options.scope)
     # A first read cannot have missed purged deletions.
     purged = client.purge_seqnos() if any(position.seqno for position in begin) else {}
     ranges, after = [], begin.by_vbucket()
@@ -201,28 +234,31 @@ def filtered_high_seqnos(client: Client, identity: Checkpoint, scope: str | None
     ids = identity.collections or [
         number for number, path in client.collections().items() if path.split(".")[0] == scope
     ]
-    return highest_seqnos(client.high_seqnos, ids)
+    return client.high_seqnos(ids)
 
 
-def highs_and_uuids(
-    client: Client, options: Options, timeout: float = DEFAULTS.retry
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the high seqno of each requested vbucket, and the uuid of a history that contains it.
+def settled_heads(client: Client, options: Options, timeout: float) -> Heads:
+    """Return the high seqno of each requested vbucket, and the failover log of a history that contains it.
 
     timeout: seconds for which to retry while a vbucket has no reachable owner. Raises TransportError after that.
     """
 
-    def query() -> tuple[dict[int, int], dict[int, int]]:
-        highs, logs = client.heads(options.vbuckets, scope=options.scope, collections=options.collections)
-        if len(logs) < len(highs):
-            raise no_owner_error(vbucket for vbucket in highs if vbucket not in logs)
-        return highs, {vbucket: log.newest.vbuuid for vbucket, log in logs.items()}
+    def query() -> Heads:
+        found = client.heads(options.vbuckets, scope=options.scope, collections=options.collections)
+        if missing := found.high_seqnos.keys() - found.failover_logs.keys():
+            raise no_owner_error(sorted(missing))
+        return found
 
     return retry(client, query, timeout)
 
 
-def _ends(options: Options, highs: Mapping[int, int], begin: Checkpoint) -> Mapping[int, int]:
+def _ends(client: Client, options: Options, highs: Mapping[int, int], begin: Checkpoint) -> Mapping[int, int]:
     """Return the seqno that each vbucket is to be read to."""
+    if isinstance(options.end, datetime):
+        found = client.end_seqnos(
+            options.end, scope=options.scope, collections=options.collections, vbuckets=options.vbuckets
+        )
+        return {vbucket: min(end, highs.get(vbucket, end)) for vbucket, end in found.items()}
     if not isinstance(options.end, Checkpoint):
         return highs
     options.end.check_bucket(begin)
@@ -241,32 +277,61 @@ def owners_of(client: Client, ranges: list[Range]) -> dict[int, str]:
     return {part.vbucket: str(client.map.owner(part.vbucket) or "") for part in ranges}
 
 
-def divide(ranges: list[Range], owners: Mapping[int, str], at_least: int) -> tuple[Partition, ...]:
+def partitions_of(
+    client: Client, ranges: list[Range], at_least: int | None, manifest_uid: int = 0
+) -> tuple[Partition, ...]:
+    """Divide ranges into partitions for the nodes that own them now, see `divide`."""
+    addresses = client.node_addresses
+    names = [*addresses]
+    found = []
+    for part in divide(ranges, owners_of(client, ranges), at_least):
+        # Each task begins at its own node: they do not all log in at the first one.
+        first = names.index(part.node) if part.node in addresses else 0
+        others = (addresses[name] for name in [*names[first:], *names[:first]][:_MOST_ADDRESSES])
+        found.append(replace(part, manifest_uid=manifest_uid, addresses=tuple(others)))
+    return tuple(found)
+
+
+def divide(ranges: list[Range], owners: Mapping[int, str], at_least: int | None = None) -> tuple[Partition, ...]:
     """Divide ranges into partitions of about equal size, each of one node's vbuckets.
 
-    at_least: wanted number of partitions. A node gets at least one and at most one for every two vbuckets.
+    at_least: wanted number of partitions; None for one for each 250,000 seqnos. A node gets at least one and at most
+        one for every two vbuckets. Up to twice as many partitions are made where that balances them.
     """
+    if at_least is None:
+        at_least = sum(part.size for part in ranges) // _SEQNOS_PER_TASK
     by_node: dict[str, list[Range]] = {}
     for part in ranges:
         by_node.setdefault(owners[part.vbucket], []).append(part)
     counts = _counts(by_node, at_least)
-    return tuple(
-        Partition(node, tuple(group)) for node in sorted(by_node) for group in _groups(by_node[node], counts[node])
-    )
+    # Spark starts tasks in this order: any number of first ones loads each node in proportion to its partitions.
+    groups = [
+        ((number + 0.5) / counts[node], node, tuple(group))
+        for node, parts in by_node.items()
+        for number, group in enumerate(_groups(parts, counts[node]))
+    ]
+    return tuple(Partition(node, group) for _, node, group in sorted(groups, key=lambda item: item[:2]))
 
 
 def _counts(by_node: Mapping[str, list[Range]], at_least: int) -> dict[str, int]:
-    """Return the number of partitions of each node: one, and each further one where partitions are largest."""
+    """Return the number of partitions of each node: one, and each further one where partitions are largest.
+
+    There are more than wanted, up to twice as many, until none is much larger than the average of the wanted number.
+    """
     sizes = {node: sum(part.size for part in parts) for node, parts in by_node.items()}
     counts = dict.fromkeys(by_node, 1)
     # A heap with the size of one partition of each node, the largest first.
-    largest = [(-size, node) for node, size in sizes.items()]
+    largest = [(-float(size), node) for node, size in sizes.items()]
     heapq.heapify(largest)
-    while largest and sum(counts.values()) < at_least:
+    wanted = max(at_least, len(by_node))
+    most = _BALANCED * sum(sizes.values()) / max(1, wanted)
+    total = len(by_node)
+    while largest and (total < wanted or (total < 2 * wanted and -largest[0][0] > most)):
         _, node = heapq.heappop(largest)
         if counts[node] < len(by_node[node]) // 2:
             counts[node] += 1
-            heapq.heappush(largest, (-sizes[node] // counts[node], node))
+            total += 1
+            heapq.heappush(largest, (-sizes[node] / counts[node], node))
     return counts
 
 

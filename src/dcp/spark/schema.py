@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcp.client.options import PATH_COLUMNS
 from dcp.columns.decoder import Decoder
 from dcp.columns.document_schema import ddl, document_type, spark_ddl
+from dcp.columns.path_columns import PATH_COLUMNS
 from dcp.errors import UsageError
 from dcp.spark.options import Options
 from dcp.wire.dcp import DCP

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from functools import cache
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyspark
@@ -11,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from dcp.errors import DcpError
+from dcp.spark.failures import portable, short_errors, with_short_errors
 from dcp.spark.options import Options
 from dcp.spark.planner import plan_for
 from dcp.spark.schema import SparkSchema, selected_columns
@@ -22,25 +26,40 @@ from dcp.spark.task import read_partition
 _NAME = "dcp registered" if pyspark.__version__.startswith("4.0.") else "dcp"
 
 
+# Environment variable that Spark sets for its Python processes.
+_SESSION = "SPARK_JOB_ARTIFACT_UUID"
+
+log = logging.getLogger("dcp.spark")
+
+
 class DcpDataSource(DataSource):  # type: ignore[misc]
     """Data source `dcp`, for `spark.dataSource.register(dcp.spark.DcpDataSource)`.
 
     A schema that is given selects columns, as the option `columns` does.
     """
 
+    @short_errors
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._chosen = Options.of(options)
+        # "default" in a classic session, a name of its own for each session of Connect.
+        if self._chosen.has_password and os.environ.get(_SESSION, "default") != "default":
+            log.warning(
+                "password: Spark Connect wrote it to its pages and to the event log, with all options; use "
+                "passwordFile, credentialProvider, or DCP_USERNAME and DCP_PASSWORD on the server"
+            )
 
     @classmethod
     def name(cls) -> str:
         """Return the name for `format(...)`."""
         return _NAME
 
+    @short_errors
     def schema(self) -> StructType:
         """Return the columns of a read with these options."""
         return SparkSchema(self._chosen).struct()
 
+    @short_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         return BatchReader(selected_columns(schema, self._chosen))
@@ -50,7 +69,7 @@ class DcpDataSource(DataSource):  # type: ignore[misc]
         try:
             return StreamReader(selected_columns(schema, self._chosen))
         except DcpError as error:
-            return FailingStreamReader(error)
+            return FailingStreamReader(error.with_traceback(None))
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
@@ -59,6 +78,10 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: Options) -> None:
         self._options = options
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return portable(BatchReader, self._options), ()
+
+    @short_errors
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks, on the driver."""
         return [TaskPartition(partition) for partition in plan_for(self._options).partitions]
@@ -67,7 +90,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         """Yield the rows of a partition, on an executor."""
         # For a read without partitions Spark makes one of its own class, which has no rows.
         if isinstance(partition, TaskPartition):
-            yield from read_partition(partition.partition, self._options)
+            yield from with_short_errors(read_partition(partition.partition, self._options))
 
 
 class FailingStreamReader(DataSourceStreamReader):  # type: ignore[misc]
@@ -87,3 +110,26 @@ class FailingStreamReader(DataSourceStreamReader):  # type: ignore[misc]
     def read(self, _: InputPartition) -> NoReturn:
         """Raise the error."""
         raise self._error
+
+
+@cache
+def registered() -> type[DataSource]:
+    """Return the class to register. A worker without this package can unpickle it, and says what to set."""
+    load, source_name = portable(_source_class), _NAME
+
+    # A class of a function is pickled by value.
+    class RegisteredDcpDataSource(DataSource):  # type: ignore[misc]
+        """Data source `dcp`, for `spark.dataSource.register(dcp.spark.DcpDataSource)`."""
+
+        def __new__(cls, options: dict[str, str]) -> DataSource:
+            return load()(options)
+
+        @classmethod
+        def name(cls) -> str:
+            return source_name
+
+    return RegisteredDcpDataSource
+
+
+def _source_class() -> type[DcpDataSource]:
+    return DcpDataSource

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -15,8 +16,9 @@ from dcp.client.follow.settings import TAP
 from dcp.client.row_format import ROLLBACK, report_row, with_report_rows
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
-from dcp.errors import DcpError, ServerError
+from dcp.errors import DcpError, ServerError, TransportError
 from dcp.position import UNKNOWN_END, StreamPosition
+from dcp.spark.newest import NewestVersions
 from dcp.spark.options import Options
 from dcp.spark.planner import Partition, without_dropped
 from dcp.spark.projection import Projection
@@ -30,6 +32,10 @@ from dcp.wire.memcached import Status
 WIRE_BYTES, MIN_BYTES, _MAX_BYTES = 3 << 20, 1 << 20, 4 << 20
 # Seconds for which the client collects rows into a batch.
 _LINGER = 0.25
+# Seconds for which a task waits until every copy has its rows on disk: servers fail a node over after two minutes.
+_PERSISTED_WITHIN = 300.0
+# Seconds between two attempts to connect.
+_PAUSE = 1.0
 # Longest wait for a batch in seconds. Nothing wakes up a worker whose query has ended: it has to look.
 _WAIT = 0.2
 
@@ -52,20 +58,37 @@ def read_partition(
     # each node for that.
     with (
         task_in_worker() as is_closed,
-        dcp.connect(options.login_url(), stats_interval=0) as client,
+        _connected(partition, options) as client,
     ):
         remaining = without_dropped(options, partial(client.manifest, partition.manifest_uid)) if followed else options
         projection = Projection(options, partial(_collection_paths, client), partition.cuts)
         for record in _planned_rollbacks(partition, options, projection.wire_columns):
-            yield projection(record)
+            yield projection.columns(record)
         if remaining is None:
             return
+        if options.newest_only and not followed:
+            # What a rollback takes back may have been delivered, and its row would come after it.
+            remaining = replace(remaining, on_rollback="fail")
         stream = stream_of(client, partition, remaining, projection.wire_columns)
         # A TAP stream ends where the node says that it has sent everything: there are no seqnos to compare.
         ends = {} if options.dialect == TAP else partition.end
         stalls = _StallCheck(client, stream, ends, remaining, followed, timing)
         batches = _batches(stream, stalls, is_closed)
-        yield from resized(_projected(batches, projection, lambda: _is_complete(stream, partition)), min_bytes)
+        rows = _selected(batches, projection, lambda: _is_complete(stream, partition))
+        if options.newest_only:
+            rows = NewestVersions(ends)(rows)
+        yield from resized(((projection.columns(batch), size) for batch, size in rows), min_bytes)
+
+
+def _connected(partition: Partition, options: Options) -> Client:
+    """Return a connected client. Wait for nodes that are away: the driver reached them."""
+    outage = OutageTimer(options.node_timeout)
+    while True:
+        try:
+            return dcp.connect(options.login_url(partition.addresses), stats_interval=0)
+        except TransportError as error:
+            outage.failed(error)
+        time.sleep(_PAUSE)
 
 
 def _collection_paths(client: Client) -> Mapping[int, str]:
@@ -75,12 +98,12 @@ def _collection_paths(client: Client) -> Mapping[int, str]:
     return paths
 
 
-def _projected(
+def _selected(
     batches: Iterable[Batch], projection: Projection, is_complete: Callable[[], bool]
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield the wanted rows and columns of each batch with their size in bytes, until nothing more is wanted."""
+    """Yield the wanted rows of each batch with their size in bytes, until nothing more is wanted."""
     for batch in batches:
-        rows = projection(batch.to_arrow())
+        rows = projection.rows(batch.to_arrow())
         if rows.num_rows == len(batch):
             yield rows, batch.nbytes
             continue
@@ -117,6 +140,10 @@ def stream_of(client: Client, partition: Partition, options: Options, columns: t
         linger=_LINGER,
         on_rollback=options.on_rollback,
         ignore_purged=not options.fail_on_data_loss,
+        persisted_only=options.persisted_only,
+        persisted_within=_PERSISTED_WITHIN,
+        out_of_order=options.out_of_order,
+        history=options.history,
         **options.decoding,
         **options.selection,
     )
@@ -194,7 +221,7 @@ class _StallCheck:
         self._client, self._stream, self._ends, self._followed = client, stream, ends, followed
         self._options = options
         self._silence = timing.silence
-        self._outage = OutageTimer(timing.outage)
+        self._outage = OutageTimer(options.node_timeout)
         self.received()
 
     def received(self) -> None:
@@ -215,8 +242,7 @@ class _StallCheck:
             self._client.close_idle()
             self._outage.answered()
         except DcpError as error:
-            if not error.retriable or self._outage.timed_out():
-                raise
+            self._outage.failed(error)
         self._check_at = time.monotonic() + self._silence
         return ended
 

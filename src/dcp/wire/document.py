@@ -26,12 +26,17 @@ def join_collection(collection_id: int, key: bytes) -> bytes:
     """Return a key as connections with collections send it: the id as unsigned LEB128, then the key."""
     if not 0 <= collection_id < 1 << 32:
         raise UsageError(f"collection id: expected 32 bits, found {collection_id}")
-    prefix = bytearray()
-    while collection_id > 0x7F:
-        prefix.append(collection_id & 0x7F | 0x80)
-        collection_id >>= 7
-    prefix.append(collection_id)
-    return bytes(prefix) + key
+    return unsigned_leb128(collection_id) + key
+
+
+def unsigned_leb128(number: int) -> bytes:
+    """Return a number that is not negative as unsigned LEB128."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def split_collection(key: bytes) -> tuple[int, bytes]:

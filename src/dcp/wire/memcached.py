@@ -243,6 +243,20 @@ def _part(name: str, opcode: int, *, mutation: bool = True, since: str = "4.5") 
     return _command(f"subdoc_{name}", opcode, *forms, source=_SUBDOC, since=since, document=True)
 
 
+# The halves of a uuid.
+_SCAN_ID = (u64("scan_id_high"), u64("scan_id_low"))
+_RANGE_SCAN_CONTINUE = "docs/range_scans/range_scan_continue.md"
+# Flag 1: keys with metadata and values; otherwise keys alone.
+_SCANNED = tuple(
+    Layout(extras=(u32("flags"),), status=status, value=MAY, note=note)
+    for status, note in (
+        (Status.SUCCESS, "more responses follow"),
+        (Status.RANGE_SCAN_MORE, "a limit was reached"),
+        (Status.RANGE_SCAN_COMPLETE, "the end of the scan"),
+    )
+)
+
+
 MEMCACHED = Dialect(
     "memcached",
     "the commands around a stream",
@@ -438,6 +452,30 @@ MEMCACHED = Dialect(
         ),
         _part("get_count", 0xD2, mutation=False, since="5.0"),
         _part("replace_body_with_xattr", 0xD3, since="7.0"),
+        _command(
+            "range_scan_create",
+            0xDA,
+            (Layout(value=MUST, body=JSON),),
+            (Layout(value=MUST, note="the uuid of the scan, 16 bytes"),),
+            since="7.6",
+            source="docs/range_scans/range_scan_create.md",
+        ),
+        _command(
+            "range_scan_continue",
+            0xDB,
+            (Layout(extras=(*_SCAN_ID, u32("item_limit"), u32("time_limit"), u32("byte_limit"))),),
+            _SCANNED,
+            since="7.6",
+            source=_RANGE_SCAN_CONTINUE,
+        ),
+        _command(
+            "range_scan_cancel",
+            0xDC,
+            (Layout(extras=_SCAN_ID),),
+            (Layout(),),
+            since="7.6",
+            source="daemon/mcbp_validators.cc",
+        ),
         Message(
             "get_error_map",
             0xFE,

@@ -80,6 +80,6 @@ def test_each_copy_says_in_which_state_it_has_documents() -> None:
 
 def test_a_malformed_question_is_refused() -> None:
     active, _ = pair()
-    for value in (b"\0", struct.pack(">HH", 0, 9) + b"a"):
+    for value in (b"\0", struct.pack(">HH", 0, 9) + KEY):
         assert active.status("observe", value=value) is Status.EINVAL
     assert active.status("observe", value=struct.pack(">HH", 7, 2) + KEY[:2]) is Status.NOT_MY_VBUCKET

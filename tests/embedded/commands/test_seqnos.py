@@ -47,8 +47,9 @@ def test_seqnos_of_a_collection_end_with_its_last_change() -> None:
     assert seqnos(client, state=VbucketState.ACTIVE, collection_id=0) == {0: 6, 2: 0}
 
 
-def test_without_collections_there_is_only_the_default_one() -> None:
-    client = CommandClient(filled())
+@pytest.mark.parametrize("version", ["7.0", "8.0"])
+def test_without_collections_there_is_only_the_default_one(version: str) -> None:
+    client = CommandClient(filled(version))
     client.hello(Feature.XERROR)
     assert seqnos(client) == {0: 3, 1: 5, 2: 0, 3: 1}
     fields = {"state": 0, "collection_id": 0}

@@ -92,6 +92,13 @@ def test_metadata_are_virtual_xattrs(filled: CommandClient) -> None:
     assert refused.status == Status.SUBDOC_XATTR_CANT_MODIFY_VATTR
 
 
+@pytest.mark.parametrize(
+    ("name", "status"), [("x", Status.SUCCESS), ("x" * 15, Status.SUCCESS), ("x" * 16, Status.XATTR_EINVAL)]
+)
+def test_the_name_of_an_xattr_has_up_to_15_bytes(filled: CommandClient, name: str, status: Status) -> None:
+    assert single(filled, "dict_upsert", name, b"1", XATTR).status == status
+
+
 def test_a_tombstone_is_looked_up_on_request(filled: CommandClient) -> None:
     filled.request("delete", key=KEY)
     assert single(filled, "get", "_sync.rev", flags=XATTR).status == Status.KEY_ENOENT

@@ -67,6 +67,25 @@ class Job {
 
   async connect() {}
 
+  // Reads the documents that it has just written, in three ways.
+  async scan() {
+    const c = this.bucket.defaultCollection()
+    const written = await Promise.all(numbers(100).map((n) => c.upsert(padded('scan-', n, 2), { n })))
+    await c.upsert('other', 1)
+    const consistentWith = new couchbase.MutationState(...written.map((one) => one.token))
+    const found = await c.scan(new couchbase.PrefixScan('scan-'), { consistentWith })
+    const contents = found.reduce((sum, item) => sum + item.content.n, 0)
+    expect(contents === 4950, 'scanned documents', contents)
+    const idsOf = async (kind) => (await c.scan(kind, { idsOnly: true })).map((item) => item.id).sort()
+    const ends = [new couchbase.ScanTerm('scan-10'), new couchbase.ScanTerm('scan-20', true)]
+    let ids = await idsOf(new couchbase.RangeScan(...ends))
+    expect(ids.length === 10 && ids[0] === 'scan-10' && ids[9] === 'scan-19', 'range of keys', ids)
+    ids = await idsOf(new couchbase.SamplingScan(7, 5))
+    expect(ids.length === 7, 'sample of keys', ids)
+    await c.remove('other')
+    await this.read('_default', '_default', found.map((item) => item.id))
+  }
+
   async documents() {
     const c = this.bucket.defaultCollection()
     await Promise.all(numbers(200).map((n) => c.upsert(padded('doc-', n, 3), { n, pad: LARGE })))

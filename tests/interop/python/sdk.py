@@ -34,6 +34,8 @@ from couchbase.exceptions import (
     TimeoutException,
     TransactionFailed,
 )
+from couchbase.kv_range_scan import PrefixScan, RangeScan, SamplingScan, ScanTerm
+from couchbase.mutation_state import MutationState
 from couchbase.options import (
     ClusterOptions,
     DecrementOptions,
@@ -41,6 +43,7 @@ from couchbase.options import (
     IncrementOptions,
     MutateInOptions,
     ReplaceOptions,
+    ScanOptions,
     SignedInt64,
     UpsertOptions,
 )
@@ -93,6 +96,22 @@ class Job:
         names = ["condition", "locked", "counter", "text", "lasting", "parts", "made", "durable", "observed"]
         self.read("_default", "_default", [*names, *(f"doc-{n:03}" for n in range(200) if n % 7)])
         self.read("shop", "order", [f"order-{n:02}" for n in range(50)])
+
+    def scan(self) -> None:
+        """Read the documents that it has just written, in three ways."""
+        c = self.bucket.default_collection()
+        written = [c.upsert(f"scan-{n:02}", {"n": n}) for n in range(100)]
+        c.upsert("other", 1)
+        consistent = ScanOptions(consistent_with=MutationState(*written))
+        found = list(c.scan(PrefixScan("scan-"), consistent))
+        assert sum(item.content_as[dict]["n"] for item in found) == 4950
+        keys = RangeScan(ScanTerm("scan-10"), ScanTerm("scan-20", exclusive=True))
+        ids = sorted(item.id for item in c.scan(keys, ScanOptions(ids_only=True)))
+        assert ids == [f"scan-{n}" for n in range(10, 20)], ids
+        ids = [item.id for item in c.scan(SamplingScan(7, 5), ScanOptions(ids_only=True))]
+        assert len(ids) == 7, ids
+        c.remove("other")
+        self.read("_default", "_default", [item.id for item in found])
 
     def conditions(self, c: Any) -> None:
         first = c.insert("condition", 1)

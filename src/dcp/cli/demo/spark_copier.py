@@ -80,7 +80,7 @@ class SparkCopier:
         if progress is None:
             return self._start
         # The type of `progress[...]["endOffset"]` differs between versions of Spark; `json` is the same in all.
-        return from_offset(json.loads(progress.json)["sources"][0]["endOffset"])
+        return from_offset(json.loads(progress.json)["sources"][0]["endOffset"]).checkpoint()
 
     def check(self) -> None:
         """Restart a failed query: that of a batch whose end a failover lost resumes. Raise after too many failures."""

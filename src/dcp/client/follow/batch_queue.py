@@ -20,6 +20,11 @@ from dcp.session.stream import LazyPosition
 _LONGEST_WAIT = 1.0
 
 
+def no_changes(seconds: float) -> TimeoutError:
+    """Return the error for a wait that was in vain."""
+    return TimeoutError(f"no changes within {seconds:g} s; there may be none: call again to keep waiting")
+
+
 @dataclass(eq=False, slots=True)
 class QueuedBatch:
     """A batch, with the position of each of its vbuckets after it.
@@ -35,6 +40,18 @@ class QueuedBatch:
     counted: int = 0
     size: int = 0
     needs: dict[VbucketHistory, int] = field(default_factory=dict)
+
+
+class Changes(threading.Condition):
+    """Condition that calls a listener as well, on the thread that notifies."""
+
+    listener: Callable[[], None] | None = None
+
+    def notify_all(self) -> None:
+        """Wake all that wait, and call the listener."""
+        super().notify_all()
+        if self.listener is not None:
+            self.listener()
 
 
 class BatchQueue:
@@ -55,7 +72,7 @@ class BatchQueue:
         self.positions = positions
         self.error: Exception | None = None
         self.closed = False
-        self.changed = threading.Condition(lock)
+        self.changed = Changes(lock)
         self._persistence, self._finished = persistence, finished
         self._items: deque[QueuedBatch] = deque()
         # True if batches were queued when the stream was closed: its end was not delivered.
@@ -80,9 +97,7 @@ class BatchQueue:
                     raise ClosedError("the stream was closed before its end; resume from its checkpoint")
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise TimeoutError(
-                        f"no changes within {timeout:g} s; there may be none: call again to keep waiting"
-                    )
+                    raise no_changes(timeout or 0.0)
                 self.changed.wait(_LONGEST_WAIT if left is None else min(_LONGEST_WAIT, left))
             return self._take()
 

@@ -46,15 +46,20 @@ class DiskWait:
 
     ask: returns the backlogs of a node's vbuckets; those that the node does not have are missing.
     within: seconds after which a node that answers, and still has not written them, is an error.
-    interval: seconds between polls.
+    interval: seconds between polls. clock: returns monotonic seconds.
     """
 
     def __init__(
-        self, ask: Callable[[Node, Collection[int]], Mapping[int, DiskBacklog]], within: float, *, interval: float = 0.2
+        self,
+        ask: Callable[[Node, Collection[int]], Mapping[int, DiskBacklog]],
+        within: float,
+        *,
+        interval: float = 0.2,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # Monotonic time of the next poll; None if no vbucket waits.
         self.due: float | None = None
-        self._ask, self._within, self._interval = ask, within, interval
+        self._ask, self._within, self._interval, self._clock = ask, within, interval, clock
         self._waiting: dict[Node, _Waiting] = {}
 
     def covers(self, vbucket: int, node: Node) -> bool:
@@ -64,14 +69,14 @@ class DiskWait:
         """
         waiting = self._waiting.get(node)
         if waiting is None:
-            waiting = self._waiting[node] = _Waiting(time.monotonic())
+            waiting = self._waiting[node] = _Waiting(self._clock())
         if vbucket not in waiting.needed:
             # Another node may have owned it when it began to wait.
             self.forget(vbucket)
             if waiting.covered or not waiting.needed:
-                waiting.since = time.monotonic()
+                waiting.since = self._clock()
             waiting.needed[vbucket], waiting.covered = None, False
-            self.due = time.monotonic()
+            self.due = self._clock()
         return waiting.covered
 
     def forget(self, vbucket: int) -> None:
@@ -84,13 +89,13 @@ class DiskWait:
 
         Raises TransportError if a node has not written in time what it had at the first poll.
         """
-        if self.due is None or time.monotonic() < self.due:
+        if self.due is None or self._clock() < self.due:
             return
         for node, waiting in self._waiting.items():
             if not waiting.covered and waiting.needed:
                 self._poll(node, waiting)
         pending = any(waiting.needed and not waiting.covered for waiting in self._waiting.values())
-        self.due = time.monotonic() + self._interval if pending else None
+        self.due = self._clock() + self._interval if pending else None
 
     def _poll(self, node: Node, waiting: _Waiting) -> None:
         try:
@@ -101,13 +106,13 @@ class DiskWait:
             if str(error) != waiting.last_error:
                 log.warning("%s; asking again what is on disk", error)
             # As long as a node is down, its streams are retried without a limit.
-            waiting.last_error, waiting.since = str(error), time.monotonic()
+            waiting.last_error, waiting.since = str(error), self._clock()
             return
         waiting.last_error = ""
         waiting.needed = {vbucket: _still_needed(n, backlogs.get(vbucket)) for vbucket, n in waiting.needed.items()}
         lacking = [vbucket for vbucket, needed in waiting.needed.items() if needed != _NOTHING]
         waiting.covered = not lacking
-        if lacking and time.monotonic() - waiting.since >= self._within:
+        if lacking and self._clock() - waiting.since >= self._within:
             raise TransportError(
                 f"{node}: changes of vbuckets {format_vbuckets(lacking)} are not on disk after {self._within:g} s, and "
                 'a TAP stream with end="now" ends where the disk does. Check the disk queue of the node '

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -124,6 +125,19 @@ class Follower:
     def next(self, timeout: float | None = None) -> QueuedBatch | None:
         """Return the next batch; None at the end. Raises TimeoutError after `timeout` seconds without one."""
         return self._queue.next(timeout)
+
+    @contextlib.contextmanager
+    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Call `listener`, on any thread, when `next` may have something else to say."""
+        with self._queue.changed:
+            self._queue.changed.listener = listener
+        try:
+            yield
+        finally:
+            with self._queue.changed:
+                # A task that was cancelled may end after the next one has begun.
+                if self._queue.changed.listener is listener:
+                    self._queue.changed.listener = None
 
     @property
     def failed(self) -> bool:

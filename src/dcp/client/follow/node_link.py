@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
-import ssl
 import threading
 import time
 from collections import deque
@@ -14,6 +13,8 @@ from typing import Protocol
 
 from dcp.client import network_errors
 from dcp.client.follow.settings import BatchLimits
+from dcp.client.tls import TlsSocket
+from dcp.client.transport import NodeSocket
 from dcp.columns.decoder import CAN_RECEIVE, Decoder
 from dcp.errors import DcpError, TransportError
 from dcp.session.events import Event, StreamEnded, StreamRolledBack
@@ -53,7 +54,7 @@ class NodeLink:
     def __init__(
         self,
         name: str,
-        open_socket: Callable[[], socket.socket],
+        open_socket: Callable[[], NodeSocket],
         open_session: Callable[[float], Session],
         listener: LinkListener,
         limits: BatchLimits,
@@ -150,7 +151,7 @@ class NodeLink:
                 self._deliver(self.session)
         self._listener.on_lost(self, error)
 
-    def _turn(self, sock: socket.socket, session: Session) -> None:
+    def _turn(self, sock: NodeSocket, session: Session) -> None:
         while self._commands:
             self._commands.popleft()(session)
         self._send(sock, session)
@@ -167,13 +168,13 @@ class NodeLink:
             full = self._wait(sock, session) and self._receive(sock, session)
         self._deliver_due(session, full)
 
-    def _direct_receiver(self, sock: socket.socket, session: Session) -> Decoder | None:
+    def _direct_receiver(self, sock: NodeSocket, session: Session) -> Decoder | None:
         """Return the decoder if it can receive from the socket itself: not over TLS, nor while bytes are unsent.
 
         Nor in the handshake: its time limit holds for a node that sends a few bytes at a time, too, and the decoder
         returns only after a frame.
         """
-        if not CAN_RECEIVE or self._unsent or session.agreement is None or isinstance(sock, ssl.SSLSocket):
+        if not CAN_RECEIVE or self._unsent or session.agreement is None or isinstance(sock, TlsSocket):
             return None
         return session.receiver if self._reads(session) else None
 
@@ -181,16 +182,16 @@ class NodeLink:
         """Return whether to receive. A node that ignores the window, or has none, is stopped by TCP."""
         return session.wants_bytes and not self.full
 
-    def _send(self, sock: socket.socket, session: Session) -> None:
+    def _send(self, sock: NodeSocket, session: Session) -> None:
         if not self._unsent:
             self._unsent = memoryview(session.outgoing())
         while self._unsent:
             try:
                 self._unsent = self._unsent[sock.send(self._unsent) :]
-            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            except BlockingIOError:
                 return
 
-    def _receive_directly(self, sock: socket.socket, session: Session, decoder: Decoder) -> bool:
+    def _receive_directly(self, sock: NodeSocket, session: Session, decoder: Decoder) -> bool:
         """Wait, receive and decode in one call of C, without the GIL. Return True if a batch is full."""
         limits, idle = self._limits, not session.has_updates and not self._finished
         count, closed = decoder.receive(
@@ -206,11 +207,11 @@ class NodeLink:
             session.check(time.monotonic())
         return self._advance(session)
 
-    def _wait(self, sock: socket.socket, session: Session) -> bool:
+    def _wait(self, sock: NodeSocket, session: Session) -> bool:
         """Wait for bytes, a command, or the next deadline. Return True if there are bytes."""
         # TLS may hold decrypted bytes that the selector does not see.
         reads = self._reads(session)
-        if reads and isinstance(sock, ssl.SSLSocket) and sock.pending():
+        if reads and isinstance(sock, TlsSocket) and sock.has_more:
             return True
         wanted = (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if self._unsent else 0)
         readable = self._select(sock, wanted, self._wait_limit(session))
@@ -226,7 +227,7 @@ class NodeLink:
         deadlines = [each for each in (session.deadline(), self._batch_due(session)) if each is not None]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
-    def _select(self, sock: socket.socket, wanted: int, timeout: float | None) -> bool:
+    def _select(self, sock: NodeSocket, wanted: int, timeout: float | None) -> bool:
         """Wait until the socket is ready for `wanted` events, or the thread is woken. Return True if it is readable."""
         if wanted != self._registered_events:
             if self._registered_events:
@@ -240,14 +241,14 @@ class NodeLink:
                 self._wake_receive.recv(4096)
         return bool(ready.get(sock, 0) & selectors.EVENT_READ)
 
-    def _receive(self, sock: socket.socket, session: Session) -> bool:
+    def _receive(self, sock: NodeSocket, session: Session) -> bool:
         """Receive until nothing is left or a batch is full. Return True if a batch is full."""
         full = False
         while self._reads(session) and not full and not self.closing:
             try:
                 with session.buffer() as room:
                     count = sock.recv_into(room)
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            except BlockingIOError:
                 break
             if count == 0:
                 raise self._closed()

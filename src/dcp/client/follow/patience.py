@@ -83,7 +83,10 @@ class RefusalPatience:
         ):
             return
         self._logged[node, error.status] = now
-        log.warning("%s; retrying for up to %g s (refusal_timeout)", error, self._within)
+        if found is Reaction.CONFIRM:
+            log.warning("%s; it ends the stream when it is repeated %d times", error, CONFIRMATIONS)
+        else:
+            log.warning("%s; retrying for up to %g s (refusal_timeout)", error, self._within)
 
 
 def _final(node: str, error: ServerError, seconds: float) -> ServerError:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from dcp.client.commands import CommandConnection
+from dcp.client.queries import persisted_seqno
 from dcp.cluster_map import ClusterMap, Node
 from dcp.errors import RemoteProtocolError, ServerError, TransportError
 from dcp.session.stream import LazyPosition
 from dcp.wire.frame import Frame
-from dcp.wire.memcached import Status
 
 log = logging.getLogger("dcp.client")
 
@@ -218,7 +218,7 @@ class Persistence:
                 return None
             if "old_seqno" in fields and self._nodes.map.owner(history.vbucket) == node:
                 self._ends[history] = int(fields["old_seqno"])
-        return _persisted(frame)
+        return persisted_seqno(frame)
 
     def _warn(self, node: Node, problem: str) -> None:
         """Log what is wrong with a node's answers, once in a minute."""
@@ -237,20 +237,6 @@ def needed_seqnos(positions: Iterable[LazyPosition]) -> dict[VbucketHistory, int
         end = position.seqno if position.seqno == position.snapshot_start else position.snapshot_end
         needs[VbucketHistory(position.vbucket, position.vbuuid)] = max(end, reached.last_seqno)
     return needs
-
-
-def _persisted(frame: Frame) -> int | None:
-    """Return the persisted seqno of an OBSERVE_SEQNO answer; None if the node has another history.
-
-    After a failover the node answers for the old history with `old_seqno`, at which the new one began: its persisted
-    seqno above that is of the new history.
-    """
-    if frame.status == Status.UNKNOWN_COMMAND:
-        raise ServerError("persisted_only: the server does not report persisted seqnos; requires 4.0", frame.status)
-    if frame.status:
-        return None
-    fields = frame.fields
-    return min(int(fields["persisted_seqno"]), int(fields.get("old_seqno", fields["persisted_seqno"])))
 
 
 def _described(node: str, persisted: int | None) -> str:

@@ -47,7 +47,7 @@ class Transitions:
     def accepted(self, stream: ConsumerStream) -> None:
         """Reset the backoff of an accepted vbucket."""
         vbucket = self._vbuckets[stream.vbucket]
-        vbucket.accepted()
+        vbucket.accepted(time.monotonic())
         self._patience.forget(vbucket.number)
         log.debug("vbucket %d: streaming from seqno %d", vbucket.number, vbucket.position.seqno)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dcp.client.follow.backoff import jittered, next_delay
+from dcp.client.follow.backoff import LONGEST_DELAY, jittered, next_delay
 from dcp.client.follow.node_link import NodeLink
 from dcp.client.monitor import CONSUMER, NO_CONNECTION, NO_OWNER, RETRYING, SILENT, UNANSWERED, Observation
 from dcp.client.stats import Window
@@ -46,6 +46,8 @@ class FollowedVbucket:
     # Monotonic times of the first request to this node, and of the loss of its connection since; 0 for none.
     _asked_at: float = 0.0
     _lost_at: float = 0.0
+    # Seqno and monotonic time at which the node accepted the stream; ENDLESS and 0 while it has not.
+    _accepted: tuple[int, float] = ENDLESS, 0.0
 
     def requested(self, link: NodeLink, now: float) -> None:
         """Record that the stream is requested on a link, at a monotonic time that all of one request share."""
@@ -56,9 +58,9 @@ class FollowedVbucket:
             self._asked_at += now - self._lost_at
         self._lost_at = 0.0
 
-    def accepted(self) -> None:
-        """Record that the node accepted the stream."""
-        self.delay, self.asked = 0.0, ""
+    def accepted(self, now: float) -> None:
+        """Record that the node accepted the stream, at a monotonic time."""
+        self.asked, self._accepted = "", (self.position.seqno, now)
 
     def lost(self, now: float) -> None:
         """Record that the connection was lost. The time until the next request does not count."""
@@ -76,8 +78,11 @@ class FollowedVbucket:
         return stream
 
     def retry(self, error: str) -> None:
-        """Schedule the next request, with backoff."""
-        self.last_error = error
+        """Schedule the next request, with backoff. It begins again after a stream that has moved, or that lasted."""
+        seqno, since = self._accepted
+        if self.position.seqno > seqno or (since and time.monotonic() > since + LONGEST_DELAY):
+            self.delay = 0.0
+        self.last_error, self._accepted = error, (ENDLESS, 0.0)
         self.delay = next_delay(self.delay)
         self.retry_at = time.monotonic() + jittered(self.delay)
 

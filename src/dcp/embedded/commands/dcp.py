@@ -181,6 +181,18 @@ def buffer_ack(connection: ServerConnection, frame: Frame) -> None:
     connection.out.acknowledge(int(frame.fields["bytes"]))
 
 
+def seqno_acknowledged(connection: ServerConnection, frame: Frame) -> None:
+    """Take the acknowledgement of prepares. As on servers, only those of the nodes in the map make a majority."""
+    opened = _opened(connection)
+    if not opened.negotiated.replicates:
+        raise Refusal(Status.EINVAL)
+    if connection.node.vbucket(frame.vbucket) is None:
+        raise Refusal(Status.NOT_MY_VBUCKET)
+    if all(number != frame.vbucket for number, _ in opened.streams):
+        # kv_engine throws an exception, which closes the connection: DcpProducer::seqno_acknowledged.
+        raise Hangup
+
+
 def _disconnect(connection: ServerConnection, frame: Frame) -> None:
     """Close a connection whose client sends a message that only producers send."""
     _opened(connection)
@@ -202,5 +214,6 @@ HANDLERS: dict[str, Handler] = {
     "get_failover_log": get_failover_log,
     "kv_get_failover_log": failover_log,
     "buffer_ack": buffer_ack,
+    "seqno_acknowledged": seqno_acknowledged,
     "add_stream": _disconnect,
 }

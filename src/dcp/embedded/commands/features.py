@@ -44,7 +44,6 @@ _SINCE: dict[Feature, ReleaseNumber] = {
 _NOT_GRANTED = frozenset(
     {
         Feature.TRACING,
-        Feature.RANGE_SCAN_INCLUDE_XATTR,
         Feature.GET_RANDOM_KEY_INCLUDE_XATTR,
     }
 )

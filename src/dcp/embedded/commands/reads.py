@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dcp.embedded.commands.documents import document_ref, find, response_value
+from dcp.embedded.commands.documents import DocumentRef, document_ref, find, response_value
+from dcp.embedded.commands.durability import check_readable
 from dcp.embedded.commands.locks import readable_cas
 from dcp.embedded.connection import Handler, ServerConnection, response
 from dcp.embedded.refusals import Refusal
@@ -17,13 +18,13 @@ _META_WITH_DATATYPE = 2
 
 
 def get(connection: ServerConnection, frame: Frame) -> Frame:
-    ref = document_ref(connection, frame)
+    ref = _readable_ref(connection, frame)
     item = existing(find(connection, ref))
     return document_response(connection, frame, item, readable_cas(connection, ref, item))
 
 
 def getk(connection: ServerConnection, frame: Frame) -> Frame:
-    ref = document_ref(connection, frame)
+    ref = _readable_ref(connection, frame)
     item = find(connection, ref)
     if item is None:
         return response(frame, Status.KEY_ENOENT, key=frame.key)
@@ -36,7 +37,7 @@ def getkq(connection: ServerConnection, frame: Frame) -> Frame | None:
 
 
 def get_meta(connection: ServerConnection, frame: Frame) -> Frame:
-    ref = document_ref(connection, frame)
+    ref = _readable_ref(connection, frame)
     # For its effect: an expired document becomes a tombstone, which is what the client has to see.
     find(connection, ref)
     item = existing(ref.vbucket.get(ref.collection_id, ref.key))
@@ -49,6 +50,12 @@ def get_meta(connection: ServerConnection, frame: Frame) -> Frame:
     if frame.fields.get("version") == _META_WITH_DATATYPE:
         fields["datatype"] = item.datatype
     return response(frame, fields=fields, cas=item.cas)
+
+
+def _readable_ref(connection: ServerConnection, frame: Frame) -> DocumentRef:
+    ref = document_ref(connection, frame)
+    check_readable(connection, ref)
+    return ref
 
 
 def document_response(

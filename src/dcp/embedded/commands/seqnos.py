@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dcp.embedded.commands.collections import unknown_collection
@@ -90,12 +90,14 @@ class _PersistenceWait:
     """Response that is held back until a seqno is persisted or the timeout has passed."""
 
     vbucket: VbucketStore
+    seqno: int
     request: Frame
     timeout_at: float
+    answer: Callable[[], Frame]
 
     @property
     def reached(self) -> bool:
-        return self.vbucket.persisted_seqno >= int(self.request.fields["seqno"])
+        return self.vbucket.persisted_seqno >= self.seqno
 
     @property
     def name(self) -> str:
@@ -111,14 +113,37 @@ class _PersistenceWait:
         if self.reached or connection.now >= self.timeout_at:
             del connection.notifiers[self.name]
             connection.timers.remove(self)
-            connection.queue(response(self.request, Status.SUCCESS if self.reached else Status.ETMPFAIL))
+            self._finish(connection)
+
+    def _finish(self, connection: ServerConnection) -> None:
+        try:
+            if not self.reached:
+                raise Refusal(Status.ETMPFAIL)
+            connection.queue(self.answer())
+        except Refusal as refusal:
+            connection.refuse(self.request, refusal)
 
 
 def seqno_persistence(connection: ServerConnection, frame: Frame) -> Frame | None:
-    vbucket = live_vbucket(connection, frame.vbucket)
-    wait = _PersistenceWait(vbucket, frame, connection.now + _PERSISTENCE_TIMEOUT)
+    vbucket, seqno = live_vbucket(connection, frame.vbucket), int(frame.fields["seqno"])
+    return wait_for_persistence(connection, frame, vbucket, seqno, _PERSISTENCE_TIMEOUT, lambda: response(frame))
+
+
+def wait_for_persistence(
+    connection: ServerConnection,
+    frame: Frame,
+    vbucket: VbucketStore,
+    seqno: int,
+    seconds: float,
+    answer: Callable[[], Frame],
+) -> Frame | None:
+    """Return the answer to a request once a seqno is persisted; None if that has to be waited for.
+
+    The request is refused with ETMPFAIL if it takes longer than some seconds, and if too many others wait.
+    """
+    wait = _PersistenceWait(vbucket, seqno, frame, connection.now + seconds, answer)
     if wait.reached:
-        return response(frame)
+        return answer()
     if len(connection.notifiers) >= _MAX_WAITS:
         raise Refusal(Status.ETMPFAIL)
     connection.notifiers[wait.name] = wait.notify

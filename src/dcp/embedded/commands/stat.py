@@ -38,7 +38,6 @@ def _chosen(connection: ServerConnection, argument: str) -> list[VbucketStore]:
 
 
 def _seqnos(vbucket: VbucketStore) -> Iterator[Statistic]:
-    # There are no prepared sync writes here, so everything that was written is visible and complete.
     high, persisted = vbucket.high_seqno, vbucket.persisted_seqno
     yield from _named(
         vbucket,
@@ -49,9 +48,9 @@ def _seqnos(vbucket: VbucketStore) -> Iterator[Statistic]:
         uuid=vbucket.log.newest.vbuuid,
         last_persisted_snap_start=persisted,
         last_persisted_snap_end=persisted,
-        high_prepared_seqno=0,
-        high_completed_seqno=0,
-        max_visible_seqno=high,
+        high_prepared_seqno=vbucket.high_prepared_seqno,
+        high_completed_seqno=vbucket.high_completed_seqno,
+        max_visible_seqno=vbucket.visible_seqno,
     )
 
 

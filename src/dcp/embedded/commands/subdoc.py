@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 
 from dcp.embedded.commands.documents import DocumentRef, document_ref, find, replica_ref
-from dcp.embedded.commands.durability import carry_out, check_not_pending
+from dcp.embedded.commands.durability import carry_out, check_not_pending, check_readable
 from dcp.embedded.commands.locks import check_cas, readable_cas
 from dcp.embedded.commands.replicas import replica_item
 from dcp.embedded.commands.subdoc_document import DocumentParts, WriteIdentity
@@ -71,6 +71,7 @@ def _readable(connection: ServerConnection, frame: Frame, request: SubdocRequest
         item = replica_item(connection, ref)
     else:
         ref = document_ref(connection, frame)
+        check_readable(connection, ref)
         item = _present(connection, ref, request.flags)
     if item is None or not (item.alive or DocFlag.ACCESS_DELETED in request.flags):
         raise Refusal(Status.KEY_ENOENT)
@@ -160,23 +161,23 @@ def _write(
         raise Refusal(Status.NOT_STORED if DocFlag.ADD in flags else Status.ETMPFAIL)
     expiry = _expiry(connection, frame, request, old)
 
-    def write(prepared: bool) -> Frame:
-        item = connection.bucket.store(
-            ref.key,
-            parts.value,
-            event="deletion" if stays_deleted or parts.removed else "mutation",
-            collection_id=ref.collection_id,
-            flags=_user_flags(request, old),
-            expiry=expiry,
-            datatype=parts.datatype,
-            number=ref.vbucket.number,
-            cas=identity.cas,
-            prepared=prepared,
-        )
-        status = Status.SUBDOC_SUCCESS_DELETED if stays_deleted else Status.SUCCESS
+    version = connection.bucket.new_version(
+        ref.vbucket,
+        ref.key,
+        parts.value,
+        event="deletion" if stays_deleted or parts.removed else "mutation",
+        collection_id=ref.collection_id,
+        flags=_user_flags(request, old),
+        expiry=expiry,
+        datatype=parts.datatype,
+        cas=identity.cas,
+    )
+    status = Status.SUBDOC_SUCCESS_DELETED if stays_deleted else Status.SUCCESS
+
+    def answer(item: StoredItem) -> Frame:
         return write_response(connection, frame, ref, item, value=results, status=status)
 
-    return carry_out(connection, frame, ref, write)
+    return carry_out(connection, frame, ref, version, answer)
 
 
 def _check_presence(

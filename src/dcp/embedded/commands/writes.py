@@ -92,7 +92,8 @@ def _touch(connection: ServerConnection, frame: Frame) -> StoredItem:
     if old.expiry == expiry:
         # Nothing changes, so there is no new version and no seqno.
         return old
-    return _put(connection, ref, old.value, old.flags, expiry, old.datatype)
+    version = _new_version(connection, ref, old.value, old.flags, expiry, old.datatype)
+    return connection.bucket.add(ref.vbucket, version)
 
 
 def delete(connection: ServerConnection, frame: Frame) -> Frame | None:
@@ -101,12 +102,8 @@ def delete(connection: ServerConnection, frame: Frame) -> Frame | None:
     check_not_pending(ref)
     check_cas(connection, frame, ref, old)
 
-    def write(prepared: bool) -> Frame:
-        number = ref.vbucket.number
-        tombstone = connection.bucket.remove(ref.key, ref.collection_id, number=number, prepared=prepared)
-        return write_response(connection, frame, ref, existing(tombstone))
-
-    return carry_out(connection, frame, ref, write)
+    tombstone = connection.bucket.new_tombstone(ref.vbucket, old)
+    return carry_out(connection, frame, ref, tombstone, lambda item: write_response(connection, frame, ref, item))
 
 
 # Common parts of all writes.
@@ -140,33 +137,22 @@ def write_document(
         value, datatype = compressed, datatype | Datatype.SNAPPY
     else:
         value = body
-
-    def write(prepared: bool) -> Frame:
-        item = _put(connection, ref, value, flags, expiry, datatype, prepared=prepared)
-        return write_response(connection, frame, ref, item, {} if number is None else {"number": number})
-
-    return carry_out(connection, frame, ref, write)
+    fields: dict[str, int | bytes] = {} if number is None else {"number": number}
+    version = _new_version(connection, ref, value, flags, expiry, datatype)
+    return carry_out(connection, frame, ref, version, lambda item: write_response(connection, frame, ref, item, fields))
 
 
-def _put(
-    connection: ServerConnection,
-    ref: DocumentRef,
-    value: bytes,
-    flags: int,
-    expiry: int,
-    datatype: int,
-    *,
-    prepared: bool = False,
+def _new_version(
+    connection: ServerConnection, ref: DocumentRef, value: bytes, flags: int, expiry: int, datatype: int
 ) -> StoredItem:
-    return connection.bucket.store(
+    return connection.bucket.new_version(
+        ref.vbucket,
         ref.key,
         value,
         collection_id=ref.collection_id,
         flags=flags,
         expiry=expiry,
         datatype=datatype,
-        number=ref.vbucket.number,
-        prepared=prepared,
     )
 
 

@@ -36,8 +36,9 @@ _LONGEST_NAME = 256
 _NO_END = 1 << 63
 # Seconds between two events, and until a stream without events says that it is alive.
 _INTERVAL, _HEARTBEAT = 0.5, 15.0
-# Share of the server's time that one watcher may take: events become rarer where they take long.
-_SHARE = 0.01
+# Share of the server's time that one watcher may take: events become rarer where they take long, up to this many
+# seconds. Most of a long time is a pause of the garbage collector, which says nothing of the next event.
+_SHARE, _LONGEST_INTERVAL = 0.01, 3.0
 _SWITCHES = [one.name for one in fields(Negotiated) if one.type == "bool"]
 
 
@@ -224,7 +225,8 @@ class EventStream:
     def take(self, now: float) -> bytes:
         if not self._ready:
             return b""
-        began = time.perf_counter()
+        # Processor time: other threads and programs may keep this one waiting, and cost nothing of it.
+        began = time.thread_time()
         self._ready = False
         event = self._changes()
         if event:
@@ -237,7 +239,8 @@ class EventStream:
         else:
             data = ""
         self._looked_at = now
-        self._due = now + max(_INTERVAL, (time.perf_counter() - began) / _SHARE)
+        rest = (time.thread_time() - began) / _SHARE
+        self._due = now + min(max(_INTERVAL, rest), _LONGEST_INTERVAL)
         if not data:
             return b""
         self._alive_at = now

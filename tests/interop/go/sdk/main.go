@@ -52,6 +52,8 @@ func do(options map[string]string) string {
 		j.documents()
 	case "impossible":
 		j.impossible()
+	case "scan":
+		j.scan()
 	case "transactions":
 		j.transactions()
 	case "rollback":
@@ -283,6 +285,52 @@ func (j *job) impossible() {
 	_, err := j.bucket.DefaultCollection().Upsert("durable", 1, &gocb.UpsertOptions{
 		DurabilityLevel: gocb.DurabilityLevelMajority})
 	program.Expect(errors.Is(err, gocb.ErrDurabilityImpossible), "durable write with too few copies", err)
+}
+
+// scan reads the documents that it has just written, in three ways.
+func (j *job) scan() {
+	c := j.bucket.DefaultCollection()
+	var tokens []gocb.MutationToken
+	for n := 0; n < 100; n++ {
+		written, err := c.Upsert(fmt.Sprintf("scan-%02d", n), object{"n": n}, nil)
+		program.Check(err)
+		tokens = append(tokens, *written.MutationToken())
+	}
+	_, err := c.Upsert("other", 1, nil)
+	program.Check(err)
+	consistent := gocb.NewMutationState(tokens...)
+	var keys []string
+	contents := 0
+	found, err := c.Scan(gocb.NewRangeScanForPrefix("scan-"), &gocb.ScanOptions{ConsistentWith: consistent})
+	program.Check(err)
+	for item := found.Next(); item != nil; item = found.Next() {
+		var content map[string]int
+		program.Check(item.Content(&content))
+		contents += content["n"]
+		keys = append(keys, item.ID())
+	}
+	program.Check(found.Err())
+	program.Expect(contents == 4950, "scanned documents", contents)
+	ids := j.ids(c, gocb.RangeScan{
+		From: &gocb.ScanTerm{Term: "scan-10"}, To: &gocb.ScanTerm{Term: "scan-20", Exclusive: true}})
+	program.Expect(len(ids) == 10 && ids[0] == "scan-10" && ids[9] == "scan-19", "range of keys", ids)
+	ids = j.ids(c, gocb.SamplingScan{Limit: 7, Seed: 5})
+	program.Expect(len(ids) == 7, "sample of keys", ids)
+	_, err = c.Remove("other", nil)
+	program.Check(err)
+	j.read("_default", "_default", keys)
+}
+
+func (j *job) ids(c *gocb.Collection, kind gocb.ScanType) []string {
+	found, err := c.Scan(kind, &gocb.ScanOptions{IDsOnly: true})
+	program.Check(err)
+	var ids []string
+	for item := found.Next(); item != nil; item = found.Next() {
+		ids = append(ids, item.ID())
+	}
+	program.Check(found.Err())
+	sort.Strings(ids)
+	return ids
 }
 
 func (j *job) transactions() {

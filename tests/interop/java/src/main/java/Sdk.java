@@ -14,6 +14,7 @@ import com.couchbase.client.core.error.DurabilityImpossibleException;
 import com.couchbase.client.core.error.TimeoutException;
 import com.couchbase.client.core.error.subdoc.PathExistsException;
 import com.couchbase.client.core.msg.kv.DurabilityLevel;
+import com.couchbase.client.core.msg.kv.MutationToken;
 import com.couchbase.client.core.service.ServiceType;
 import com.couchbase.client.java.Bucket;
 import com.couchbase.client.java.Cluster;
@@ -31,10 +32,15 @@ import com.couchbase.client.java.kv.MutateInMacro;
 import com.couchbase.client.java.kv.MutateInOptions;
 import com.couchbase.client.java.kv.MutateInResult;
 import com.couchbase.client.java.kv.MutationResult;
+import com.couchbase.client.java.kv.MutationState;
 import com.couchbase.client.java.kv.PersistTo;
 import com.couchbase.client.java.kv.RemoveOptions;
 import com.couchbase.client.java.kv.ReplaceOptions;
 import com.couchbase.client.java.kv.ReplicateTo;
+import com.couchbase.client.java.kv.ScanOptions;
+import com.couchbase.client.java.kv.ScanResult;
+import com.couchbase.client.java.kv.ScanTerm;
+import com.couchbase.client.java.kv.ScanType;
 import com.couchbase.client.java.kv.StoreSemantics;
 import com.couchbase.client.java.kv.UpsertOptions;
 import com.couchbase.client.java.manager.collection.CollectionManager;
@@ -115,6 +121,7 @@ public final class Sdk {
         case "connect" -> { }
         case "documents" -> documents();
         case "impossible" -> impossible();
+        case "scan" -> scan();
         case "sink" -> sink();
         case "transactions" -> transactions();
         case "rollback" -> rollback();
@@ -125,6 +132,31 @@ public final class Sdk {
     } finally {
       cluster.disconnect();
     }
+  }
+
+  /** Reads the documents that it has just written, in three ways. */
+  private void scan() {
+    Collection c = bucket.defaultCollection();
+    List<MutationToken> tokens = new ArrayList<>();
+    for (int n = 0; n < 100; n++) {
+      tokens.add(c.upsert(padded("scan-", n, 2), JsonObject.create().put("n", n)).mutationToken().orElseThrow());
+    }
+    c.upsert("other", 1);
+    MutationState consistent = MutationState.from(tokens.toArray(MutationToken[]::new));
+    List<ScanResult> found =
+        c.scan(ScanType.prefixScan("scan-"), ScanOptions.scanOptions().consistentWith(consistent)).toList();
+    int contents = found.stream().mapToInt(item -> item.contentAsObject().getInt("n")).sum();
+    expect(contents == 4950, "scanned documents", contents);
+    List<String> ids = ids(c, ScanType.rangeScan(ScanTerm.inclusive("scan-10"), ScanTerm.exclusive("scan-20")));
+    expect(ids.size() == 10 && ids.get(0).equals("scan-10") && ids.get(9).equals("scan-19"), "range of keys", ids);
+    ids = ids(c, ScanType.samplingScan(7, 5));
+    expect(ids.size() == 7, "sample of keys", ids);
+    c.remove("other");
+    read("_default", "_default", found.stream().map(ScanResult::id).toList());
+  }
+
+  private static List<String> ids(Collection c, ScanType kind) {
+    return c.scan(kind, ScanOptions.scanOptions().idsOnly(true)).map(ScanResult::id).sorted().toList();
   }
 
   private void documents() {
