@@ -10,6 +10,7 @@ import pytest
 import dcp
 from dcp.embedded import Cluster
 from tests.client.consumer import PATIENCE, Consumer, truth
+from tests.waiting import until
 
 COLUMNS = ["vbucket", "seqno", "key"]
 
@@ -115,3 +116,36 @@ def test_the_checkpoint_of_a_stream_that_rolled_back_does_not_pass_its_end() -> 
             for batch in stream:
                 consumer.take(batch)
         assert consumer.state() == truth(cluster)
+
+
+def test_a_rollback_of_one_vbucket_does_not_move_the_end_of_another() -> None:
+    """The position of the other one moves past its end, without a row, while the rollback row is queued."""
+    default = "_default._default"
+    with Cluster(nodes=2, vbuckets=2) as cluster:
+        cluster.create_collection("_default", "other")
+        # key0 is in vbucket 1, on the other node than the rest.
+        for key, size in (("key0", 1), ("key1", 600), ("key3", 100)):
+            cluster.upsert(key, bytes(size))
+        with dcp.connect(cluster.url, dcp_buffer_size=1000, compression="off") as client:
+            end = client.positions("now", collections=[default])
+            start = replace(end, positions=(replace(end.positions[1], vbuuid=0xBAD),))
+            # One row after the end, which is cut off, fills the window. The node has a position left to send.
+            cluster.upsert("key4", bytes(400))
+            cluster.upsert("key4", b"1", collection="_default.other")
+            silent = cluster.fault("silent", vbuckets=[1])
+            with cluster.fault("pause", node=cluster.owner("key0")):
+                stream = client.stream(start, end, collections=[default], batch_rows=1, linger=0.0)
+                queue = stream._follower._queue
+                until(lambda: len(queue.waiting()) == 3)
+            until(lambda: len(queue.waiting()) == 4)
+            with stream:
+                # The second call acknowledges the first row.
+                batches = [stream.next(PATIENCE) for _ in range(2)]
+                keys = [key for batch in batches if batch for key in batch.to_arrow()["key"].to_pylist()]
+                assert keys == [b"key1", b"key3"]
+                until(lambda: 0 in queue.waiting()[-1].positions)
+                silent.clear()
+                assert rows(stream) == [(1, 0, b""), (1, 2, b"key0")]
+                reached = stream.checkpoint
+            with client.stream(reached, "now", collections=[default], columns=COLUMNS) as stream:
+                assert [key for _, _, key in rows(stream)] == [b"key4"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -147,8 +148,7 @@ class ChangeStream:
                 self.close()
                 return None
             self._item = item
-            if self._ends and item.link is None:
-                self._limit(item)
+            self._limit(item.rolled_back)
             batch = item.batch
             if self._row_filter is not None:
                 reached = {vbucket: consumed_seqno(position) for vbucket, position in item.positions.items()}
@@ -166,11 +166,11 @@ class ChangeStream:
             self._follower.positions.update(before)
             raise
 
-    def _limit(self, report: QueuedBatch) -> None:
+    def _limit(self, rolled_back: Mapping[int, int]) -> None:
         """Limit the checkpoint of a vbucket that was rolled back: rows after its end are removed from then on."""
-        for vbucket, reached in report.positions.items():
+        for vbucket, seqno in rolled_back.items():
             if vbucket in self._ends:
-                self._ends[vbucket] = max(self._last_seqnos[vbucket], consumed_seqno(reached))
+                self._ends[vbucket] = max(self._last_seqnos[vbucket], seqno)
 
     @property
     def checkpoint(self) -> Checkpoint:

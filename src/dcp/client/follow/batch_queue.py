@@ -32,6 +32,8 @@ class QueuedBatch:
     link, counted: where to acknowledge its bytes once the consumer has processed it.
     size: bytes of memory that the link accounts for until then.
     needs: seqnos that every copy has to persist before it is delivered (`persisted_only`).
+    rolled_back: for a rollback row, the seqno that its vbucket went back to. `positions` does not tell: it may have
+        moved on since, and positions of other vbuckets may have joined it.
     """
 
     batch: Batch
@@ -40,6 +42,7 @@ class QueuedBatch:
     counted: int = 0
     size: int = 0
     needs: dict[VbucketHistory, int] = field(default_factory=dict)
+    rolled_back: dict[int, int] = field(default_factory=dict)
 
 
 class Changes(threading.Condition):

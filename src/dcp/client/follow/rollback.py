@@ -68,8 +68,9 @@ class Rollbacks:
         self._counters.rollbacks += 1
         # No row has arrived since the new position.
         after = LazyPosition(Progress(vbucket.position), 0)
-        row = self._settings.report_row(vbucket.number, reached, vbucket.position.seqno, ROLLBACK)
-        self._queue.append(QueuedBatch(row, {vbucket.number: after}))
+        number, seqno = vbucket.number, vbucket.position.seqno
+        row = self._settings.report_row(number, reached, seqno, ROLLBACK)
+        self._queue.append(QueuedBatch(row, {number: after}, rolled_back={number: seqno}))
 
     def report_purge(self, vbucket: int, start: int, seqno: int) -> None:
         """Emit a purge row: deletions above `start`, up to `seqno`, may be missing."""
