@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from base64 import b64decode
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from scramp import ScramMechanism
 
 from dcp.errors import AuthenticationError, TransportError
 from dcp.session.sasl import Credentials, choose, exchange
-from dcp.session.scram import MOST_ITERATIONS, Scram, ScramRejection
+from dcp.session.scram import MOST_ITERATIONS, SaltedPassword, Scram, ScramRejection
 from dcp.wire.mechanisms import SCRAM
 
 # Hash, user, password, nonce, the server's challenge, our proof, the server's proof.
@@ -35,7 +36,7 @@ VECTORS = [
 def test_vectors(
     hash_name: str, user: str, password: str, nonce: str, challenge: str, proof: str, signature: str
 ) -> None:
-    scram = Scram(hash_name, user, password, nonce)
+    scram = Scram(hash_name, user, SaltedPassword(password), nonce)
     assert scram.first() == f"n,,n={user},r={nonce}".encode()
     both = challenge.split(",")[0]
     assert scram.final(challenge.encode()) == f"c=biws,{both},p={proof}".encode()
@@ -44,8 +45,19 @@ def test_vectors(
         scram.verify(b"v=" + b"A" * 27 + b"=")
 
 
+def test_a_password_is_hashed_once_for_a_salt_and_again_for_another() -> None:
+    """Both vectors in turn, with the same password object."""
+    password = SaltedPassword("pencil")
+    for hash_name, user, _, nonce, challenge, proof, _ in (*VECTORS, *VECTORS):
+        scram = Scram(hash_name, user, password, nonce)
+        assert scram.final(challenge.encode()).endswith(f",p={proof}".encode())
+        salt, iterations = b64decode(challenge.split(",")[1][2:]), int(challenge.split(",")[2][2:])
+        assert password.hashed(hash_name, salt, iterations) is password.hashed(hash_name, salt, iterations)
+        assert password.hashed(hash_name, salt, iterations + 1) != password.hashed(hash_name, salt, iterations)
+
+
 def test_a_comma_and_an_equals_sign_in_a_name_are_no_syntax() -> None:
-    assert Scram("sha1", "a,b=c", "pencil", "nonce").first() == b"n,,n=a=2Cb=3Dc,r=nonce"
+    assert Scram("sha1", "a,b=c", SaltedPassword("pencil"), "nonce").first() == b"n,,n=a=2Cb=3Dc,r=nonce"
 
 
 WORDS = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]) | st.sampled_from("é,=ß "), min_size=1)
@@ -96,7 +108,7 @@ def test_who_does_not_know_the_password_is_found_out(mechanism: str, lies: list[
 
 
 def test_no_two_nonces_are_the_same() -> None:
-    assert len({Scram("sha1", "u", "p").first() for _ in range(100)}) == 100
+    assert len({Scram("sha1", "u", SaltedPassword("p")).first() for _ in range(100)}) == 100
 
 
 def test_the_strongest_is_chosen_and_over_tls_the_plainest() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import islice
 
 import pyarrow as pa
@@ -109,6 +110,36 @@ def test_a_task_has_one_connection_to_its_node_and_none_to_others() -> None:
         next(batches)
         until(lambda: [traffic.connections for traffic in cluster.stats().values()] == [1, 0])
         assert cluster.stats()[0].streams > 0
+
+
+def test_a_task_after_another_needs_no_cluster_map_unless_the_bucket_was_recreated() -> None:
+    with Cluster(vbuckets=4) as cluster:
+        cluster.load(100)
+        planned = plan(cluster.url, min_partitions=2)
+        first, second = planned.partitions
+        rows = sum(batch.num_rows for batch in read_partition(first, planned.options))
+        with cluster.fault("refuse", command="get_cluster_config", status="eaccess"):
+            rows += sum(batch.num_rows for batch in read_partition(second, planned.options))
+            with pytest.raises(dcp.ServerError, match="cluster map"):
+                [*read_partition(replace(second, bucket_uuid="of another one"), planned.options)]
+        assert rows == 100
+
+
+def test_a_task_that_failed_leaves_no_client() -> None:
+    with Cluster(vbuckets=4) as cluster:
+        cluster.load(100)
+        planned = plan(cluster.url, min_partitions=2)
+        first, second = planned.partitions
+        with (
+            cluster.fault("refuse", command="stream_request", status="einval"),
+            pytest.raises(dcp.ServerError, match="vbucket"),
+        ):
+            [*read_partition(first, planned.options)]
+        with (
+            cluster.fault("refuse", command="get_cluster_config", status="eaccess"),
+            pytest.raises(dcp.ServerError, match="cluster map"),
+        ):
+            [*read_partition(second, planned.options)]
 
 
 def test_a_lost_end_fails_a_batch_read() -> None:

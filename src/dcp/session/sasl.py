@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from dcp.errors import AuthenticationError, TransportError, UsageError
-from dcp.session.scram import Scram, ScramRejection
+from dcp.session.scram import SaltedPassword, Scram, ScramRejection
 from dcp.wire.mechanisms import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM
 
 # Yields messages to send. Takes (True if the server reported success, its message).
@@ -19,6 +19,10 @@ class Credentials:
 
     username: str
     password: str = field(repr=False)
+    salted: SaltedPassword = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "salted", SaltedPassword(self.password))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ def _plain(credentials: Credentials) -> Exchange:
 
 def _scram(mechanism: str, credentials: Credentials) -> Exchange:
     try:
-        scram = Scram(SCRAM[mechanism], credentials.username, credentials.password)
+        scram = Scram(SCRAM[mechanism], credentials.username, credentials.salted)
     except ValueError:
         raise _inexpressible(mechanism) from None
     try:

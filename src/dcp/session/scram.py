@@ -27,6 +27,28 @@ class ScramRejection(Exception):
     """Server message that is malformed, or not that of a server that knows the password."""
 
 
+class SaltedPassword:
+    """Hash of a password with a server's salt. Computing it is most of the work of an authentication.
+
+    The last one is kept: all nodes of a cluster have the same salt for a user. It is as secret as the password.
+    """
+
+    def __init__(self, password: str) -> None:
+        self._password = password
+        self._last: tuple[tuple[str, bytes, int], bytes] | None = None
+
+    def prepare(self) -> bytes:
+        """Return the password as both sides hash it. Raises ValueError if that is impossible."""
+        return prepared(self._password).encode()
+
+    def hashed(self, hash_name: str, salt: bytes, iterations: int) -> bytes:
+        """Return the hash for a name for hashlib, a salt and a number of iterations."""
+        wanted, last = (hash_name, salt, iterations), self._last
+        if last is None or last[0] != wanted:
+            last = self._last = wanted, hashlib.pbkdf2_hmac(hash_name, self.prepare(), salt, iterations)
+        return last[1]
+
+
 class Scram:
     """One authentication: `first`, then `final` with the server's challenge, then `verify` with its verdict.
 
@@ -36,10 +58,11 @@ class Scram:
     Raises ValueError if user name or password cannot be prepared.
     """
 
-    def __init__(self, hash_name: str, username: str, password: str, nonce: str | None = None) -> None:
+    def __init__(self, hash_name: str, username: str, password: SaltedPassword, nonce: str | None = None) -> None:
         self._hash = hash_name
         self._nonce = nonce or secrets.token_hex(16)
-        self._password = prepared(password).encode()
+        self._password = password
+        password.prepare()
         name = prepared(username).replace("=", "=3D").replace(",", "=2C")
         self._bare = f"n={name},r={self._nonce}"
         self._signature = b""
@@ -56,7 +79,7 @@ class Scram:
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise ScramRejection
         salt, iterations = _from_base64(attributes["s"]), _iterations(attributes["i"])
-        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
+        salted = self._password.hashed(self._hash, salt, iterations)
         bare = f"c={_to_base64(_HEADER.encode())},r={nonce}"
         auth_message = b",".join((self._bare.encode(), challenge, bare.encode()))
         client_key = self._hmac(salted, b"Client Key")

@@ -164,7 +164,10 @@ def map_partitions(
 
 def _parallelism(spark: SparkSession) -> int | None:
     """Return the number of partitions that the session makes by default: the cores of its cluster. None if unknown."""
-    # Only a plan says it in Spark Connect, which has no SparkContext. No job runs for it.
+    # Spark Connect has no SparkContext: reading the attribute raises an AttributeError.
+    if (context := getattr(spark, "sparkContext", None)) is not None:
+        return int(context.defaultParallelism)
+    # Only a plan says it there. No job runs for it.
     (row,) = spark.sql("EXPLAIN SELECT id FROM range(1)").collect()
     found = re.search(r"splits=(\d+)", row[0])
     return int(found[1]) if found else None

@@ -39,12 +39,14 @@ class Partition:
         may not know a collection yet, and is asked again.
     addresses: nodes that a task connects to first, that of `node` before the others. The hosts of the URL may have left
         the cluster since.
+    bucket_uuid: uuid of the planned bucket; empty before server 2.5, and in a sample.
     """
 
     node: str
     ranges: tuple[Range, ...] = field(repr=False)
     manifest_uid: int = 0
     addresses: tuple[str, ...] = field(default=(), repr=False)
+    bucket_uuid: str = field(default="", repr=False)
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
@@ -288,7 +290,7 @@ def partitions_of(
         # Each task begins at its own node: they do not all log in at the first one.
         first = names.index(part.node) if part.node in addresses else 0
         others = (addresses[name] for name in [*names[first:], *names[:first]][:_MOST_ADDRESSES])
-        found.append(replace(part, manifest_uid=manifest_uid, addresses=tuple(others)))
+        found.append(replace(part, manifest_uid=manifest_uid, addresses=tuple(others), bucket_uuid=client.map.uuid))
     return tuple(found)
 
 
