@@ -72,6 +72,19 @@ def test_of_a_vbucket_that_the_end_lacks_nothing_is_read() -> None:
         assert found == [0] * whole.positions[0].seqno
 
 
+def test_a_deferred_checkpoint_is_that_of_its_moment() -> None:
+    with Cluster(vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(400)
+        end = client.positions("now")
+        with client.stream(end=end, batch_rows=30) as stream:
+            deferred, found = [], []
+            for _ in stream:
+                deferred.append(stream.deferred_checkpoint())
+                found.append(stream.checkpoint)
+        assert [later() for later in deferred] == found
+        assert len({checkpoint.to_json() for checkpoint in found}) == len(found) > 10
+
+
 def test_a_checkpoint_of_a_spark_plan_includes_the_rest_of_its_snapshot() -> None:
     pytest.importorskip("pyspark", reason="plans are Spark's")
     import dcp.spark

@@ -38,6 +38,8 @@ _BATCH_ROWS = 65_536
 _NEEDED = ("event", "vbucket", "seqno", "collection_id")
 # Longest wait for changes, in seconds: signals and the commit interval are checked in between.
 _WAIT = 0.5
+# Seconds between two positions that the progress bar shows: adding up the seqnos of all vbuckets takes a while.
+_PROGRESS_INTERVAL = 0.1
 
 
 @click.command()
@@ -214,13 +216,13 @@ def _copy(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Copy batches until the stream ends or a signal arrives. interval: seconds between commits; None for none."""
-    # The position after all rows that were added to the output.
-    added = stream.checkpoint
+    # Returns the position after all rows that were added to the output.
+    added = stream.deferred_checkpoint()
     due = None if interval is None else clock() + interval
     while not signals:
         if due is not None and interval is not None and clock() >= due:
             if output.rows:
-                output.commit(added)
+                output.commit(added())
             due = clock() + interval
         try:
             batch = stream.next(_WAIT)
@@ -231,12 +233,12 @@ def _copy(
         table = _table(batch)
         # A rollback starts a new file, so that "all files with a lower number" says exactly what it undoes.
         if output.rows and (_is_rollback(table) or not output.has_room(table.num_rows, max_rows)):
-            output.commit(added)
+            output.commit(added())
         output.add(table)
-        added = stream.checkpoint
+        added = stream.deferred_checkpoint()
         progress.update(added)
     # Also without rows: with a filter, positions advance over changes that are not copied.
-    output.commit(added)
+    output.commit(added())
 
 
 def _table(batch: dcp.Batch) -> pa.Table:
@@ -257,6 +259,7 @@ class _ProgressBar:
     def __init__(self, highs: Mapping[int, int], start: Checkpoint, *, follow: bool) -> None:
         shown = console(to_stderr=True)
         self._start = _total_seqnos(start)
+        self._due = 0.0
         self._progress = Progress(
             TextColumn("{task.completed:,} of {task.total:,} seqnos" if not follow else "{task.completed:,} seqnos"),
             *(() if follow else (BarColumn(), TimeRemainingColumn())),
@@ -276,9 +279,11 @@ class _ProgressBar:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def update(self, checkpoint: Checkpoint) -> None:
-        """Show that the copy has reached `checkpoint`."""
-        self._progress.update(self._task, completed=_total_seqnos(checkpoint) - self._start)
+    def update(self, checkpoint: Callable[[], Checkpoint]) -> None:
+        """Show that the copy has reached a position, a few times a second."""
+        if not self._progress.disable and time.monotonic() >= self._due:
+            self._progress.update(self._task, completed=_total_seqnos(checkpoint()) - self._start)
+            self._due = time.monotonic() + _PROGRESS_INTERVAL
 
 
 def _total_seqnos(checkpoint: Checkpoint) -> int:

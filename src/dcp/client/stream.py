@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -175,9 +175,21 @@ class ChangeStream:
     @property
     def checkpoint(self) -> Checkpoint:
         """Position after the last batch that was taken, to resume from in this or any other process."""
-        reached = (reached.position for _, reached in sorted(self._follower.positions.items()))
-        positions = (here.short_of(self._ends.get(here.vbucket, here.seqno)) for here in reached)
-        return replace(self._template, positions=tuple(positions))
+        return self.deferred_checkpoint()()
+
+    def deferred_checkpoint(self) -> Callable[[], Checkpoint]:
+        """Return a function that returns the present value of `checkpoint`, also after further batches were taken.
+
+        For callers that remember a position with each batch and need few of them: the work is done in the function.
+        """
+        positions, ends = dict(self._follower.positions), dict(self._ends)
+
+        def checkpoint() -> Checkpoint:
+            reached = (reached.position for _, reached in sorted(positions.items()))
+            limited = (here.short_of(ends.get(here.vbucket, here.seqno)) for here in reached)
+            return replace(self._template, positions=tuple(limited))
+
+        return checkpoint
 
     @property
     def counters(self) -> Counters:

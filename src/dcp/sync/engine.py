@@ -182,6 +182,7 @@ class Sync:
         ) as stream:
             self._reached = stream.checkpoint
             self._follow(stream)
+            self._reached = stream.checkpoint
             again = bool(self._restarting)
             self._commit(final=True)
         return again and not self._stopped()
@@ -222,6 +223,7 @@ class Sync:
             if self._is_due():
                 if self._restarting:
                     return
+                self._reached = stream.checkpoint
                 self._commit()
             try:
                 batch = stream.next(_WAIT)
@@ -230,12 +232,12 @@ class Sync:
                     self._on_progress()
                     continue
                 # What arrived before is complete.
+                self._reached = stream.checkpoint
                 self._commit(final=True)
                 raise
             if batch is None:
                 return
             self._add(pyarrow.table(batch))
-            self._reached = stream.checkpoint
             self.progress.pending = len(self._pending)
             self._on_progress()
 
