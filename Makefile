@@ -34,6 +34,7 @@ $(BIN)/activate:
 
 # A stamp says that the extension in the tree and the installed libraries are those of the files it depends on.
 $(VENV)/.installed: $(BIN)/activate $(BUILT_FROM)
+	@echo "Building the extension and installing libraries in $(VENV): two minutes or more, without output"
 	$(BIN)/python -m pip install --quiet --editable '.$(EXTRAS)' $(TEST_GROUPS:%=--group %)
 	@touch $@
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NamedTuple
@@ -21,8 +22,8 @@ from dcp.wire.memcached import MAX_FRAME
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 # Texts of errors: of a frame with on_bad_value="fail", of a value with on_bad_value="quarantine".
-BAD_COLLECTION = "key: expected a collection id of at most 32 bits as the shortest LEB128 before it"
-BAD_KEY = "key: expected UTF-8; ask for binary keys"
+BAD_COLLECTION = "expected a collection id of at most 32 bits as the shortest LEB128 before it"
+BAD_KEY = 'expected UTF-8, as keys="utf8" requires'
 BAD_SNAPPY = "value: expected a valid snappy block", "snappy: not a valid block"
 BAD_SIZE = (
     "value: expected at most max_value bytes after decompression, found more",
@@ -116,7 +117,9 @@ class Reader:
             try:
                 self.answer.rows.append(self._row(frame))
             except Wrong as wrong:
-                raise dcp.FrameError(_whose(frame) + str(wrong), offset, raw[1], frame.vbucket) from None
+                prefixed = self.options.collections and self.dialect.by_name[frame.name].document
+                subject = _whose(frame, prefixed=prefixed)
+                raise dcp.FrameError(subject + str(wrong), offset, raw[1], frame.vbucket) from None
         else:
             self.answer.controls.append((len(self.answer.rows), frame))
         if message is not None and sent:
@@ -251,6 +254,10 @@ def _stream_id(frame: dcp.Frame) -> int | None:
     return int.from_bytes(named[0].data, "big") if named and not frame.kind.answers else None
 
 
-def _whose(frame: dcp.Frame) -> str:
-    seqno = frame.fields.get("seqno")
-    return f"{frame.name}: " if seqno is None else f"{frame.name} of seqno {seqno!r}: "
+def _whose(frame: dcp.Frame, *, prefixed: bool) -> str:
+    seqno, key = frame.fields.get("seqno"), frame.key
+    if prefixed:
+        with suppress(dcp.RemoteProtocolError):
+            key = split_collection(key)[1]
+    name = frame.name if seqno is None else f"{frame.name} of seqno {seqno!r}"
+    return f"{name}, key {key!r:.100}: " if key else f"{name}: "

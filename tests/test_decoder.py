@@ -305,8 +305,8 @@ def test_a_limit_above_what_a_batch_can_have_is_that() -> None:
 SOUND = encoded(marker(0, 1000), mutation(5))
 SNAPPY = bytes(cramjam.snappy.compress_raw(b"0123456789" * 20))
 BOMB = bytes(cramjam.snappy.compress_raw(bytes(1000)))
-COLLECTION = "key: expected a collection id of at most 32 bits as the shortest LEB128 before it"
-UTF8 = "key: expected UTF-8; ask for binary keys"
+COLLECTION = "expected a collection id of at most 32 bits as the shortest LEB128 before it"
+UTF8 = 'expected UTF-8, as keys="utf8" requires'
 UNSNAPPY = "value: expected a valid snappy block"
 TOO_MUCH = "value: expected at most max_value bytes after decompression, found more"
 NO_XATTRS = "value: expected a valid section of xattrs at its beginning"
@@ -347,7 +347,8 @@ def test_what_is_wrong_is_raised_behind_the_rows_before_it(frame: dcp.Frame, opt
     data = sound + encoded(frame, mutation(9))
     found = decode(data, options=options)
     assert isinstance(found.error, dcp.FrameError)
-    assert found.error.problem == f"mutation of seqno {frame.fields['seqno']!r}: {problem}"
+    key = frame.key[1:] if options.collections and problem == UTF8 else frame.key
+    assert found.error.problem == f"mutation of seqno {frame.fields['seqno']!r}, key {key!r}: {problem}"
     assert (found.error.offset, found.error.opcode, found.error.vbucket) == (len(sound), 0x57, 77)
     assert (len(found.rows), len(found.controls), found.flow_bytes) == (1, 1, len(sound))
     assert_same(found, answer(data, options=options))

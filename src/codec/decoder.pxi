@@ -4,8 +4,8 @@
 # `_lent`, a bytes object of the caller that is read where it is. The bytes of `_own` always come first.
 
 _DETAILS = {
-    BAD_COLLECTION: "key: expected a collection id of at most 32 bits as the shortest LEB128 before it",
-    BAD_KEY: "key: expected UTF-8; ask for binary keys",
+    BAD_COLLECTION: "expected a collection id of at most 32 bits as the shortest LEB128 before it",
+    BAD_KEY: "expected UTF-8, as keys=\"utf8\" requires",
     BAD_SNAPPY: "value: expected a valid snappy block",
     BAD_SIZE: "value: expected at most max_value bytes after decompression, found more",
     BAD_DATATYPE: f"datatype: expected the bits of JSON, snappy and xattrs at most, found one of {UNKNOWN_BITS:#04x}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from dcp.errors import RemoteProtocolError, TransportError
@@ -109,7 +110,7 @@ class ClusterMap:
 
         Raises RemoteProtocolError if something is missing or malformed: the message says where.
         """
-        return cls._read(JsonReader.parse(text, "cluster map", RemoteProtocolError), host, port, network)
+        return _parsed(text, host, port, network)
 
     @classmethod
     def from_dict(cls, config: Any, host: str, port: int | None = None, network: Network = "auto") -> ClusterMap:
@@ -164,7 +165,15 @@ class ClusterMap:
 
     def vbuckets_of(self, node: Node) -> tuple[int, ...]:
         """Return the vbuckets that are active on a node."""
-        return tuple(vbucket for vbucket in range(self.num_vbuckets) if self.owner(vbucket) == node)
+        return tuple(self.vbuckets_by_owner().get(node, ()))
+
+    def vbuckets_by_owner(self) -> dict[Node, list[int]]:
+        """Return the active vbuckets of each node that has some, in the order of the nodes."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for vbucket, (owner, *_) in enumerate(self.chains):
+            if owner >= 0:
+                found[owner].append(vbucket)
+        return {node: vbuckets for node, vbuckets in zip(self.nodes, found, strict=True) if vbuckets}
 
     def change_since(self, older: ClusterMap) -> MapChange:
         """Return the difference to an older map."""
@@ -183,6 +192,12 @@ class ClusterMap:
         if not 0 <= vbucket < self.num_vbuckets:
             return ()
         return tuple(None if index < 0 else self.nodes[index] for index in self.chains[vbucket])
+
+
+# Nodes send the same map again and again, and reading that of 1,024 vbuckets takes longer than any other answer.
+@lru_cache(maxsize=4)
+def _parsed(text: str | bytes, host: str, port: int | None, network: Network) -> ClusterMap:
+    return ClusterMap._read(JsonReader.parse(text, "cluster map", RemoteProtocolError), host, port, network)
 
 
 def format_vbuckets(vbuckets: Iterable[int]) -> str:

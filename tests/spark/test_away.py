@@ -86,9 +86,10 @@ def test_a_stream_that_waits_for_a_node_says_so_in_its_progress(cluster: Cluster
         assert query.reader.documents == truth(cluster)
 
 
-def test_tasks_of_a_stream_are_planned_once_the_node_is_back(cluster: Cluster) -> None:
+def test_tasks_of_a_restarted_stream_are_planned_once_the_node_is_back(cluster: Cluster) -> None:
     with Query(cluster.url) as query:
         query.log_end()
+        query.restart()
         cluster.crash(1)
         with once_logged("repeated for", lambda: cluster.recover(1)):
             query.batch()

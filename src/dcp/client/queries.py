@@ -141,9 +141,8 @@ def purge_seqnos_at(agent: Agent, node: Node) -> dict[int, int]:
 
 def _owners(cluster_map: ClusterMap) -> Iterator[tuple[Node, set[int]]]:
     """Yield the nodes that own vbuckets, and these. A node that owns none has nothing to report, and may be down."""
-    for node in cluster_map.nodes:
-        if owned := set(cluster_map.vbuckets_of(node)):
-            yield node, owned
+    for node, owned in cluster_map.vbuckets_by_owner().items():
+        yield node, set(owned)
 
 
 class DiskBacklog(NamedTuple):

@@ -13,7 +13,7 @@ from dcp.columns.document_schema import DocumentType, document_type
 from dcp.columns.plan import CHANGES, compile_plan, events_of
 from dcp.columns.schema import COLUMNS, BatchSchema, Column, choose, plain
 from dcp.columns.selection import compile_selection
-from dcp.errors import DcpError, DocumentError, FrameError, UsageError
+from dcp.errors import DcpError, DocumentError, FrameError, RemoteProtocolError, UsageError
 from dcp.wire.document import split_collection
 from dcp.wire.frame import Frame, dialect_of, read_frame, split
 from dcp.wire.layout import HEADER_STRUCT, Dialect
@@ -277,7 +277,17 @@ class Decoder(_codec.Decoder):
             collection, key = split_collection(frame.key) if self._collections else (None, frame.key)
             return DocumentError(detail or "", key, collection, vbucket, int(seqno or 0))
         subject = frame.name if seqno is None else f"{frame.name} of seqno {seqno!r}"
-        return FrameError(f"{subject}: {detail}", offset, raw[1], vbucket)
+        # The user has to find the document.
+        named = f", key {self._key_of(frame)!r:.100}" if frame.key else ""
+        return FrameError(f"{subject}{named}: {detail}", offset, raw[1], vbucket)
+
+    def _key_of(self, frame: Frame) -> bytes:
+        """Return the key of a frame, without the id of its collection if that can be read."""
+        try:
+            prefixed = self._collections and self._dialect.by_name[frame.name].document
+            return split_collection(frame.key)[1] if prefixed else frame.key
+        except RemoteProtocolError:
+            return frame.key
 
 
 def _typed(

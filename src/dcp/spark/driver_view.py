@@ -8,8 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import dcp
 from dcp.checkpoint import Checkpoint
@@ -25,18 +25,21 @@ from dcp.spark.retry import DEFAULTS, Timing
 # Purge seqnos are queried this many times less often: servers keep deletions for at least an hour, and the query
 # answers with all statistics of every vbucket.
 _PURGE_FACTOR = 10
+# Seconds between the first two observations after a batch: where changes trickle in, the next one is not far.
+_FIRST_PAUSE = 0.05
 
 log = logging.getLogger("dcp.spark")
 
 
-class ClusterState(NamedTuple):
+@dataclass(frozen=True)
+class ClusterState:
     """One observation of the cluster: its time, the ids of what is read, and the state of each vbucket."""
 
     observed_at: float
     identity: Checkpoint
     vbuckets: dict[int, ObservedVbucket]
 
-    @property
+    @cached_property
     def highs(self) -> dict[int, int]:
         """High seqno of each vbucket."""
         return {vbucket: state.high for vbucket, state in self.vbuckets.items()}
@@ -55,6 +58,8 @@ class DriverView:
         # Longer outages are waited for between calls, so that the query's progress can say so.
         self._patience = min(timing.retry, options.node_timeout)
         self._hurries = True
+        # Age in seconds that the last observation had to reach when it was replaced.
+        self._pause = 0.0
         # Number of seqnos that copies do not have on disk yet, by node, as of the last call of `persisted_seqnos`.
         self.lagging: dict[str, int] = {}
         self._lagging_since: dict[str, float] = {}
@@ -70,11 +75,14 @@ class DriverView:
     def current(self) -> ClusterState:
         """Observe the cluster. Everything that was written before the call is in the state.
 
-        Spark asks about 90 times a second while nothing is new, so this waits until the last observation is `interval`
-        seconds old, unless `hurry` was called.
+        Spark asks about 90 times a second while nothing is new, so this waits until the last observation is old enough,
+        unless `hurry` was called: twice as old as the time before, up to `interval` seconds.
         """
-        if self.last is not None and not self._hurries:
-            time.sleep(max(0.0, self.last.observed_at + self._timing.interval - time.monotonic()))
+        if self.last is None or self._hurries:
+            self._pause = 0.0
+        else:
+            self._pause = min(self._timing.interval, max(_FIRST_PAUSE, 2 * self._pause))
+            time.sleep(max(0.0, self.last.observed_at + self._pause - time.monotonic()))
         # Taken before the queries: the state is at least as new as its time.
         observed_at = time.monotonic()
         # The refresh notices a recreated bucket. If no node answers it, settled_heads() retries.

@@ -28,7 +28,7 @@ class Timing:
 
     retry: how long one call of `latestOffset` repeats a query while a vbucket has no reachable owner.
     silence: how long a task receives nothing before it checks if its end can still be reached.
-    interval: least time between two observations of the cluster while a stream has nothing to read.
+    interval: longest time between two observations of the cluster while a stream has nothing to read.
     lag: how long copies may lag with persistedOnly until that is logged, and logged again.
     settling: how long a stream has to be idle until the driver logs which of its positions are ends of snapshots.
     """

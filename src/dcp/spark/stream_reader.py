@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -172,8 +173,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     @short_errors
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Plan the tasks of the batch between two offsets. Spark may ask again for a batch that failed."""
+        # A batch that was planned just now needs no newer observation: what is lost after it, its tasks find out.
+        observed = self._view.last if end == self._latest else None
         self._view.hurry()
-        state, wanted = retry(self._view.client, self._state_and_wanted, self._options.node_timeout)
+        query = partial(self._state_and_wanted, observed)
+        state, wanted = retry(self._view.client, query, self._options.node_timeout)
         ends, ranges = from_offset(end).by_vbucket(), []
         for here in self._view.checked(from_offset(start), state):
             vbucket = here.vbucket
@@ -201,9 +205,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         found = partitions_of(self._view.client, ranges, self._options.min_partitions, self._view.manifest_uid)
         return [TaskPartition(partition) for partition in found]
 
-    def _state_and_wanted(self) -> tuple[ClusterState, dict[int, int]]:
-        """Return the state of the cluster, and after it the last seqnos that pass the collection filter."""
-        state = self._view.current()
+    def _state_and_wanted(self, observed: ClusterState | None) -> tuple[ClusterState, dict[int, int]]:
+        """Return the state of the cluster, and after it the last seqnos that pass the collection filter.
+
+        observed: state that is new enough; None to observe the cluster.
+        """
+        state = observed or self._view.current()
         return state, self._view.filtered_highs(state)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
