@@ -194,6 +194,7 @@ def test_a_node_with_an_older_manifest_is_asked_again(cluster: Cluster, monkeypa
         monkeypatch.setattr(Agent, "ask", outdated)
         # The driver retries.
         times = 2
+        query.hurry()
         tasks = query.tasks()
         assert times == 0
         times = 1

@@ -95,6 +95,13 @@ class DriverView:
         self.last, self._hurries = ClusterState(observed_at, identity, vbuckets), False
         return self.last
 
+    def unused(self) -> ClusterState | None:
+        """Return the last observation; None if `hurry` was called since.
+
+        A batch that ends at its high seqnos needs no newer one: what is lost after it, the tasks find out.
+        """
+        return None if self._hurries else self.last
+
     def _identity(self, options: Options) -> Checkpoint:
         """Return the ids of what is read. Raises UsageError if a collection was dropped."""
         try:

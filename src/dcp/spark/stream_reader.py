@@ -173,8 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     @short_errors
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Plan the tasks of the batch between two offsets. Spark may ask again for a batch that failed."""
-        # A batch that was planned just now needs no newer observation: what is lost after it, its tasks find out.
-        observed = self._view.last if end == self._latest else None
+        observed = self._view.unused() if end == self._latest else None
         self._view.hurry()
         query = partial(self._state_and_wanted, observed)
         state, wanted = retry(self._view.client, query, self._options.node_timeout)
