@@ -167,6 +167,17 @@ def test_a_user_of_one_collection_is_told_what_works() -> None:
         assert sorted(json.loads(line)["key"] for line in read.output.splitlines()) == ["bed", "ritz"]
 
 
+def test_an_error_of_one_collection_is_not_a_lack_of_privileges() -> None:
+    with (
+        Cluster(vbuckets=4, password="s3cret") as cluster,
+        cluster.fault("refuse", command="get_all_vb_seqnos", status="EACCESS", times=1),
+        cluster.fault("refuse", command="get_all_vb_seqnos", status="EINTERNAL"),
+    ):
+        step, says, _ = failing(cluster.url)
+        assert step == "privileges"
+        assert "status 0x84" in says
+
+
 def test_the_option_for_servers_that_offer_only_plain_is_named() -> None:
     with Cluster(vbuckets=4, password="s3cret", server_version="3.1") as cluster:
         step, says, remedy = failing(cluster.url.partition("?")[0])

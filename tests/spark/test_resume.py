@@ -142,6 +142,12 @@ def test_below_the_purge_seqno_no_floor_is_kept() -> None:
         assert tuple(floor.seqno for floor in position_after(start, 1001, state, purged).floors) == kept
 
 
+def test_the_newer_half_of_a_full_failover_log_is_recent() -> None:
+    # Servers keep 25 entries.
+    state = ObservedVbucket(9999, FailoverLog.of([(entry, 1000 - entry) for entry in range(25)]))
+    assert [entry for entry in range(30) if state.is_recent(entry)] == list(range(12))
+
+
 def test_an_offset_keeps_few_floors_further_apart_the_further_back_they_are() -> None:
     log, here = FailoverLog.of([(7, 0)]), LoggedPosition(0)
     for batch in range(1, 5000):
