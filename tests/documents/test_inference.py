@@ -98,6 +98,14 @@ def test_the_sample_has_as_many_documents_as_requested() -> None:
         assert (found.documents, found.paths["x"]) == (80, {"bigint": 80})
 
 
+def test_no_more_is_read_than_the_sample_needs() -> None:
+    with Cluster(nodes=2, vbuckets=16) as cluster, cluster.fault("silent", node=1):
+        for number in range(100):
+            cluster.upsert(f"k{number}", '{"x":1}')
+        # The whole bucket would never arrive.
+        assert dcp.infer_schema(cluster.url, sample=10).documents == 10
+
+
 def test_documents_may_be_chosen_by_key_and_condition() -> None:
     with Cluster(vbuckets=4) as cluster:
         cluster.upsert("a1", '{"type":"a","x":1}')

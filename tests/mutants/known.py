@@ -1000,7 +1000,7 @@ KNOWN: list[KnownMutant] = [
         "cli/doctor_checks.py",
         "if error.status not in (Status.EACCESS, Status.UNKNOWN_COLLECTION):",
         "if False:",
-        "cli/test_doctor.py::test_an_error_of_one_collection_is_not_a_lack_of_privileges",
+        "cli/test_doctor.py::test_an_error_of_a_node_is_not_a_lack_of_privileges",
     ),
     KnownMutant(
         "columns/decoder.py",
@@ -1031,5 +1031,35 @@ KNOWN: list[KnownMutant] = [
         "{number: after}, rolled_back={number: seqno})",
         "{number: after})",
         "client/test_checkpoint_ends.py::test_the_checkpoint_of_a_stream_that_rolled_back_does_not_pass_its_end",
+    ),
+    KnownMutant(
+        "spark/resume.py",
+        "if branch.seqno < seqno), self.vbuuid)",
+        "if branch.seqno <= seqno), self.vbuuid)",
+        "spark/test_resume.py::test_a_seqno_is_of_the_oldest_history_that_contains_it",
+    ),
+    KnownMutant(
+        "spark/resume.py",
+        "return UNKNOWN_END - 1",
+        "return UNKNOWN_END + 1",
+        "spark/test_resume.py::test_a_history_is_kept_up_to_its_end_and_the_present_one_as_far_as_it_was_read",
+    ),
+    KnownMutant(
+        "spark/resume.py",
+        "if vbuuid == self.vbuuid and self.high >= seqno:",
+        "if vbuuid == self.vbuuid and self.high > seqno:",
+        "spark/test_resume.py::test_a_history_is_kept_up_to_its_end_and_the_present_one_as_far_as_it_was_read",
+    ),
+    KnownMutant(
+        "client/schema_inference.py",
+        "            if documents >= sample:\n                break\n",
+        "",
+        "documents/test_inference.py::test_no_more_is_read_than_the_sample_needs",
+    ),
+    KnownMutant(
+        "cli/doctor_checks.py",
+        "        client.high_seqnos()\n    except ServerError as error:\n        if error.status != Status.EACCESS:",
+        "        client.high_seqnos()\n    except ServerError as error:\n        if False:",
+        "cli/test_doctor.py::test_an_error_of_a_node_is_not_a_lack_of_privileges",
     ),
 ]

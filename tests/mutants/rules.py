@@ -262,6 +262,7 @@ EQUIVALENTS: list[Equivalent] = [
         )
         for rule in ("not left out", "is not in a comparison")
     ),
+    Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     *(
         Equivalent("../codec/fast_path.pxi", line, rule, "the row is left to the general loop, which decodes it alike")
         for line, rule in (
