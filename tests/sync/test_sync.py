@@ -332,6 +332,50 @@ def test_many_changes_are_several_transactions(cluster: Cluster, client: dcp.Cli
     assert rows_of(table.read()) == truth_of(cluster)
 
 
+def filled_by_others(cluster: Cluster, client: dcp.Client, table: TableOf) -> TableContent:
+    """Make a table of one collection, and change another one. Return the content of the table."""
+    content = TableContent(collections=("_default.mine",))
+    for name in ("mine", "other"):
+        cluster.create_collection("_default", name)
+    cluster.upsert("key", b"1", collection="_default.mine")
+    synced(client, table, content)
+    cluster.load(40, collection="_default.other")
+    return content
+
+
+def stored_seqnos(table: TableOf) -> list[int]:
+    state = table.open().load()
+    assert state is not None
+    return [position.seqno for position in state.checkpoint]
+
+
+def test_a_run_stores_the_position_that_changes_of_other_collections_have_moved(
+    cluster: Cluster, client: dcp.Client, table: TableOf
+) -> None:
+    """Otherwise a purge overtakes it, and all rows are read again."""
+    synced(client, table, filled_by_others(cluster, client, table))
+    assert stored_seqnos(table) == [*client.high_seqnos().values()]
+    assert table.read().num_rows == 1
+
+
+def test_a_position_that_moves_without_rows_is_stored_after_ten_minutes(
+    cluster: Cluster, client: dcp.Client, duckdb_table: TableOf
+) -> None:
+    content = filled_by_others(cluster, client, duckdb_table)
+    before, time = stored_seqnos(duckdb_table), 0.0
+
+    def stopped() -> bool:
+        nonlocal time
+        time += 199.0
+        return sync.progress.transactions > 0
+
+    target = duckdb_table.open()
+    sync = Sync(client, target, content, persisted_only=False, interval=0.0, clock=lambda: time, stopped=stopped)
+    sync.follow()
+    assert time >= 600.0
+    assert stored_seqnos(duckdb_table) > before
+
+
 class UnsureTarget:
     """A table whose transactions fail, before or after they are applied."""
 

@@ -227,15 +227,18 @@ class Sync:
                 batch = stream.next(_WAIT)
             except DcpError as error:
                 if isinstance(error, TimeoutError) and not stream.closed:
+                    self._reached = stream.checkpoint
                     self._on_progress()
                     continue
                 # What arrived before is complete.
                 self._commit(final=True)
                 raise
+            if batch is not None:
+                self._add(pyarrow.table(batch))
+            # It moves without rows, too: past changes of other collections.
+            self._reached = stream.checkpoint
             if batch is None:
                 return
-            self._add(pyarrow.table(batch))
-            self._reached = stream.checkpoint
             self.progress.pending = len(self._pending)
             self._on_progress()
 
