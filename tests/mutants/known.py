@@ -1062,4 +1062,28 @@ KNOWN: list[KnownMutant] = [
         "        client.high_seqnos()\n    except ServerError as error:\n        if False:",
         "cli/test_doctor.py::test_an_error_of_a_node_is_not_a_lack_of_privileges",
     ),
+    KnownMutant(
+        "cli/capture.py",
+        "if link is None:",
+        "if False:",
+        "cli/test_inspect_captures.py::test_an_unknown_link_type_is_refused",
+    ),
+    KnownMutant(
+        "sync/engine.py",
+        "                    self._reached = stream.checkpoint\n                    self._on_progress()",
+        "                    self._on_progress()",
+        "sync/test_sync.py::test_a_position_that_moves_without_rows_is_stored_after_ten_minutes",
+    ),
+    KnownMutant(
+        "sync/engine.py",
+        "            self._reached = stream.checkpoint\n            if batch is None:\n                return\n",
+        "            if batch is None:\n                return\n            self._reached = stream.checkpoint\n",
+        "sync/test_sync.py::test_a_run_stores_the_position_that_changes_of_other_collections_have_moved",
+    ),
+    KnownMutant(
+        "sync/engine.py",
+        "late = final or self._clock() >= self._committed_at + _QUIET",
+        "late = True",
+        "sync/test_sync.py::test_a_position_that_moves_without_rows_is_stored_after_ten_minutes",
+    ),
 ]
