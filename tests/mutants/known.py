@@ -1086,4 +1086,22 @@ KNOWN: list[KnownMutant] = [
         "late = True",
         "sync/test_sync.py::test_a_position_that_moves_without_rows_is_stored_after_ten_minutes",
     ),
+    KnownMutant(
+        "sync/parquet_target.py",
+        "                sink.flush()\n",
+        "",
+        "sync/test_sync.py::test_a_transaction_of_a_file_lasts_the_content_first_and_then_the_name",
+    ),
+    KnownMutant(
+        "sync/parquet_target.py",
+        "        sync_directory(path.parent)\n",
+        "",
+        "sync/test_sync.py::test_a_transaction_of_a_file_lasts_the_content_first_and_then_the_name",
+    ),
+    KnownMutant(
+        "sync/parquet_target.py",
+        "                new.unlink(missing_ok=True)\n",
+        "                pass\n",
+        "sync/test_sync.py::test_a_transaction_of_a_file_that_fails_leaves_no_other_file",
+    ),
 ]

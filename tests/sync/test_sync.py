@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -14,7 +16,7 @@ from pyarrow import parquet
 
 import dcp
 from dcp.embedded import Cluster
-from dcp.sync import Sync
+from dcp.sync import Sync, open_target
 from dcp.sync.state import SyncState, TableContent
 from dcp.sync.target import SyncTarget, TargetError
 from tests.sync.killing import SyncKilling
@@ -468,6 +470,32 @@ def test_rows_without_their_state_are_not_in_the_table(cluster: Cluster, client:
     assert rows_of(table.read()) == before
     synced(client, table)
     assert rows_of(table.read()) == truth_of(cluster)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not sync directories")
+def test_a_transaction_of_a_file_lasts_the_content_first_and_then_the_name(
+    cluster: Cluster, client: dcp.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, new = tmp_path / "t.parquet", tmp_path / ".t.parquet.new"
+    seen: list[tuple[bool, bool, bool]] = []
+
+    def fsync(descriptor: int) -> None:
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        seen.append((is_directory, new.exists() and new.read_bytes().endswith(b"PAR1"), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    cluster.load(10)
+    Sync(client, open_target(str(path))).run()
+    assert seen == [(False, True, False), (True, False, True)]
+
+
+def test_a_transaction_of_a_file_that_fails_leaves_no_other_file(
+    cluster: Cluster, client: dcp.Client, tmp_path: Path
+) -> None:
+    cluster.load(10)
+    with pytest.raises(Crash):
+        Sync(client, InterruptedTarget(open_target(str(tmp_path / "t.parquet")), lambda _: "")).run()
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_no_file_of_a_table_has_the_password(cluster: Cluster, client: dcp.Client, table: TableOf) -> None:
