@@ -1104,4 +1104,16 @@ KNOWN: list[KnownMutant] = [
         "                pass\n",
         "sync/test_sync.py::test_a_transaction_of_a_file_that_fails_leaves_no_other_file",
     ),
+    KnownMutant(
+        "sync/engine.py",
+        "min(max(2 * before, _FIRST_PAUSE), _LONGEST_PAUSE)",
+        "max(2 * before, _FIRST_PAUSE)",
+        "sync/test_sync.py::test_pauses_between_attempts_grow_until_one_succeeds",
+    ),
+    KnownMutant(
+        "sync/engine.py",
+        "before = 0.0 if self.progress.transactions > transactions else pause",
+        "before = pause",
+        "sync/test_sync.py::test_pauses_between_attempts_grow_until_one_succeeds",
+    ),
 ]

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -441,6 +442,34 @@ def test_transactions_that_fail_are_repeated_or_found_to_be_there(
     assert waits
     assert any("fails before it is applied" in error for error in errors)
     assert not any("secret" in error for error in errors)
+
+
+def test_pauses_between_attempts_grow_until_one_succeeds(
+    cluster: Cluster, client: dcp.Client, duckdb_table: TableOf
+) -> None:
+    time, attempts = 0.0, list[float]()
+
+    def wait(seconds: float) -> None:
+        nonlocal time
+        time += seconds
+
+    def fails(number: int) -> str:
+        attempts.append(time)
+        cluster.upsert("key", b"%d" % number)
+        return "" if number in (9, 11) else "before"
+
+    sync = Sync(
+        client,
+        UnsureTarget(duckdb_table.open(), fails),
+        persisted_only=False,
+        interval=0.0,
+        stopped=lambda: sync.progress.transactions == 2,
+        clock=lambda: time,
+        wait=wait,
+    )
+    sync.follow()
+    pauses = [later - earlier for earlier, later in pairwise(attempts)]
+    assert pauses[:10] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 0.0, 1.0]
 
 
 class UnwritableState(SyncState):
