@@ -1116,4 +1116,10 @@ KNOWN: list[KnownMutant] = [
         "before = pause",
         "sync/test_sync.py::test_pauses_between_attempts_grow_until_one_succeeds",
     ),
+    KnownMutant(
+        "client/follow/rollback.py",
+        "PURGED), {vbucket: here})",
+        "PURGED), {})",
+        "client/test_persistence.py::test_a_purge_is_reported_although_another_vbucket_takes_back_rows_that_were_not_persisted",
+    ),
 ]
