@@ -80,7 +80,7 @@ class Rollbacks:
             seqno,
             start,
         )
-        # The position stays. It is named, so that the vbucket is streamed and its purge reported again if it is dropped.
+        # The position does not move. It is named so that the vbucket is streamed again if the row is dropped.
         here = LazyPosition(Progress(self._queue.position_after_queued(vbucket)), 0)
         self._queue.append(QueuedBatch(self._settings.report_row(vbucket, seqno, start, PURGED), {vbucket: here}))
 
