@@ -1122,4 +1122,22 @@ KNOWN: list[KnownMutant] = [
         "PURGED), {})",
         "client/test_persistence.py::test_a_purge_is_reported_although_another_vbucket_takes_back_rows_that_were_not_persisted",
     ),
+    KnownMutant(
+        "client/follow/settings.py",
+        "2 * window + max_frame)",
+        "window + max_frame)",
+        "client/test_small_windows.py::test_a_batch_takes_half_of_the_window_and_a_connection_holds_what_a_node_that_keeps_to_it_sends",
+    ),
+    KnownMutant(
+        "client/follow/settings.py",
+        "max(1, window // 2)",
+        "max(1, window // 3)",
+        "client/test_small_windows.py::test_a_batch_takes_half_of_the_window_and_a_connection_holds_what_a_node_that_keeps_to_it_sends",
+    ),
+    KnownMutant(
+        "wire/layout.py",
+        "or ((ERROR,) if status else (EMPTY,))",
+        "or (ERROR,)",
+        "test_frame.py::test_only_an_error_may_have_a_text_in_an_answer_without_a_form",
+    ),
 ]
