@@ -1140,4 +1140,16 @@ KNOWN: list[KnownMutant] = [
         "or (ERROR,)",
         "test_frame.py::test_only_an_error_may_have_a_text_in_an_answer_without_a_form",
     ),
+    KnownMutant(
+        "json_reader.py",
+        "names.count(name) > 1)",
+        "names.count(name) >= 1)",
+        "test_json_reader.py::test_the_member_that_is_there_twice_is_named",
+    ),
+    KnownMutant(
+        "embedded/commands/subdoc_document.py",
+        "if item is None:\n            return {}",
+        "if False:\n            return {}",
+        "embedded/commands/test_tombstones.py::test_of_a_new_document_no_version_was_read",
+    ),
 ]
