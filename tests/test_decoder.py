@@ -440,6 +440,16 @@ def test_flow_control_counts_nothing_behind_a_control_that_is_wrong() -> None:
     assert found.flow_bytes == len(SOUND)
 
 
+def test_after_a_control_that_is_wrong_nothing_is_decoded() -> None:
+    decoder = dcp.Decoder()
+    decoder.feed(SOUND + BROKEN_FRAMES["control"])
+    assert decoder.advance()
+    assert decoder.rows == 1
+    decoder.feed(encoded(mutation(9)))
+    assert decoder.advance()
+    assert decoder.rows == 1
+
+
 def test_a_system_event_whose_value_is_not_that_of_its_version_is_refused() -> None:
     fields = {"seqno": 1, "event_id": 0, "version": 0, "manifest_uid": 1, "scope_id": 0, "collection_id": 8}
     raw = bytearray(encoded(dcp.Frame("system_event", 0x80, fields=fields, key=b"fruit")))

@@ -121,6 +121,16 @@ def test_the_fallback_of_a_message_does_not_take_what_a_special_form_claims() ->
         encode(dcp.Frame("system_event", 0x80, fields=event, value=b"short"))
 
 
+def test_only_an_error_may_have_a_text_in_an_answer_without_a_form() -> None:
+    def answer(status: int, value: bytes) -> bytes:
+        return struct.pack(">BBHBBHIIQ", 0x81, 0x57, 0, 0, 0, status, len(value), 5, 0) + value
+
+    assert decode(answer(0, b""))[0].value == b""
+    assert decode(answer(4, b"text"))[0].value == b"text"
+    with pytest.raises(dcp.FrameError, match="mutation response: value length: expected 0, found 4"):
+        decode(answer(0, b"text"))
+
+
 def test_a_frame_error_says_where_whose_and_what() -> None:
     good = encode(MUTATION)
     bad = bytearray(good)

@@ -79,3 +79,8 @@ def test_a_member_that_is_null_is_absent() -> None:
         found["b"].get("c")
     with pytest.raises(CheckpointError, match=r"^here: expected a list, found "):
         iter(found)
+
+
+def test_the_member_that_is_there_twice_is_named() -> None:
+    with pytest.raises(CheckpointError, match="member 'b' is there twice"):
+        JsonReader.parse('{"a": 1, "b": 2, "c": 3, "b": 2}', "state", CheckpointError)

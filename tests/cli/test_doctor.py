@@ -167,6 +167,17 @@ def test_a_user_of_one_collection_is_told_what_works() -> None:
         assert sorted(json.loads(line)["key"] for line in read.output.splitlines()) == ["bed", "ritz"]
 
 
+@pytest.mark.parametrize("statuses", [("EINTERNAL",), ("EACCESS", "EINTERNAL")])
+def test_an_error_of_a_node_is_not_a_lack_of_privileges(statuses: tuple[str, ...]) -> None:
+    """The seqnos of the whole bucket are read first, then those of each collection."""
+    with Cluster(vbuckets=4, password="s3cret") as cluster:
+        for status in statuses:
+            cluster.fault("refuse", command="get_all_vb_seqnos", status=status, times=1)
+        step, says, _ = failing(cluster.url)
+        assert step == "privileges"
+        assert "status 0x84" in says
+
+
 def test_the_option_for_servers_that_offer_only_plain_is_named() -> None:
     with Cluster(vbuckets=4, password="s3cret", server_version="3.1") as cluster:
         step, says, remedy = failing(cluster.url.partition("?")[0])

@@ -92,6 +92,13 @@ def test_the_packets_of_each_link_type_are_the_same_frames(tmp_path: Path, link:
     assert all("missing_bytes" in one for one in found if "violation" in one)
 
 
+def test_an_unknown_link_type_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "capture").write_bytes(pcap([], 147))
+    result = run("inspect", tmp_path / "capture")
+    assert result.exit_code == 1
+    assert "link type 147: expected one of 0, 1, 12, 101, " in " ".join(result.output.split())
+
+
 def test_raw_ip_of_version_6_is_read(tmp_path: Path) -> None:
     segment = dpkt.tcp.TCP(sport=SERVER, dport=CLIENT, seq=1, flags=dpkt.tcp.TH_ACK, data=noop(7))
     host = bytes(15) + b"\1"

@@ -19,6 +19,7 @@ from dcp.position import Progress, StreamPosition
 from dcp.session.stream import LazyPosition
 from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
 from tests.client.hostile import HostileNode, marker, mutation
+from tests.client.test_linger import HOUR
 from tests.waiting import until
 
 
@@ -303,3 +304,38 @@ def test_lost_rows_that_fill_the_window_do_not_hold_up_their_rollback(promotions
             cluster.upsert("later", b"2")
             catch_up(stream, consumer, cluster)
         assert consumer.rollbacks == []
+
+
+def test_a_purge_is_reported_although_another_vbucket_takes_back_rows_that_were_not_persisted() -> None:
+    with Cluster(nodes=2, vbuckets=2, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        # Each of the two vbuckets has a node of its own.
+        mine, other, *more = (b"1", b"0", b"2", b"5", b"7")
+        for key in (mine, other):
+            cluster.upsert(key, b"1")
+        before = client.positions("now")
+        cluster.delete(mine)
+        cluster.upsert(b"3", b"1")
+        cluster.snapshot()
+        assert cluster.purge() == 1
+        cluster.set_persistence(1, False)
+        with (
+            cluster.fault("silent", vbuckets=[0]) as silent,
+            client.stream(before, ignore_purged=True, persisted_only=True, batch_rows=2, linger=HOUR) as stream,
+        ):
+            queue = stream._follower._queue
+            for key in more:
+                cluster.upsert(key, b"1")
+            until(lambda: len(queue.waiting()) == 1)
+            # The snapshot begins, and its row waits for others.
+            silent.clear()
+            until(lambda: len(queue.waiting()) == 2)
+            rolled_back = cluster.fault("rollback", vbuckets=[1], to="0", times=1)
+            cluster.fault("end", vbuckets=[1], times=1)
+            cluster.upsert(other, b"2")
+            until(lambda: rolled_back.hits == 1)
+            cluster.set_persistence(1, True)
+            found = list[tuple[str, int]]()
+            while ("purged", 0) not in found:
+                batch = stream.next(PATIENCE)
+                assert batch is not None
+                found += [(row["event"], row["vbucket"]) for row in batch.to_arrow().to_pylist()]

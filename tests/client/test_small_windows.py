@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dcp
+from dcp.client.follow.settings import BatchLimits
 from dcp.embedded import Cluster
 
 
@@ -17,3 +18,13 @@ def test_rows_are_delivered_before_they_fill_half_of_the_window(window: str) -> 
         with client.stream(end="now", linger="1h", columns=["key"]) as stream:
             assert sum(map(len, stream)) == 2000
             assert stream.counters.batches > stream.counters.bytes // client._agent.options.dcp_buffer_size
+
+
+def test_a_batch_takes_half_of_the_window_and_a_connection_holds_what_a_node_that_keeps_to_it_sends() -> None:
+    def limits(window: int, size: int = 1 << 20) -> BatchLimits:
+        return BatchLimits.within(window, 50, rows=9, bytes=size, linger=1.0)
+
+    assert limits(1000) == BatchLimits(9, 500, 1.0, held=2050)
+    assert limits(1000, size=100) == BatchLimits(9, 100, 1.0, held=2050)
+    assert limits(1) == BatchLimits(9, 1, 1.0, held=52)
+    assert limits(0) == BatchLimits(9, 1 << 20, 1.0, held=0)

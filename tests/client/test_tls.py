@@ -139,6 +139,12 @@ def test_bytes_that_the_node_does_not_take_are_sent_once_it_does(pair: tuple[Pee
         assert received.result(TIMEOUT) == data + b"more"
 
 
+def test_bytes_of_each_call_are_sent(pair: tuple[Peer, TlsSocket]) -> None:
+    peer, mine = pair
+    assert [mine.send(b"one"), mine.send(b"other")] == [3, 5]
+    assert peer.received(8) == b"oneother"
+
+
 def test_records_before_a_forged_one_are_read_and_then_it_is_an_error(pair: tuple[Peer, TlsSocket]) -> None:
     peer, mine = pair
     good, forged = peer.encrypted(b"good"), bytearray(peer.encrypted(b"forged"))
@@ -148,9 +154,21 @@ def test_records_before_a_forged_one_are_read_and_then_it_is_an_error(pair: tupl
     assert bytes(buffer[: mine.recv_into(buffer)]) == b"good"
     # Nothing else would make a link read again.
     assert mine.has_more
+    # The node is told why.
+    with pytest.raises(ssl.SSLError, match="ALERT_BAD_RECORD_MAC"):
+        peer.received(1)
     for _ in range(2):
         with pytest.raises(ssl.SSLError, match=r"BAD_RECORD_MAC|bad record mac"):
             mine.recv_into(buffer)
+
+
+def test_a_forged_record_alone_is_an_error_at_once(pair: tuple[Peer, TlsSocket]) -> None:
+    peer, mine = pair
+    forged = bytearray(peer.encrypted(b"forged"))
+    forged[-1] ^= 1
+    peer.socket.sendall(forged)
+    with pytest.raises(ssl.SSLError, match=r"BAD_RECORD_MAC|bad record mac"):
+        mine.recv_into(memoryview(bytearray(100)))
 
 
 def test_a_connection_that_tls_ends_ends_after_its_last_bytes(pair: tuple[Peer, TlsSocket]) -> None:

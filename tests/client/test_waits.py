@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import select
+import socket
 from datetime import datetime, timezone
 
 import pytest
 
 import dcp
+from dcp.client.follow.node_link import NodeLink
+from dcp.client.follow.settings import BatchLimits
 from dcp.embedded import Cluster
+from dcp.session.handshake import Agreement
 from tests.client.consumer import PATIENCE, Consumer, catch_up
+from tests.client.links import Unheard
+from tests.session.harness import decoder, ready_session
 from tests.waiting import until
 
 
@@ -58,3 +65,23 @@ def test_a_connection_on_which_nothing_arrives_is_replaced(tls: bool, caplog: py
             batch = stream.next(PATIENCE)
             assert batch is not None
             assert batch.to_arrow().column("key").to_pylist() == [b"later"]
+
+
+def test_bytes_that_a_node_does_not_take_are_sent_once_it_does() -> None:
+    near, far = socket.socketpair()
+    agreement = Agreement(frozenset(), frozenset(), 0, 0.0)
+    link = NodeLink(
+        "one:11210", lambda: near, lambda _: ready_session(agreement, decoder), Unheard(), BatchLimits(1, 1, 0.0)
+    )
+    # More than the system takes at once.
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    link.run_in_thread(lambda session: [session.send_command("get_failover_log") for _ in range(4000)])
+    link.start()
+    with far:
+        until(lambda: not select.select([], [near], [], 0)[1])
+        far.settimeout(PATIENCE)
+        left = 24 * 4000
+        while left:
+            left -= len(far.recv(left))
+        link.close()
+        link.thread.join()

@@ -89,6 +89,23 @@ def test_what_was_seen_of_members_of_a_map_is_joined() -> None:
         assert found.paths["by[*].deep.x"] == {"bigint": 150}
 
 
+def test_the_sample_has_as_many_documents_as_requested() -> None:
+    with Cluster(nodes=2, vbuckets=16) as cluster:
+        for number in range(100):
+            cluster.upsert(f"k{number}", '{"x":1}')
+        # More than either node has, and less than both have.
+        found = dcp.infer_schema(cluster.url, sample=80)
+        assert (found.documents, found.paths["x"]) == (80, {"bigint": 80})
+
+
+def test_no_more_is_read_than_the_sample_needs() -> None:
+    with Cluster(nodes=2, vbuckets=16) as cluster, cluster.fault("silent", node=1):
+        for number in range(100):
+            cluster.upsert(f"k{number}", '{"x":1}')
+        # The whole bucket would never arrive.
+        assert dcp.infer_schema(cluster.url, sample=10).documents == 10
+
+
 def test_documents_may_be_chosen_by_key_and_condition() -> None:
     with Cluster(vbuckets=4) as cluster:
         cluster.upsert("a1", '{"type":"a","x":1}')

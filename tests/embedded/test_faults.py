@@ -432,6 +432,17 @@ def test_a_cleared_fault_has_no_effect(cluster: Cluster) -> None:
     assert everything(cluster) == list(range(1, COUNT + 1))
 
 
+def test_a_fault_is_cleared_once(cluster: Cluster) -> None:
+    with cluster.fault("partition") as fault:
+        fault.clear()
+        with Consumer(cluster) as consumer:
+            # The network is back already.
+            fault.clear()
+            assert consumer.stream(0, end=COUNT).status == Status.SUCCESS
+            assert items(consumer.until("stream_end")) == list(range(1, COUNT + 1))
+    assert [event.text.partition("(")[0] for event in cluster._log.since(0)] == ["fault", "clear_fault"]
+
+
 def test_a_stream_is_ended_by_one_fault_only(cluster: Cluster) -> None:
     with Consumer(cluster) as consumer, cluster.fault("end") as first, cluster.fault("end") as second:
         consumer.stream(0)

@@ -25,6 +25,7 @@ from tests.mutants.rules import EQUIVALENTS, Mutant, codec_mutants, mutants
 from tests.mutants.running import (
     ALL_TESTS,
     LONGEST,
+    NO_START,
     ONE_TEST,
     ROOT,
     Result,
@@ -74,6 +75,8 @@ def run_drawn(choice: Choice, source: Path, mutant: Mutant) -> tuple[bool, str]:
             # Far longer than they take on the code, whatever else the machine does.
             found = on_mutant(source, mutant.module, code, tests, 60 + 8 * most)
             count += len(tests)
+            if found.test == NO_START and run_tests(source, ["--collect-only", *tests]).noticed:
+                raise RuntimeError("tests have changed since it was noted which lines they run: begin again")
     if not found.noticed and (last := choice.last(mutant)):
         found = on_mutant(source, mutant.module, code, last, LONGEST, LONGEST)
     verdict = "noticed" if found.noticed else "SURVIVED"

@@ -40,6 +40,10 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(_LIBRARIES)
 
 
+# Instead of the name of a test.
+NO_START = "the tests do not start"
+
+
 class Result(NamedTuple):
     """Outcome of the tests of a mutant.
 
@@ -108,7 +112,7 @@ def run_tests(source: Path, tests: Sequence[str], limit: float = ALL_TESTS, each
         raise RuntimeError(f"{' '.join(tests)}: there are no such tests: {output[-2000:]}")
     failed = [line.split()[1] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     noticed = process.exitcode != 0
-    return Result(noticed, seconds, failed[0] if failed else "the tests do not start" * noticed)
+    return Result(noticed, seconds, failed[0] if failed else NO_START * noticed)
 
 
 def _run(source: Path, arguments: Sequence[str], printed: Path) -> None:

@@ -417,6 +417,13 @@ def test_out_of_order_rows_need_no_order_but_a_place() -> None:
         session.take()
 
 
+def test_the_longest_failover_log_is_accepted() -> None:
+    session = ready()
+    stream = session.open(Progress(StreamPosition(7)))
+    log = FAILOVER_LOG.encode([(1, 0)] * 1024)
+    assert hear(session, answer(stream, value=log)) == [StreamAccepted(stream)]
+
+
 def test_after_out_of_order_rows_the_order_begins_above_them() -> None:
     session, stream = streaming()
     begins, ends = (message(stream, "oso_snapshot", flags=int(flag)) for flag in OsoSnapshot)

@@ -10,6 +10,7 @@ import dcp
 from dcp.embedded import Cluster
 from dcp.spark.driver_view import DriverView
 from dcp.spark.options import Options
+from tests.spark.ports import at_a_port_of_its_own
 
 
 def test_a_collection_that_was_dropped_since_is_an_error_or_leaves_the_end_unknown() -> None:
@@ -24,3 +25,20 @@ def test_a_collection_that_was_dropped_since_is_an_error_or_leaves_the_end_unkno
             with pytest.raises(dcp.ServerError, match="was dropped, or is not readable for this user"):
                 strict.filtered_highs(states[0])
             assert lenient.filtered_highs(states[1]) == {}
+
+
+def test_a_recreated_bucket_is_not_taken_for_one_whose_collections_were_dropped() -> None:
+    cluster, port = at_a_port_of_its_own(vbuckets=1)
+    with cluster:
+        cluster.create_collection("_default", "x")
+        options = Options.of({"url": cluster.url, "collections": "x", "failOnDataLoss": "false"})
+        view = DriverView(options)
+        password = cluster.credentials.password
+        assert view.current().identity.collections
+    with closing(view), Cluster(vbuckets=1, port=port, password=password) as recreated:
+        # The revision of its map is newer than that of the old bucket.
+        recreated.rebalance_in()
+        recreated.move(0, 1)
+        view.hurry()
+        with pytest.raises(dcp.DcpError, match="bucket 'default' was deleted and recreated"):
+            view.current()

@@ -69,6 +69,24 @@ def test_an_offset_names_the_first_vbucket_of_each_run() -> None:
     assert from_offset(offset).positions == positions
 
 
+@pytest.mark.parametrize(
+    ("until", "floors", "start", "marks"),
+    [
+        (70, (), 70, ()),
+        (70, (Floor(60, 60), Floor(50, 55), Floor(40, 40)), 70, (60, 40)),
+        (75, (Floor(60, 60), Floor(50, 55), Floor(40, 40)), 60, (60, 40)),
+        # A batch that read nothing begins where it ends.
+        (UNKNOWN_END, (Floor(70, 70), Floor(60, 60)), 60, (60,)),
+        (UNKNOWN_END, (Floor(70, 75),), 0, ()),
+    ],
+)
+def test_the_checkpoint_of_an_offset_begins_at_the_last_floor_that_is_whole(
+    until: int, floors: tuple[Floor, ...], start: int, marks: tuple[int, ...]
+) -> None:
+    here = replace(HERE, positions=(LoggedPosition(1, 0xAB, 70, until, floors),))
+    assert [*here.checkpoint()] == [StreamPosition(1, 0xAB, 70, start, until, marks=marks)]
+
+
 def test_an_offset_of_the_first_version_is_read() -> None:
     found = from_offset(OLD | {"vbuckets": 64})
     assert found.selection is None

@@ -142,6 +142,26 @@ def test_below_the_purge_seqno_no_floor_is_kept() -> None:
         assert tuple(floor.seqno for floor in position_after(start, 1001, state, purged).floors) == kept
 
 
+def test_a_history_is_kept_up_to_its_end_and_the_present_one_as_far_as_it_was_read() -> None:
+    state = ObservedVbucket(110, FailoverLog.of([(8, 90), (7, 0)]))
+    # While the present history goes on, nothing of it is lost. The end of a batch that is unknown is beyond that.
+    assert 2**62 < state.kept(8, 110) < UNKNOWN_END
+    # A node has less of it than was read.
+    assert state.kept(8, 111) == 110
+    assert (state.kept(7, 50), state.kept(7, 111), state.kept(5, 50)) == (90, 90, 0)
+
+
+def test_a_seqno_is_of_the_oldest_history_that_contains_it() -> None:
+    state = ObservedVbucket(110, FailoverLog.of([(8, 90), (7, 40), (6, 0)]))
+    assert [state.history_of(seqno) for seqno in (1, 40, 41, 90, 91, 110)] == [6, 6, 7, 7, 8, 8]
+
+
+def test_the_newer_half_of_a_full_failover_log_is_recent() -> None:
+    # Servers keep 25 entries.
+    state = ObservedVbucket(9999, FailoverLog.of([(entry, 1000 - entry) for entry in range(25)]))
+    assert [entry for entry in range(30) if state.is_recent(entry)] == list(range(12))
+
+
 def test_an_offset_keeps_few_floors_further_apart_the_further_back_they_are() -> None:
     log, here = FailoverLog.of([(7, 0)]), LoggedPosition(0)
     for batch in range(1, 5000):

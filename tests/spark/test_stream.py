@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +18,7 @@ from dcp.spark.options import Options
 from dcp.spark.retry import Timing
 from dcp.spark.stream_reader import StreamReader
 from dcp.spark.task import read_partition
+from tests.spark.ports import at_a_port_of_its_own
 from tests.spark.query import ALWAYS_FRESH, MaxRows, Query, fresh_query
 from tests.spark.rows import RowReader, high_seqnos, replace_and_delete, truth
 
@@ -414,14 +413,6 @@ def test_a_dropped_or_recreated_collection_fails_the_query(cluster: Cluster) -> 
         query.hurry()
         with pytest.raises(dcp.CheckpointError, match="one was dropped and recreated, or the options changed"):
             query.batch()
-
-
-def at_a_port_of_its_own() -> tuple[Cluster, int]:
-    """Start a cluster at a port that no other program gets when it is closed: none that the system hands out."""
-    for port in random.sample(range(10_000, 32_000, 2), 100):
-        with contextlib.suppress(dcp.LocalProtocolError):
-            return Cluster(vbuckets=4, port=port), port
-    raise AssertionError("all ports are taken")
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from pyarrow import parquet
 
 import dcp
 from dcp.embedded import Cluster
-from dcp.sync import Sync
+from dcp.sync import Sync, open_target
 from dcp.sync.state import SyncState, TableContent
 from dcp.sync.target import SyncTarget, TargetError
 from tests.sync.killing import SyncKilling
@@ -332,6 +335,51 @@ def test_many_changes_are_several_transactions(cluster: Cluster, client: dcp.Cli
     assert rows_of(table.read()) == truth_of(cluster)
 
 
+def filled_by_others(cluster: Cluster, client: dcp.Client, table: TableOf) -> TableContent:
+    """Make a table of one collection, and change another one. Return the content of the table."""
+    content = TableContent(collections=("_default.mine",))
+    for name in ("mine", "other"):
+        cluster.create_collection("_default", name)
+    cluster.upsert("key", b"1", collection="_default.mine")
+    synced(client, table, content)
+    cluster.load(40, collection="_default.other")
+    return content
+
+
+def stored_seqnos(table: TableOf) -> list[int]:
+    state = table.open().load()
+    assert state is not None
+    return [position.seqno for position in state.checkpoint]
+
+
+def test_a_run_stores_the_position_that_changes_of_other_collections_have_moved(
+    cluster: Cluster, client: dcp.Client, table: TableOf
+) -> None:
+    """Otherwise a purge overtakes it, and all rows are read again."""
+    synced(client, table, filled_by_others(cluster, client, table))
+    assert stored_seqnos(table) == [*client.high_seqnos().values()]
+    assert table.read().num_rows == 1
+
+
+def test_a_position_that_moves_without_rows_is_stored_after_ten_minutes(
+    cluster: Cluster, client: dcp.Client, duckdb_table: TableOf
+) -> None:
+    content = filled_by_others(cluster, client, duckdb_table)
+    before, time = stored_seqnos(duckdb_table), 0.0
+
+    def stopped() -> bool:
+        nonlocal time
+        done = sync.progress.transactions > 0
+        time += 0.0 if done else 199.0
+        return done
+
+    target = duckdb_table.open()
+    sync = Sync(client, target, content, persisted_only=False, interval=0.0, clock=lambda: time, stopped=stopped)
+    sync.follow()
+    assert time >= 600.0
+    assert stored_seqnos(duckdb_table) > before
+
+
 class UnsureTarget:
     """A table whose transactions fail, before or after they are applied."""
 
@@ -396,6 +444,34 @@ def test_transactions_that_fail_are_repeated_or_found_to_be_there(
     assert not any("secret" in error for error in errors)
 
 
+def test_pauses_between_attempts_grow_until_one_succeeds(
+    cluster: Cluster, client: dcp.Client, duckdb_table: TableOf
+) -> None:
+    time, attempts = 0.0, list[float]()
+
+    def wait(seconds: float) -> None:
+        nonlocal time
+        time += seconds
+
+    def fails(number: int) -> str:
+        attempts.append(time)
+        cluster.upsert("key", b"%d" % number)
+        return "" if number in (9, 11) else "before"
+
+    sync = Sync(
+        client,
+        UnsureTarget(duckdb_table.open(), fails),
+        persisted_only=False,
+        interval=0.0,
+        stopped=lambda: sync.progress.transactions == 2,
+        clock=lambda: time,
+        wait=wait,
+    )
+    sync.follow()
+    pauses = [later - earlier for earlier, later in pairwise(attempts)]
+    assert pauses[:10] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 0.0, 1.0]
+
+
 class UnwritableState(SyncState):
     """A state that cannot be stored: the transaction ends in its middle."""
 
@@ -423,6 +499,32 @@ def test_rows_without_their_state_are_not_in_the_table(cluster: Cluster, client:
     assert rows_of(table.read()) == before
     synced(client, table)
     assert rows_of(table.read()) == truth_of(cluster)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not sync directories")
+def test_a_transaction_of_a_file_lasts_the_content_first_and_then_the_name(
+    cluster: Cluster, client: dcp.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, new = tmp_path / "t.parquet", tmp_path / ".t.parquet.new"
+    seen: list[tuple[bool, bool, bool]] = []
+
+    def fsync(descriptor: int) -> None:
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        seen.append((is_directory, new.exists() and new.read_bytes().endswith(b"PAR1"), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    cluster.load(10)
+    Sync(client, open_target(str(path))).run()
+    assert seen == [(False, True, False), (True, False, True)]
+
+
+def test_a_transaction_of_a_file_that_fails_leaves_no_other_file(
+    cluster: Cluster, client: dcp.Client, tmp_path: Path
+) -> None:
+    cluster.load(10)
+    with pytest.raises(Crash):
+        Sync(client, InterruptedTarget(open_target(str(tmp_path / "t.parquet")), lambda _: "")).run()
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_no_file_of_a_table_has_the_password(cluster: Cluster, client: dcp.Client, table: TableOf) -> None:

@@ -110,7 +110,7 @@ class Sync:
 
         Errors that may pass are retried.
         """
-        pause = _FIRST_PAUSE
+        pause = 0.0
         while not self._stopped():
             transactions = self.progress.transactions
             try:
@@ -120,7 +120,8 @@ class Sync:
                 if not error.retriable:
                     raise
                 self._report(error)
-                pause = _FIRST_PAUSE if self.progress.transactions > transactions else min(2 * pause, _LONGEST_PAUSE)
+                before = 0.0 if self.progress.transactions > transactions else pause
+                pause = min(max(2 * before, _FIRST_PAUSE), _LONGEST_PAUSE)
                 self._recover(pause)
         return self.progress
 
@@ -223,6 +224,7 @@ class Sync:
             if self._is_due():
                 if self._restarting:
                     return
+                # It moves without rows, too: past changes of other collections.
                 self._reached = stream.checkpoint
                 self._commit()
             try:

@@ -225,6 +225,13 @@ def test_macros_stand_for_the_version_that_was_read(client: CommandClient) -> No
     assert unknown.value == struct.pack(">BH", 0, Status.SUBDOC_XATTR_UNKNOWN_VATTR_MACRO)
 
 
+def test_of_a_new_document_no_version_was_read(client: CommandClient) -> None:
+    refused = mutations(client, (UPSERT, XATTR | MACROS, "a", b'"${$document.CAS}"'), **flags(ADD))
+    assert refused.value == struct.pack(">BH", 0, Status.SUBDOC_XATTR_UNKNOWN_VATTR_MACRO)
+    assert mutations(client, (UPSERT, XATTR | MACROS, "a", b'"${$document}"'), **flags(ADD)).status == Status.SUCCESS
+    assert xattrs(client) == {b"a": b"{}"}
+
+
 def test_the_clock_of_a_vbucket_is_a_virtual_xattr(client: CommandClient) -> None:
     store(client, value=b"{}")
     found = json.loads(single(client, "get", "$vbucket", flags=XATTR).value)

@@ -80,7 +80,9 @@ class Rollbacks:
             seqno,
             start,
         )
-        self._queue.append(QueuedBatch(self._settings.report_row(vbucket, seqno, start, PURGED), {}))
+        # The position does not move. It is named so that the vbucket is streamed again if the row is dropped.
+        here = LazyPosition(Progress(self._queue.position_after_queued(vbucket)), 0)
+        self._queue.append(QueuedBatch(self._settings.report_row(vbucket, seqno, start, PURGED), {vbucket: here}))
 
     def drop_undelivered(self, number: int) -> bool:
         """Drop the batches in which a vbucket waits to be persisted, and those after them. Return True if any.
