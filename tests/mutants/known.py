@@ -1070,14 +1070,14 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         "sync/engine.py",
-        "                    self._reached = stream.checkpoint\n                    self._on_progress()",
-        "                    self._on_progress()",
+        "                self._reached = stream.checkpoint\n                self._commit()\n",
+        "                self._commit()\n",
         "sync/test_sync.py::test_a_position_that_moves_without_rows_is_stored_after_ten_minutes",
     ),
     KnownMutant(
         "sync/engine.py",
-        "            self._reached = stream.checkpoint\n            if batch is None:\n                return\n",
-        "            if batch is None:\n                return\n            self._reached = stream.checkpoint\n",
+        "            self._reached = stream.checkpoint\n            again = bool(self._restarting)\n",
+        "            again = bool(self._restarting)\n",
         "sync/test_sync.py::test_a_run_stores_the_position_that_changes_of_other_collections_have_moved",
     ),
     KnownMutant(

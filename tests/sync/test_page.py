@@ -135,3 +135,21 @@ def test_several_tables_share_a_file(tmp_path: Path) -> None:
             assert found.exit_code == 0, found.output
     with duckdb.connect(str(path), read_only=True) as database:
         assert database.sql('select (select count(*) from "order"), (select count(*) from item)').fetchall() == [(3, 5)]
+
+
+def test_a_command_that_follows_waits_for_a_cluster_that_is_away(tmp_path: Path) -> None:
+    table = TableOf("duckdb", tmp_path)
+    with Cluster(vbuckets=4) as cluster:
+        cluster.load(30)
+        url = cluster.url
+        cluster.crash(0)
+        assert run("sync", url, table.name).exit_code == 1
+        with start("sync", url, table.name, "--follow", "--commit-every", "100ms", "--verbose") as sync:
+            assert sync.stderr is not None
+            assert any("trying again" in line for line in sync.stderr)
+            cluster.recover(0)
+            assert any(": transaction " in line for line in sync.stderr)
+            sync.terminate()
+            sync.communicate(timeout=TIMEOUT)
+            assert sync.returncode == 0
+        assert rows_of(table.read()) == truth_of(cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -20,11 +21,16 @@ from dcp.cli.document_args import document_options
 from dcp.cli.login import url_argument
 from dcp.cli.stop_signals import stop_signals
 from dcp.cli.terminal import console, counted
-from dcp.errors import UsageError
+from dcp.errors import DcpError, UsageError
 from dcp.sync import Sync, SyncProgress, open_target
 from dcp.sync.state import TableContent
 from dcp.sync.target import SyncTarget
 from dcp.sync.targets import FORMATS
+
+log = logging.getLogger("dcp.sync")
+
+# Seconds between two attempts to connect, at first and at most, and between two looks for signals.
+_FIRST_PAUSE, _LONGEST_PAUSE, _WAIT = 1.0, 60.0, 0.2
 
 
 @click.command()
@@ -102,8 +108,8 @@ def sync(
     with (
         client_log(verbose=verbose, quiet=quiet),
         closing(_open(target, format, table)) as opened,
-        dcp.connect(url) as client,
         stop_signals() as signals,
+        _connected(url, signals, follow=follow) as client,
     ):
         if infer and opened.load() is None:
             ddl = str(dcp.infer_schema(url, scope=scope, collections=collections or None))
@@ -130,6 +136,22 @@ def _open(target: str, format: str | None, table: str | None) -> SyncTarget:
         return open_target(target, format, table)
     except UsageError as error:
         raise WrongValue(str(error)) from None
+
+
+def _connected(url: str, signals: list[int], *, follow: bool) -> dcp.Client:
+    """Return a client. With `follow`, wait for a cluster that cannot be reached, until there is a signal."""
+    pause = 0.0
+    while True:
+        try:
+            return dcp.connect(url)
+        except DcpError as error:
+            if not follow or not error.retriable or signals:
+                raise
+            log.warning("%s; trying again", error)
+        pause = min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+        until = time.monotonic() + pause
+        while not signals and time.monotonic() < until:
+            time.sleep(_WAIT)
 
 
 @contextmanager
