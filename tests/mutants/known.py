@@ -1152,4 +1152,16 @@ KNOWN: list[KnownMutant] = [
         "if False:\n            return {}",
         "embedded/commands/test_tombstones.py::test_of_a_new_document_no_version_was_read",
     ),
+    KnownMutant(
+        "cli/copy.py",
+        "            added = stream.checkpoint\n            continue\n",
+        "            continue\n",
+        "cli/test_copy.py::test_the_checkpoint_of_a_collection_passes_the_changes_of_others",
+    ),
+    KnownMutant(
+        "cli/copy.py",
+        "            added = stream.checkpoint\n            break\n",
+        "            break\n",
+        "cli/test_copy.py::test_the_checkpoint_of_a_collection_passes_the_changes_of_others",
+    ),
 ]

@@ -214,7 +214,7 @@ def _copy(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Copy batches until the stream ends or a signal arrives. interval: seconds between commits; None for none."""
-    # The position after all rows that were added to the output.
+    # The position after all rows that were added to the output. It moves without rows, too.
     added = stream.checkpoint
     due = None if interval is None else clock() + interval
     while not signals:
@@ -225,8 +225,10 @@ def _copy(
         try:
             batch = stream.next(_WAIT)
         except TimeoutError:
+            added = stream.checkpoint
             continue
         if batch is None:
+            added = stream.checkpoint
             break
         table = _table(batch)
         # A rollback starts a new file, so that "all files with a lower number" says exactly what it undoes.
