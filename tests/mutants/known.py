@@ -1164,4 +1164,16 @@ KNOWN: list[KnownMutant] = [
         "            break\n",
         "cli/test_copy.py::test_the_checkpoint_of_a_collection_passes_the_changes_of_others",
     ),
+    KnownMutant(
+        "client/transport.py",
+        "    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)\n",
+        "",
+        "client/test_commands.py::test_small_requests_are_not_held_back_and_a_peer_that_is_gone_is_noticed",
+    ),
+    KnownMutant(
+        "client/transport.py",
+        "    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)\n",
+        "",
+        "client/test_commands.py::test_small_requests_are_not_held_back_and_a_peer_that_is_gone_is_noticed",
+    ),
 ]
