@@ -1176,4 +1176,16 @@ KNOWN: list[KnownMutant] = [
         "",
         "client/test_commands.py::test_small_requests_are_not_held_back_and_a_peer_that_is_gone_is_noticed",
     ),
+    KnownMutant(
+        "embedded/subdocument.py",
+        "if not _LEAST <= int(old) <= _MOST:",
+        "if not _LEAST < int(old) <= _MOST:",
+        "embedded/test_subdocument.py::test_an_edit_leaves_the_rest_as_it_is",
+    ),
+    KnownMutant(
+        "embedded/subdocument.py",
+        "_fail(Status.SUBDOC_DELTA_EINVAL)\n    if not path:",
+        "_fail(Status.SUBDOC_DELTA_EINVAL)\n    if False:",
+        "embedded/test_subdocument.py::test_an_edit_that_is_not_possible_is_refused",
+    ),
 ]
