@@ -1212,4 +1212,16 @@ KNOWN: list[KnownMutant] = [
         "        self._state = state\n",
         "sync/test_sync.py::test_a_transaction_has_only_what_changed_since_the_one_before",
     ),
+    KnownMutant(
+        "embedded/management/http.py",
+        "(size := int(text, base)) > _LONGEST_BODY:",
+        "(size := int(text, base)) >= _LONGEST_BODY:",
+        "embedded/test_management.py::test_a_body_has_a_mebibyte_at_most",
+    ),
+    KnownMutant(
+        "embedded/management/http.py",
+        "or len(body) + size > _LONGEST_BODY:",
+        "or len(body) + size >= _LONGEST_BODY:",
+        "embedded/test_management.py::test_a_body_has_a_mebibyte_at_most",
+    ),
 ]
