@@ -263,6 +263,12 @@ EQUIVALENTS: list[Equivalent] = [
         for rule in ("not left out", "is not in a comparison")
     ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
+    Equivalent(
+        "client/follow/transitions.py",
+        "if vbucket.unanswered(now) >= within:",
+        "> in a comparison",
+        "the clock does not stop at one moment",
+    ),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     Equivalent(
         "client/follow/follower.py",
