@@ -1224,4 +1224,16 @@ KNOWN: list[KnownMutant] = [
         "or len(body) + size >= _LONGEST_BODY:",
         "embedded/test_management.py::test_a_body_has_a_mebibyte_at_most",
     ),
+    KnownMutant(
+        "client/stream.py",
+        "            if item is None:\n                self.close()\n",
+        "            if item is None:\n",
+        "client/test_follow.py::test_a_stream_that_ended_or_failed_is_closed",
+    ),
+    KnownMutant(
+        "client/stream.py",
+        "                if self._follower.failed:\n                    self.close()\n",
+        "",
+        "client/test_follow.py::test_a_stream_that_ended_or_failed_is_closed",
+    ),
 ]
