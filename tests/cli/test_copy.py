@@ -468,6 +468,38 @@ def test_a_copy_that_ends_commits_at_its_end_only(cluster: Cluster, tmp_path: Pa
     assert len(list((tmp_path / "out").glob("part-*"))) == 1
 
 
+@pytest.mark.parametrize("end", ["now", None])
+def test_the_checkpoint_of_a_collection_passes_the_changes_of_others(
+    cluster: Cluster, tmp_path: Path, end: str | None
+) -> None:
+    """Otherwise the next run reads them again, and all of the collection once deletions among them were purged."""
+    fill_two_collections(cluster)
+    out, signals = tmp_path / "out", list[int]()
+
+    def seqnos(checkpoint: dcp.Checkpoint) -> dict[int, int]:
+        return {position.vbucket: position.seqno for position in checkpoint}
+
+    def clock() -> float:
+        # They arrive after the copy has begun.
+        silent.clear()
+        if end is None and seqnos(stream.checkpoint) == highs:
+            signals.append(signal.SIGINT)
+        return 0.0
+
+    with dcp.connect(cluster.url) as client, cluster.fault("silent") as silent:
+        start = client.positions("now", collections=["inventory.hotel"])
+        cluster.load(60)
+        highs = client.high_seqnos()
+        with (
+            client.stream(start, end, collections=["inventory.hotel"]) as stream,
+            closing(CopyOutput(out, "ndjson")) as output,
+            _ProgressBar({}, stream.checkpoint, follow=True) as progress,
+        ):
+            output.begin(stream.checkpoint, CollectionNames(client))
+            _copy(stream, output, progress, signals, 10, 1.0, clock)
+    assert seqnos(load(out)) == highs
+
+
 def test_a_directory_is_known_as_that_of_a_copy_before_its_first_commit(cluster: Cluster, tmp_path: Path) -> None:
     cluster.load(10)
     out = tmp_path / "out"

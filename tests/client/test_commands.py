@@ -12,8 +12,9 @@ import pytest
 import dcp
 from dcp.client.commands import CommandConnection, CommandPool
 from dcp.client.connection_string import HostPort
+from dcp.client.transport import connect
 from dcp.embedded import Cluster
-from tests.client.consumer import hasty_threads
+from tests.client.consumer import PATIENCE, hasty_threads
 from tests.waiting import until
 
 
@@ -135,3 +136,13 @@ def test_a_closed_client_asks_nobody(cluster: Cluster) -> None:
     with pytest.raises(dcp.LocalProtocolError, match="the client is closed: connect again"):
         client.high_seqnos()
     until(lambda: connections(cluster) == [0, 0])
+
+
+def test_small_requests_are_not_held_back_and_a_peer_that_is_gone_is_noticed() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        connect("127.0.0.1", listener.getsockname()[1], PATIENCE, None) as sock,
+    ):
+        assert isinstance(sock, socket.socket)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -178,6 +178,19 @@ def test_a_closed_client_says_so() -> None:
                 client.positions(start)
 
 
+def test_a_stream_that_ended_or_failed_is_closed() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(5)
+        stream = client.stream(end="now")
+        assert sum(map(len, stream)) == 5
+        assert stream.closed
+        with cluster.fault("refuse", status="EINVAL"):
+            stream = client.stream()
+            with pytest.raises(dcp.ServerError):
+                stream.next(PATIENCE)
+            assert stream.closed
+
+
 def test_a_stream_that_is_closed_before_its_end_does_not_end_like_a_complete_one() -> None:
     # The window keeps the node from sending everything before the stream is closed.
     with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url, dcp_buffer_size=10_000) as client:

@@ -13,6 +13,7 @@ from dcp.client.follow.node_link import NodeLink
 from dcp.client.follow.settings import BatchLimits
 from dcp.embedded import Cluster
 from dcp.session.handshake import Agreement
+from dcp.session.session import Session
 from tests.client.consumer import PATIENCE, Consumer, catch_up
 from tests.client.links import Unheard
 from tests.session.harness import decoder, ready_session
@@ -68,14 +69,17 @@ def test_a_connection_on_which_nothing_arrives_is_replaced(tls: bool, caplog: py
 
 
 def test_bytes_that_a_node_does_not_take_are_sent_once_it_does() -> None:
+    def ask(session: Session) -> None:
+        # More than the system takes at once.
+        for _ in range(4000):
+            session.send_command("get_failover_log")
+
     near, far = socket.socketpair()
-    agreement = Agreement(frozenset(), frozenset(), 0, 0.0)
-    link = NodeLink(
-        "one:11210", lambda: near, lambda _: ready_session(agreement, decoder), Unheard(), BatchLimits(1, 1, 0.0)
-    )
-    # More than the system takes at once.
     near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    link.run_in_thread(lambda session: [session.send_command("get_failover_log") for _ in range(4000)])
+    link = NodeLink(
+        "one:11210", lambda: near, lambda _: ready_session(Agreement(), decoder), Unheard(), BatchLimits(1, 1, 0.0)
+    )
+    link.run_in_thread(ask)
     link.start()
     with far:
         until(lambda: not select.select([], [near], [], 0)[1])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dcp
+from dcp.columns.selection import compile_selection
 from tests.documents.frames import deletion, mutation
 
 ORDER: dict[str, Any] = {
@@ -231,3 +232,10 @@ def test_rows_in_a_snapshot_move_their_stream_also_if_they_are_not_kept() -> Non
     decoder.feed(mutation(b"{}", 3))
     with pytest.raises(dcp.FrameError, match="expected one above 3"):
         decoder.take()
+
+
+def test_a_plan_has_at_most_as_many_events_as_a_selection_can_name() -> None:
+    names = [f"event{number}" for number in range(65)]
+    assert compile_selection(names[:64], names, names[63], None, None) is not None
+    with pytest.raises(dcp.UsageError, match="events: expected at most 64, found 65"):
+        compile_selection(names, names, names[0], None, None)

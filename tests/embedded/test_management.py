@@ -18,6 +18,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 import pytest
 
 from dcp.embedded import Cluster, Privilege, User
+from dcp.embedded.management.http import HttpError, RequestSplitter
 from dcp.embedded.management.routes import ENDPOINTS
 from dcp.errors import LocalProtocolError
 from tests.embedded.sockets import TIMEOUT, addresses_of
@@ -400,6 +401,26 @@ def test_what_is_no_request_is_refused(cluster: Cluster, request_: bytes, status
         response.begin()
         assert response.status == status
         assert response.getheader("Connection") == "close"
+
+
+def body_of(*data: bytes) -> bytes:
+    """Return the body of a request. Fail if it is not complete."""
+    splitter = RequestSplitter()
+    for part in data:
+        splitter.feed(part)
+    (request,) = splitter
+    return request.body
+
+
+def test_a_body_has_a_mebibyte_at_most() -> None:
+    whole = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
+    chunks = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    half = b"80000\r\n" + bytes(1 << 19) + b"\r\n"
+    assert body_of(whole % (1 << 20), bytes(1 << 20)) == bytes(1 << 20)
+    assert body_of(chunks, half, half, b"0\r\n\r\n") == bytes(1 << 20)
+    for longer in (whole % ((1 << 20) + 1), chunks + b"100001\r\n", chunks + half + half + b"1\r\n1\r\n"):
+        with pytest.raises(HttpError):
+            body_of(longer)
 
 
 def test_other_methods_are_refused(cluster: Cluster) -> None:

@@ -103,6 +103,11 @@ def test_a_document_is_not_too_deep() -> None:
         (subdocument.array_add_unique, '[1,"1"]', "", "1.0", '[1,"1",1.0]'),
         (subdocument.counter, '{"n": 5}', "n", "-7", '{"n": -2}'),
         (subdocument.counter, "{}", "n", "7", '{"n":7}'),
+        # Up to both ends of the numbers, and from there.
+        (subdocument.counter, '{"n":-1}', "n", "-9223372036854775807", '{"n":-9223372036854775808}'),
+        (subdocument.counter, '{"n":-9223372036854775808}', "n", "9223372036854775807", '{"n":-1}'),
+        (subdocument.counter, '{"n":9223372036854775807}', "n", "-9223372036854775808", '{"n":-1}'),
+        (subdocument.counter, '{"n":1}', "n", "9223372036854775806", '{"n":9223372036854775807}'),
     ],
 )
 def test_an_edit_leaves_the_rest_as_it_is(edit: Edit, text: str, path: str, new: str, expected: str) -> None:
@@ -157,6 +162,7 @@ def test_objects_on_the_way_are_created_on_request(edit: Edit, path: str, expect
         (subdocument.counter, '{"a":1.5}', "a", "1", Status.SUBDOC_PATH_MISMATCH),
         (subdocument.counter, "{}", "a", "0", Status.SUBDOC_DELTA_EINVAL),
         (subdocument.counter, "{}", "a", "x", Status.SUBDOC_DELTA_EINVAL),
+        (subdocument.counter, "5", "", "1", Status.SUBDOC_PATH_EINVAL),
         (subdocument.counter, '{"a":9223372036854775808}', "a", "1", Status.SUBDOC_NUM_ERANGE),
         (subdocument.counter, '{"a":9223372036854775807}', "a", "1", Status.SUBDOC_VALUE_CANTINSERT),
     ],

@@ -263,12 +263,7 @@ EQUIVALENTS: list[Equivalent] = [
         for rule in ("not left out", "is not in a comparison")
     ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
-    Equivalent(
-        "client/follow/follower.py",
-        "if now < self._quiet_until.get((node, event.opcode), 0.0):",
-        "<= in a comparison",
-        "the clock does not stop at one moment",
-    ),
+    Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
         Equivalent("../codec/fast_path.pxi", line, rule, "the row is left to the general loop, which decodes it alike")
         for line, rule in (
@@ -365,6 +360,8 @@ class _Module:
         # Names with the same annotation, the one after each: of the function's parameters, and of the object's fields.
         self._parameters: dict[str, str] = {}
         self._fields: dict[str, str] = {}
+        # Names of moments that the function has read from the clock.
+        self._moments: set[str] = set()
 
     def mutants(self) -> Iterator[Mutant]:
         """Yield the mutants of all functions. Those of a nested function are the outer one's."""
@@ -375,6 +372,7 @@ class _Module:
             if not isinstance(function, ast.FunctionDef) or function.name == "__repr__":
                 continue
             self._fields = fields.get(function, {})
+            self._moments = _moments(function)
             self._parameters = _twins([*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs])
             for statement in function.body:
                 for node in ast.walk(statement):
@@ -396,7 +394,7 @@ class _Module:
                 yield from self._of_expression(each)
 
     def _of_expression(self, node: ast.AST) -> Iterator[Mutant]:
-        if isinstance(node, ast.Compare) and not _is_of_time(node):
+        if isinstance(node, ast.Compare) and not _is_of_time(node, self._moments):
             for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
                 instead = _COMPARED[type(operator)]
                 yield self._between(left, right, instead, f"{instead} in a comparison")
@@ -479,12 +477,29 @@ def _twins(names: list[ast.arg]) -> dict[str, str]:
     return {name: other for group in alike.values() for name, other in pairwise([*group, group[0]]) if name != other}
 
 
-def _is_of_time(node: ast.Compare) -> bool:
-    """Return whether a moment is compared with the clock, which does not stop there: both bounds mean the same."""
+def _is_of_time(node: ast.Compare, moments: set[str]) -> bool:
+    """Return whether a moment is compared with the clock, which does not stop there: both bounds mean the same.
+
+    moments: names of what the clock showed.
+    """
     ordered = all(isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for operator in node.ops)
     return ordered and any(
-        isinstance(call, ast.Call) and ast.unparse(call.func) == "time.monotonic" for call in ast.walk(node)
+        _reads_clock(part) or (isinstance(part, ast.Name) and part.id in moments) for part in ast.walk(node)
     )
+
+
+def _moments(function: ast.FunctionDef) -> set[str]:
+    return {
+        target.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and _reads_clock(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _reads_clock(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "time.monotonic"
 
 
 def _is_step(node: ast.stmt) -> bool:

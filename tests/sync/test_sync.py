@@ -472,6 +472,39 @@ def test_pauses_between_attempts_grow_until_one_succeeds(
     assert pauses[:10] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 0.0, 1.0]
 
 
+def test_a_run_that_is_stopped_in_a_pause_does_not_wait_for_its_end(
+    cluster: Cluster, client: dcp.Client, duckdb_table: TableOf
+) -> None:
+    waits: list[float] = []
+    cluster.upsert("key", b"1")
+    sync = Sync(
+        client,
+        UnsureTarget(duckdb_table.open(), lambda _: "before"),
+        interval=0.0,
+        stopped=lambda: bool(waits),
+        clock=lambda: sum(waits),
+        wait=waits.append,
+    )
+    sync.follow()
+    assert len(waits) == 1
+
+
+def test_a_transaction_has_only_what_changed_since_the_one_before(
+    cluster: Cluster, client: dcp.Client, duckdb_table: TableOf
+) -> None:
+    later = ["later"]
+
+    def stopped() -> bool:
+        if sync.progress.transactions == 1 and later:
+            cluster.upsert(later.pop(), b"1")
+        return sync.progress.rows > 1
+
+    cluster.upsert("key", b"1")
+    sync = Sync(client, duckdb_table.open(), persisted_only=False, interval=0.0, stopped=stopped, clock=lambda: 0.0)
+    sync.follow()
+    assert sync.progress.rows == 2
+
+
 class UnwritableState(SyncState):
     """A state that cannot be stored: the transaction ends in its middle."""
 

@@ -216,7 +216,7 @@ def _copy(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Copy batches until the stream ends or a signal arrives. interval: seconds between commits; None for none."""
-    # Returns the position after all rows that were added to the output.
+    # Returns the position after all rows that were added to the output. It moves without rows, too.
     added = stream.deferred_checkpoint()
     due = None if interval is None else clock() + interval
     while not signals:
@@ -227,8 +227,10 @@ def _copy(
         try:
             batch = stream.next(_WAIT)
         except TimeoutError:
+            added = stream.deferred_checkpoint()
             continue
         if batch is None:
+            added = stream.deferred_checkpoint()
             break
         table = _table(batch)
         # A rollback starts a new file, so that "all files with a lower number" says exactly what it undoes.

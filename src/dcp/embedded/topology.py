@@ -119,9 +119,9 @@ def rebalance_out(bucket: BucketStore, number: int) -> None:
     others = [other for other in _healthy_nodes(bucket) if other != number]
     if not others:
         raise UsageError(f"node {number}: the last node cannot leave")
+    # Its copies move or are removed, which ends their streams.
     _rebalance(bucket, others)
     node.alive = False
-    _end_streams(node)
     node.vbuckets.clear()
     bucket.new_map()
 
