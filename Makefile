@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= [arrow,cli,embedded]
+EXTRAS ?= [arrow,cli,testing]
 TEST_GROUPS ?= test consumers spark browser
 PYTEST ?=
 # A process for each core; those with Spark have one of their own. PYTEST=-n0 has all in one.
@@ -15,7 +15,7 @@ CODE := $(wildcard src tests bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help test tables interop lowest lint types demo bench soak mutants sanitize fuzz coverage dist clean
+.PHONY: help docs test tables interop lowest lint types demo bench soak mutants sanitize fuzz coverage dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -37,7 +37,7 @@ $(VENV)/.installed: $(BIN)/activate $(BUILT_FROM)
 	$(BIN)/python -m pip install --quiet --editable '.$(EXTRAS)' $(TEST_GROUPS:%=--group %)
 	@touch $@
 
-$(VENV)/.interop $(VENV)/.lint $(VENV)/.bench $(VENV)/.coverage $(VENV)/.dist: $(VENV)/.%: $(BIN)/activate pyproject.toml
+$(VENV)/.docs $(VENV)/.interop $(VENV)/.lint $(VENV)/.bench $(VENV)/.coverage $(VENV)/.dist: $(VENV)/.%: $(BIN)/activate pyproject.toml
 	$(BIN)/python -m pip install --quiet --group $*
 	@touch $@
 
@@ -87,6 +87,11 @@ types: $(VENV)/.installed $(VENV)/.lint ## mypy, and the extension's stub agains
 	$(BIN)/mypy --strict $(CODE)
 	echo '$(CYTHON_ADDS)' | MYPYPATH=src $(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml \
 		--ignore-disjoint-bases --allowlist /dev/stdin --ignore-unused-allowlist dcp._codec
+
+# DOCS=serve shows the site at http://127.0.0.1:8000, and again after each change.
+DOCS ?= build --strict
+docs: $(VENV)/.installed $(VENV)/.docs ## the docs site in build/site; a dead link or an undocumented name fails
+	$(BIN)/mkdocs $(DOCS)
 
 demo: $(VENV)/.installed ## copy a million documents with Spark, through a failover
 	$(BIN)/dcp demo

@@ -104,6 +104,6 @@ def _library() -> _Library:
         return _Library()
     except ImportError:
         raise UsageError(
-            "tls: generating a certificate needs cryptography: pip install 'dcp-arrow[embedded]'; "
+            "tls: generating a certificate needs cryptography: pip install 'dcp-arrow[testing]'; "
             "or pass certificate and key"
         ) from None
