@@ -91,7 +91,7 @@ types: $(VENV)/.installed $(VENV)/.lint ## mypy, and the extension's stub agains
 # DOCS=serve shows the site at http://127.0.0.1:8000, and again after each change.
 DOCS ?= build --strict
 docs: $(VENV)/.installed $(VENV)/.docs ## the docs site in build/site; a dead link or an undocumented name fails
-	$(BIN)/mkdocs $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(DOCS)
 
 demo: $(VENV)/.installed ## copy a million documents with Spark, through a failover
 	$(BIN)/dcp demo

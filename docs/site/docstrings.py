@@ -1,7 +1,4 @@
-"""Reads the docstrings of the package for the reference: lines `name: text` become parameters or attributes.
-
-Docstrings of compiled methods are those of the extension.
-"""
+"""Reads the docstrings of the package for the reference: lines `name: text` become parameters or attributes."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from typing import Any
 
 import griffe
 
-from dcp import _codec
-
 # One or several names, as "start, end: window of the snapshot".
 ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
 
@@ -23,21 +18,11 @@ class Parameters(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **_: Any) -> None:
         """Parse the docstring of an object."""
-        if obj.path == "dcp._codec.Decoder":
-            self._take_compiled(obj)
         if isinstance(obj, griffe.Class) and "__new__" in obj.members and "__init__" not in obj.members:
             obj.members["__init__"] = obj.members["__new__"]
         if obj.docstring and isinstance(obj, griffe.Class | griffe.Function):
             # A cached property: what is set first is what is shown.
             obj.docstring.__dict__["parsed"] = list(sections(obj))
-
-    @staticmethod
-    def _take_compiled(cls: griffe.Object) -> None:
-        """Give the members of the stub the docstrings of the extension."""
-        for name, member in cls.members.items():
-            text = inspect.getdoc(getattr(_codec.Decoder, name, None))
-            if text and not name.startswith("_") and not member.docstring:
-                member.docstring = griffe.Docstring(text, parent=member)
 
 
 def sections(obj: griffe.Class | griffe.Function) -> Iterator[griffe.DocstringSection]:
@@ -45,11 +30,13 @@ def sections(obj: griffe.Class | griffe.Function) -> Iterator[griffe.DocstringSe
     assert obj.docstring
     parameters = {one.name: one for one in obj.parameters}
     known = {*parameters, *(obj.members if isinstance(obj, griffe.Class) else ())}
+    title = None
     for text, found in blocks(inspect.cleandoc(obj.docstring.value), known):
         if text:
             yield griffe.DocstringSectionText(text)
         if parameters.keys() & {name for names, _ in found for name in names}:
-            yield griffe.DocstringSectionParameters([parameter(parameters, *one) for one in found])
+            yield griffe.DocstringSectionParameters([parameter(parameters, *one) for one in found], title)
+            title = "Further parameters:"
         elif found:
             yield griffe.DocstringSectionAttributes(
                 [griffe.DocstringAttribute(", ".join(names), description=about) for names, about in found]
@@ -81,9 +68,11 @@ def parameter(known: dict[str, griffe.Parameter], names: list[str], about: str) 
     """Return the entry of one or several parameters, with the type and the default of the first."""
     # Errors describe what they inherit, too.
     one = known.get(names[0])
+    # Options whose default the text names.
+    shown = one.default if one and one.default != "None" else None
     return griffe.DocstringParameter(
         ", ".join(names),
         description=about,
         annotation=one.annotation if one else None,
-        value=one.default if one else None,
+        value=shown,
     )
