@@ -45,4 +45,3 @@ def _row(message: Message) -> str:
 def _form(form: Layout) -> str:
     since = f"{form.since}: " if form.since else ""
     return f"{since}{form.note}" if form.note else since.rstrip(": ")
-

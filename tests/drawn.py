@@ -311,7 +311,9 @@ def commands() -> str:
 
     helps = []
     for path, each in {(): command, **COMMANDS}.items():
-        context = click.Context(each, info_name=" ".join(("dcp", *path)), terminal_width=100, **command.context_settings)
+        context = click.Context(
+            each, info_name=" ".join(("dcp", *path)), terminal_width=100, **command.context_settings
+        )
         helps.append(f"## {' '.join(('dcp', *path))}\n\n```text\n{each.get_help(context)}\n```")
     return "\n\n".join(helps)
 

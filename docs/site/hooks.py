@@ -36,7 +36,10 @@ ELSEWHERE = {
 
 # Draws the diagrams. The theme would load it from another site in each reader's browser.
 MERMAID = "https://registry.npmjs.org/mermaid/-/mermaid-11.17.2.tgz"
-MERMAID_SHA512 = "57a2b70bc101744b0f1595d228c25eea9a50384371b87011afd1af1d7e21878ee501b84c443f6a7f8a042bb2e869143150b31af34feab798073bbdda0a578106"
+MERMAID_SHA512 = (
+    "57a2b70bc101744b0f1595d228c25eea9a50384371b87011afd1af1d7e21878e"
+    "e501b84c443f6a7f8a042bb2e869143150b31af34feab798073bbdda0a578106"
+)
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -81,6 +84,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 _toc: list[str] = []
+_pages: dict[str, str] = {}
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
@@ -90,9 +94,6 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
     for item in nav.items:
         _toc.append(f"\n## {item.title}\n")
         _toc.extend(page.file.src_uri for page in pages_of(item))
-
-
-_pages: dict[str, str] = {}
 
 
 def pages_of(item: Section | Page) -> Iterator[Page]:
