@@ -155,9 +155,13 @@ coverage: ## which lines the tests run, of the Python and of the Cython code
 	.venv-trace/bin/python -m coverage combine --quiet
 	.venv-trace/bin/python -m coverage report
 
-dist: $(VENV)/.dist ## sdist and wheel in dist/, and the tests of the sdist against the wheel alone
-	rm -rf dist build/dist
+# Two builds of one commit are the same, bit for bit, with the same compiler and the same versions of the build's libraries.
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct 2>/dev/null || stat -c %Y pyproject.toml)
+dist: $(VENV)/.dist ## sdist and wheel in dist/, built twice, and the tests of the sdist against the wheel alone
+	rm -rf dist build/dist build/again
 	$(BIN)/python -m build
+	$(BIN)/python -m build --outdir build/again
+	for file in dist/*; do cmp $$file build/again/$${file#dist/} || exit 1; done
 	$(BIN)/twine check --strict dist/*
 	mkdir -p build/dist
 	tar -xzf dist/*.tar.gz -C build/dist --strip-components=1

@@ -10,17 +10,20 @@ DCP_YYJSON chooses others: `system` links the library of the system, a path name
 yyjson.h.
 """
 
+import gzip
 import importlib.util
 import json
 import os
 import re
 import sys
+import tarfile
 from functools import partial
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,14 +44,15 @@ DIRECTIVES = {
     "freethreading_compatible": True,
 }
 MACROS: list[tuple[str, str | None]] = []
-LINK = []
+LINK: list[str] = []
 if sys.platform == "win32":
     COMPILE = ["/O2", "/W3"]
 else:
     COMPILE = ["-O3", "-Wall", "-Wextra", "-Wsign-compare"]
-    # Debug symbols, which most builds of Python ask for, make the file seven times as large.
     if BUILD == "release":
+        # Debug symbols, which most builds of Python ask for, make the file seven times as large.
         COMPILE.append("-g0")
+        LINK = ["-Wl,-x" if sys.platform == "darwin" else "-Wl,--strip-all"]
 
 if BUILD == "debug":
     DIRECTIVES |= {"boundscheck": True, "initializedcheck": True}
@@ -96,6 +100,33 @@ class BuildWithYyjson(build_ext):
                 extra_postargs=COMPILE,
             )
         super().build_extension(ext)
+
+
+class ReproducibleSdist(sdist):
+    """Writes the same archive from the same files, at the time of SOURCE_DATE_EPOCH, as wheels are written."""
+
+    def make_archive(
+        self, base_name: str, format: str, root_dir: str | None = None, base_dir: str | None = None, **owners: str | None
+    ) -> str:
+        moment = os.environ.get("SOURCE_DATE_EPOCH")
+        if not moment or format != "gztar" or base_dir is None:
+            return super().make_archive(base_name, format, root_dir, base_dir, **owners)
+
+        def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.mtime, member.mode = int(moment), 0o755 if member.mode & 0o100 else 0o644
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            return member
+
+        path = f"{base_name}.tar.gz"
+        with (
+            Path(path).open("wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=int(moment)) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            # Members in the order of their names: `add` sorts them.
+            archive.add(base_dir, filter=plain)
+        return path
 
 
 class WheelWithSbom(bdist_wheel):
@@ -166,7 +197,7 @@ setup(
             extra_link_args=LINK,
         )
     ],
-    cmdclass={"bdist_wheel": WheelWithSbom, "build_ext": BuildWithYyjson},
+    cmdclass={"bdist_wheel": WheelWithSbom, "build_ext": BuildWithYyjson, "sdist": ReproducibleSdist},
     options={
         # A directory for each kind of build: setuptools would take an older object of another kind for current.
         "build": {"build_base": f"build/{BUILD}"},
