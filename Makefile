@@ -11,7 +11,7 @@ SHARED := -n auto --dist loadgroup --max-worker-restart=0
 
 BIN := $(VENV)/bin
 BUILT_FROM := pyproject.toml setup.py src/_codec.pyx $(wildcard src/codec/*.pxi)
-CODE := $(wildcard src tests bench)
+CODE := $(wildcard src tests bench docs/site)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -83,7 +83,7 @@ lint: $(VENV)/.lint ## ruff, cython-lint, and a spell-checker
 # What Cython itself adds to a class and to a module, besides what the stub promises.
 CYTHON_ADDS := .*\.__(reduce|setstate)_cython__|dcp\._codec\.__test__
 
-types: $(VENV)/.installed $(VENV)/.lint ## mypy, and the extension's stub against the extension
+types: $(VENV)/.installed $(VENV)/.lint $(VENV)/.docs ## mypy, and the extension's stub against the extension
 	$(BIN)/mypy --strict $(CODE)
 	echo '$(CYTHON_ADDS)' | MYPYPATH=src $(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml \
 		--ignore-disjoint-bases --allowlist /dev/stdin --ignore-unused-allowlist dcp._codec

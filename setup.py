@@ -106,7 +106,12 @@ class ReproducibleSdist(sdist):
     """Writes the same archive from the same files, at the time of SOURCE_DATE_EPOCH, as wheels are written."""
 
     def make_archive(
-        self, base_name: str, format: str, root_dir: str | None = None, base_dir: str | None = None, **owners: str | None
+        self,
+        base_name: str,
+        format: str,
+        root_dir: str | None = None,
+        base_dir: str | None = None,
+        **owners: str | None,
     ) -> str:
         moment = os.environ.get("SOURCE_DATE_EPOCH")
         if not moment or format != "gztar" or base_dir is None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,12 +21,13 @@ def test_the_readme_has_an_example_for_each_kind_of_user() -> None:
     assert len(README.read_text("utf-8").splitlines()) < 200
 
 
-def named(keep: Callable[[Example], bool]) -> Any:
-    chosen = [example for example in EXAMPLES.values() if keep(example)]
-    return pytest.mark.parametrize("example", chosen, ids=[" ".join(n) for n, e in EXAMPLES.items() if keep(e)])
+TESTS = {" ".join(name): example for name, example in EXAMPLES.items() if example.is_test}
+PROGRAMS = {
+    " ".join(name): example for name, example in EXAMPLES.items() if not (example.is_test or example.needs_spark)
+}
 
 
-@named(lambda example: not (example.is_test or example.needs_spark))
+@pytest.mark.parametrize("example", PROGRAMS.values(), ids=PROGRAMS)
 def test_an_example_prints_the_output_below_it(example: Example) -> None:
     for library in ("pyarrow", "polars", "duckdb"):
         if library == "pyarrow" or f"import {library}" in example.code:
@@ -43,7 +42,7 @@ def test_an_example_of_the_page_on_documents_prints_the_output_below_it(name: st
     assert output(example.code) == example.prints
 
 
-@named(lambda example: example.is_test)
+@pytest.mark.parametrize("example", TESTS.values(), ids=TESTS)
 def test_the_example_of_a_test_passes(pytester: pytest.Pytester, example: Example) -> None:
     pytest.importorskip("pyarrow", reason="the example uses Arrow's own library")
     pytester.makepyfile(example.code)

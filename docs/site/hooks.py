@@ -18,12 +18,14 @@ else:
     import tomli as tomllib
 
 from mkdocs.structure.files import File
+from mkdocs.structure.nav import Section
+from mkdocs.structure.pages import Page
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure import StructureItem
     from mkdocs.structure.files import Files
-    from mkdocs.structure.nav import Navigation, Section
-    from mkdocs.structure.pages import Page
+    from mkdocs.structure.nav import Navigation
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,12 +98,13 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
         _toc.extend(page.file.src_uri for page in pages_of(item))
 
 
-def pages_of(item: Section | Page) -> Iterator[Page]:
+def pages_of(item: StructureItem) -> Iterator[Page]:
     """Yield the pages of an entry of the navigation."""
-    for child in item.children or ():
-        yield from pages_of(child)
-    if item.is_page:
+    if isinstance(item, Page):
         yield item
+    elif isinstance(item, Section):
+        for child in item.children:
+            yield from pages_of(child)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> None:
