@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.drawn import DRAWN, pages
-from tests.pages import PAGES, ROOT
+from tests.pages import PAGES, README, ROOT
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -48,6 +50,21 @@ def dead(page: Path, root: Path = ROOT) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     assert list(dead(page)) == []
+
+
+def test_links_of_the_readme_on_the_package_index_lead_to_pages_of_the_site() -> None:
+    command = [sys.executable, "setup.py", "--quiet", "--long-description"]
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True).stdout
+    (site,) = re.findall(r'^Documentation = "(.+/)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    links = LINK.findall(text)
+    assert len(links) == len(LINK.findall(README.read_text("utf-8"))) > 20
+    elsewhere = {"changelog", "contributing", "security"}
+    for link in links:
+        page, _, anchor = link.removeprefix(site).partition("#")
+        source = ROOT / "docs" / (page if "." in page else f"{page.rstrip('/')}.md")
+        assert link.startswith(site), link
+        assert page.rstrip("/") in elsewhere or source.exists(), link
+        assert not anchor or anchor in anchors(source), link
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
