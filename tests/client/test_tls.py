@@ -151,7 +151,7 @@ def test_records_before_a_forged_one_are_read_and_then_it_is_an_error(pair: tupl
     # Nothing else would make a link read again.
     assert mine.has_more
     for _ in range(2):
-        with pytest.raises(ssl.SSLError, match="(?i)bad.record.mac|record.layer.failure"):
+        with pytest.raises(ssl.SSLError, match=r"(?i)bad.record.mac|record.layer.failure"):
             mine.recv_into(buffer)
 
 
