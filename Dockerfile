@@ -4,11 +4,11 @@ FROM python:3.13-slim AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY LICENSE README.md pyproject.toml setup.py /source/
 COPY src /source/src
-RUN pip wheel --no-cache-dir --wheel-dir /wheels "/source[cli,embedded]"
+RUN pip wheel --no-cache-dir --wheel-dir /wheels "/source[cli,testing]"
 
 FROM python:3.13-slim
 RUN --mount=from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir --no-index --find-links /wheels "dcp-arrow[cli,embedded]" && useradd dcp
+    pip install --no-cache-dir --no-index --find-links /wheels "dcp-arrow[cli,testing]" && useradd dcp
 USER dcp
 # One node: data, management, page. Each further node takes two more ports: see --nodes.
 EXPOSE 11210-11212

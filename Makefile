@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= [arrow,cli,embedded]
+EXTRAS ?= [arrow,cli,testing]
 TEST_GROUPS ?= test consumers spark browser
 PYTEST ?=
 # A process for each core; those with Spark have one of their own. PYTEST=-n0 has all in one.
@@ -11,11 +11,11 @@ SHARED := -n auto --dist loadgroup --max-worker-restart=0
 
 BIN := $(VENV)/bin
 BUILT_FROM := pyproject.toml setup.py src/_codec.pyx $(wildcard src/codec/*.pxi)
-CODE := $(wildcard src tests bench)
+CODE := $(wildcard src tests bench docs/site)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help test tables interop lowest lint types demo bench soak mutants sanitize fuzz coverage dist clean
+.PHONY: help docs test tables interop lowest lint types demo bench soak mutants sanitize fuzz coverage dist build-tools wheels workflows audit clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -38,7 +38,7 @@ $(VENV)/.installed: $(BIN)/activate $(BUILT_FROM)
 	$(BIN)/python -m pip install --quiet --editable '.$(EXTRAS)' $(TEST_GROUPS:%=--group %)
 	@touch $@
 
-$(VENV)/.interop $(VENV)/.lint $(VENV)/.bench $(VENV)/.coverage $(VENV)/.dist: $(VENV)/.%: $(BIN)/activate pyproject.toml
+$(VENV)/.docs $(VENV)/.interop $(VENV)/.lint $(VENV)/.bench $(VENV)/.coverage $(VENV)/.audit $(VENV)/.wheels: $(VENV)/.%: $(BIN)/activate pyproject.toml
 	$(BIN)/python -m pip install --quiet --group $*
 	@touch $@
 
@@ -84,10 +84,15 @@ lint: $(VENV)/.lint ## ruff, cython-lint, and a spell-checker
 # What Cython itself adds to a class and to a module, besides what the stub promises.
 CYTHON_ADDS := .*\.__(reduce|setstate)_cython__|dcp\._codec\.__test__
 
-types: $(VENV)/.installed $(VENV)/.lint ## mypy, and the extension's stub against the extension
+types: $(VENV)/.installed $(VENV)/.lint $(VENV)/.docs ## mypy, and the extension's stub against the extension
 	$(BIN)/mypy --strict $(CODE)
 	echo '$(CYTHON_ADDS)' | MYPYPATH=src $(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml \
 		--ignore-disjoint-bases --allowlist /dev/stdin --ignore-unused-allowlist dcp._codec
+
+# DOCS=serve shows the site at http://127.0.0.1:8000, and again after each change.
+DOCS ?= build --strict
+docs: $(VENV)/.installed $(VENV)/.docs ## the docs site in build/site; a dead link or an undocumented name fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(DOCS)
 
 demo: $(VENV)/.installed ## copy a million documents with Spark, through a failover
 	$(BIN)/dcp demo
@@ -151,9 +156,23 @@ coverage: ## which lines the tests run, of the Python and of the Cython code
 	.venv-trace/bin/python -m coverage combine --quiet
 	.venv-trace/bin/python -m coverage report
 
-dist: $(VENV)/.dist ## sdist and wheel in dist/, and the tests of the sdist against the wheel alone
-	rm -rf dist build/dist
-	$(BIN)/python -m build
+# Build tools have pinned hashes, and an environment of their own.
+$(VENV)-dist/.installed: .github/build-tools.txt
+	$(PYTHON) -m venv --clear $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install --quiet --require-hashes --requirement $<
+	@touch $@
+
+build-tools: $(VENV)/.audit ## .github/build-tools.txt anew: newest versions of the group `dist`, with hashes
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
+		--group dist --output-file .github/build-tools.txt
+
+# Two builds of one commit are the same, bit for bit, with the same interpreter, compiler and build tools.
+dist wheels: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct 2>/dev/null || stat -c %Y pyproject.toml)
+dist: $(VENV)-dist/.installed $(VENV)/.audit ## sdist and wheel in dist/, built twice, and the tests of the sdist against the wheel alone
+	rm -rf dist build/dist build/again
+	$(VENV)-dist/bin/python -m build --no-isolation
+	$(VENV)-dist/bin/python -m build --no-isolation --outdir build/again
+	for file in dist/*; do cmp $$file build/again/$${file#dist/} || exit 1; done
 	$(BIN)/twine check --strict dist/*
 	mkdir -p build/dist
 	tar -xzf dist/*.tar.gz -C build/dist --strip-components=1
@@ -161,6 +180,41 @@ dist: $(VENV)/.dist ## sdist and wheel in dist/, and the tests of the sdist agai
 	build/dist/.venv/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	cd build/dist && .venv/bin/python -m pip install --quiet "$$(echo ../../dist/*.whl)$(EXTRAS)" --group test
 	cd build/dist && .venv/bin/python -m pytest $(PYTEST)
+
+# zig brings the headers of every glibc, and musl. The interpreter's own headers serve for both processors. The only library
+# that the extension needs is that of C. Releases are built by cibuildwheel, on machines of each kind.
+WHEELS ?= x86_64-linux-gnu.2.17 aarch64-linux-gnu.2.17 x86_64-linux-musl aarch64-linux-musl
+wheels: $(VENV)-dist/.installed $(VENV)/.wheels ## wheels for glibc 2.17 and musl, x86-64 and aarch64, in build/wheels
+	rm -rf build/wheels build/zig
+	mkdir -p build/zig
+	printf '#!/bin/sh\nexec $(abspath $(BIN))/python -m ziglang cc -target "$$TARGET" "$$@"\n' > build/zig/cc
+	chmod +x build/zig/cc
+	@set -e; abi="$$($(VENV)-dist/bin/python -c 'import sysconfig; print("-".join(sysconfig.get_config_var("SOABI").split("-")[:2]))')"; \
+	for target in $(WHEELS); do \
+		processor=$${target%%-*}; libc=$${target#*-linux-}; echo "$$target"; rm -rf build/release; \
+		TARGET=$$target CC=$(CURDIR)/build/zig/cc LDSHARED="$(CURDIR)/build/zig/cc -shared" CFLAGS= \
+			SETUPTOOLS_EXT_SUFFIX=.$$abi-$$processor-linux-$${libc%%.*}.so _PYTHON_HOST_PLATFORM=linux-$$processor \
+			$(VENV)-dist/bin/python -m build --no-isolation --wheel --outdir build/zig/$$target > build/zig/$$target.log; \
+		case $$libc in \
+			musl) mkdir -p build/wheels; cp build/zig/$$target/*.whl build/wheels; \
+				$(BIN)/python -m wheel tags --remove --platform-tag musllinux_1_2_$$processor build/wheels/*-linux_$$processor.whl;; \
+			*) PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir build/wheels build/zig/$$target/*.whl; \
+				ls build/wheels/*manylinux_$$(echo $${libc#gnu.} | tr . _)_$$processor*;; \
+		esac; \
+	done; rm -rf build/release
+
+# Go builds actionlint from its module proxy, which checks its hashes.
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+workflows: $(VENV)/.audit ## errors and risks in .github
+	$(BIN)/zizmor --offline --no-progress --quiet .github
+	go run $(ACTIONLINT)
+
+# Asks the package index itself: a mirror may not know them, and then this fails.
+audit: $(VENV)/.audit ## known faults of the newest versions of all extras, and of the build tools
+	mkdir -p build
+	$(BIN)/uv pip compile --quiet --all-extras --no-header --no-annotate --output-file build/libraries.txt pyproject.toml
+	$(BIN)/pip-audit --strict --progress-spinner off --disable-pip --no-deps --requirement build/libraries.txt
+	$(BIN)/pip-audit --strict --progress-spinner off --disable-pip --require-hashes --requirement .github/build-tools.txt
 
 clean: ## everything that can be made again
 	rm -rf .venv .venv-* build dist src/*.egg-info src/_codec.c src/dcp/_codec*.so .coverage*

@@ -9,6 +9,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from inspect import Parameter, signature
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +26,7 @@ from dcp.session.refusals import REFUSALS, STEPS, UNKNOWN_STATUS, Reaction
 from dcp.wire import DIALECTS
 from dcp.wire.field import Field
 from dcp.wire.layout import Dialect, Effect, Layout, Message
+from tests.coverage_tables import coverage
 from tests.documents.meaning import RULES, SAME
 from tests.pages import ROOT
 from tests.rooms import EVERYTHING, MAY_IMPORT, ORDER, SOURCE
@@ -297,14 +299,48 @@ def _cell(value: object) -> str:
     return f"`{value}`"
 
 
+# Commands and extras.
+
+
+def commands() -> str:
+    """Return the help of every command, as a terminal of 100 columns shows it."""
+    import click
+
+    from dcp.cli.commands import dcp as command
+    from tests.cli.test_guide import COMMANDS
+
+    helps = []
+    for path, each in {(): command, **COMMANDS}.items():
+        context = click.Context(
+            each, info_name=" ".join(("dcp", *path)), terminal_width=100, **command.context_settings
+        )
+        helps.append(f"## {' '.join(('dcp', *path))}\n\n```text\n{each.get_help(context)}\n```")
+    return "\n\n".join(helps)
+
+
+def extras() -> str:
+    """Return the extras of pyproject.toml, with the comments before them."""
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    section = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    rows = []
+    for about, name, needs in re.findall(r"^# (.*)\n(?:#.*\n)*(\w+) = \[(.*)\]$", section, re.MULTILINE):
+        brings = ", ".join(f"`{re.split(r'[<>=]', one)[0]}`" for one in re.findall(r'"(.*?)"', needs))
+        rows.append((f"`{name}`", about.rstrip("."), brings))
+    return table(("extra", "for", "brings"), rows)
+
+
 DRAWN: dict[Path, tuple[Callable[[], str], ...]] = {
     ROOT / "docs/architecture.md": (rooms, imports, words, faults),
     ROOT / "docs/client.md": (connect_options, stream_options),
-    ROOT / "docs/decoding.md": (columns,),
+    ROOT / "docs/reference/columns.md": (columns,),
     ROOT / "docs/documents.md": (document_types, document_meanings),
     ROOT / "docs/protocol.md": (dialects,),
     ROOT / "docs/session.md": (reactions, refusals),
-    ROOT / "docs/spark.md": (spark_source_options,),
+    # The command line is an extra.
+    **({ROOT / "docs/reference/commands.md": (commands,)} if find_spec("click") else {}),
+    ROOT / "docs/reference/messages.md": (coverage,),
+    ROOT / "docs/reference/spark.md": (spark_source_options,),
+    ROOT / "docs/start-python.md": (extras,),
     ROOT / "docs/testing.md": (cluster_arguments, cluster_attributes, cluster_operations, faults_and_clients),
 }
 

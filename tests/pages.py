@@ -14,7 +14,7 @@ PAGES = [
     README,
     ROOT / "CHANGELOG.md",
     ROOT / "tests/fuzz/README.md",
-    *(page for folder in (".github", "docs") for page in sorted((ROOT / folder).glob("*.md"))),
+    *(page for folder in (".github", "docs", "docs/reference") for page in sorted((ROOT / folder).glob("*.md"))),
 ]
 
 
@@ -23,6 +23,19 @@ class Example(NamedTuple):
 
     code: str
     prints: str
+
+    @property
+    def needs_spark(self) -> bool:
+        return "pyspark" in self.code
+
+    @property
+    def is_test(self) -> bool:
+        """True for a module of tests, which pytest runs."""
+        return "\ndef test_" in self.code
+
+
+# Pages for a first look, whose examples are complete.
+FIRST = [README, *sorted((ROOT / "docs").glob("start-*.md"))]
 
 
 def examples(page: Path) -> dict[str, Example]:

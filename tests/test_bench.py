@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ from dcp.bench import (  # noqa: E402
 from dcp.bench.frames import KIB, Case  # noqa: E402
 from dcp.bench.producer import producing  # noqa: E402
 from tests.cli.commands import TIMEOUT, run, start  # noqa: E402
-from tests.pages import README  # noqa: E402
+from tests.pages import PAGES  # noqa: E402
 
 TINY = 16 * KIB
 # Each case once, in an order that is the same in every process of a parallel run.
@@ -162,7 +163,7 @@ def test_a_quick_benchmark_repeats_less() -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "only", "extra"), [("numpy", "decode", "cli,arrow,embedded"), ("pyspark", "spark", "spark")]
+    ("library", "only", "extra"), [("numpy", "decode", "cli,arrow,testing"), ("pyspark", "spark", "spark")]
 )
 def test_a_missing_library_is_reported_on_one_line(tmp_path: Path, library: str, only: str, extra: str) -> None:
     main = f"import sys; sys.modules[{library!r}] = None; from dcp.cli import main; main()"
@@ -237,7 +238,8 @@ def test_speed_compares_pairs_and_not_the_fastest_repetitions() -> None:
 def test_the_figures_of_a_run_are_written_into_the_readme() -> None:
     fast = measured(decode=100, views=50, memcpy=100)
     fast = replace(fast, case=replace(fast.case, in_cache=False))
-    page = f"before\n{readme.START}\nold\n{readme.END}\nafter"
+    marked = "<!-- {0}: from the benchmarks -->\nold\n<!-- {0}: end -->"
+    page = f"before\n{marked.format('speeds')}\n{marked.format('budgets')}\nafter"
     (budget,) = (b for b in budgets.BUDGETS if b.case == replace(fast.case, total=b.case.total) and b.bench == "decode")
     verdict = budget.verdict([fast])
     assert verdict is not None
@@ -254,9 +256,18 @@ def test_the_figures_of_a_run_are_written_into_the_readme() -> None:
     assert readme.rewrite(written, [fast], [verdict], "dcp bench") == written
 
 
-def test_the_readme_has_a_place_for_figures() -> None:
-    page = README.read_text("utf-8")
-    assert page.index(readme.START) < page.index(readme.END)
+def test_the_pages_with_figures_have_the_same() -> None:
+    names = {page: re.findall(r"<!-- (\w+): from the benchmarks -->", page.read_text("utf-8")) for page in PAGES}
+    assert {page.name: found for page, found in names.items() if found} == {
+        "README.md": ["speeds"],
+        "benchmarks.md": ["speeds", "budgets"],
+    }
+    speeds = {
+        page.read_text("utf-8").partition("<!-- speeds")[2].partition("<!-- speeds")[0] for page in names if names[page]
+    }
+    assert len(speeds) == 1
+    with pytest.raises(ValueError, match="expected the markers"):
+        readme.rewrite("", [], [], "dcp bench")
 
 
 CALLGRIND = """events: Ir

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.drawn import DRAWN, pages
-from tests.pages import PAGES, ROOT
+from tests.pages import PAGES, README, ROOT
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -50,10 +52,25 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert list(dead(page)) == []
 
 
-def test_every_guide_is_reached_from_the_readme() -> None:
-    readme, *others = PAGES
-    guides = {page.name for page in others if page.parent.name == "docs"}
-    assert {Path(link).name for link in LINK.findall(readme.read_text("utf-8"))} >= guides
+def test_links_of_the_readme_on_the_package_index_lead_to_pages_of_the_site() -> None:
+    command = [sys.executable, "setup.py", "--quiet", "--long-description"]
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True).stdout
+    (site,) = re.findall(r'^Documentation = "(.+/)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    links = LINK.findall(text)
+    assert len(links) == len(LINK.findall(README.read_text("utf-8"))) > 20
+    elsewhere = {"changelog", "contributing", "security"}
+    for link in links:
+        page, _, anchor = link.removeprefix(site).partition("#")
+        source = ROOT / "docs" / (page if "." in page else f"{page.rstrip('/')}.md")
+        assert link.startswith(site), link
+        assert page.rstrip("/") in elsewhere or source.exists(), link
+        assert not anchor or anchor in anchors(source), link
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2].partition("\ntheme:\n")[0]
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if (ROOT / "docs") in page.parents}
+    assert pages <= set(re.findall(r"[\w/-]+\.md$", navigation, re.MULTILINE))
 
 
 @pytest.mark.parametrize(("page", "text"), list(pages()), ids=[page.name for page in DRAWN])

@@ -1,40 +1,38 @@
-"""Examples of the README run, and print what the README shows."""
+"""Examples of the README and of the first pages run, and print what these show."""
 
 from __future__ import annotations
 
 import doctest
+import re
 from pathlib import Path
 
 import pytest
 
-from dcp.wire.coverage import rewrite
-from tests.pages import PAGES, README, ROOT, examples, output
+from tests.pages import FIRST, PAGES, README, ROOT, Example, examples, output
 
 pytest_plugins = ["pytester"]
 
-EXAMPLES = examples(README)
+EXAMPLES = {(page.stem, name): example for page in FIRST for name, example in examples(page).items()}
 DOCUMENTS = ROOT / "docs" / "documents.md"
 
 
-def test_the_readme_has_six_examples() -> None:
-    assert list(EXAMPLES) == [
-        "Spark: read a bucket",
-        "Spark: follow a bucket",
-        "Python",
-        "Documents as columns",
-        "Polars and DuckDB",
-        "Test a pipeline",
-    ]
+def test_the_readme_has_an_example_for_each_kind_of_user() -> None:
+    assert list(examples(README)) == ["A table in Spark", "Polars, DuckDB and Arrow", "A test fixture"]
+    assert len(README.read_text("utf-8").splitlines()) < 200
 
 
-@pytest.mark.parametrize(
-    ("name", "needs"),
-    [("Python", ["pyarrow"]), ("Documents as columns", ["pyarrow"]), ("Polars and DuckDB", ["polars", "duckdb"])],
-)
-def test_an_example_prints_the_output_below_it(name: str, needs: list[str]) -> None:
-    for library in needs:
-        pytest.importorskip(library, reason="the example needs it")
-    assert output(EXAMPLES[name].code) == EXAMPLES[name].prints
+TESTS = {" ".join(name): example for name, example in EXAMPLES.items() if example.is_test}
+PROGRAMS = {
+    " ".join(name): example for name, example in EXAMPLES.items() if not (example.is_test or example.needs_spark)
+}
+
+
+@pytest.mark.parametrize("example", PROGRAMS.values(), ids=PROGRAMS)
+def test_an_example_prints_the_output_below_it(example: Example) -> None:
+    for library in ("pyarrow", "polars", "duckdb"):
+        if library == "pyarrow" or f"import {library}" in example.code:
+            pytest.importorskip(library, reason="the example needs it")
+    assert output(example.code) == example.prints
 
 
 @pytest.mark.parametrize("name", examples(DOCUMENTS))
@@ -44,11 +42,12 @@ def test_an_example_of_the_page_on_documents_prints_the_output_below_it(name: st
     assert output(example.code) == example.prints
 
 
-def test_the_example_of_a_test_passes(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("example", TESTS.values(), ids=TESTS)
+def test_the_example_of_a_test_passes(pytester: pytest.Pytester, example: Example) -> None:
     pytest.importorskip("pyarrow", reason="the example uses Arrow's own library")
-    pytester.makepyfile(EXAMPLES["Test a pipeline"].code)
+    pytester.makepyfile(example.code)
     result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:cacheprovider")
-    result.stdout.fnmatch_lines([f"*{EXAMPLES['Test a pipeline'].prints.strip()}*"])
+    result.stdout.fnmatch_lines([f"*{example.prints.strip()}*"])
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if ">>> " in page.read_text("utf-8")], ids=lambda p: p.name)
@@ -60,24 +59,14 @@ def test_a_session_on_a_page_is_reproduced(monkeypatch: pytest.MonkeyPatch, page
     assert not failed
 
 
-def test_the_coverage_tables_are_those_of_the_code() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert rewrite(text) == text, "run: python -m dcp.wire.coverage README.md"
-
-
-def test_the_guide_shows_a_capture_as_it_is_printed() -> None:
+@pytest.mark.parametrize(("page", "lines"), [("README.md", 3), ("docs/command-line.md", 5)])
+def test_a_page_shows_a_capture_as_it_is_printed(page: str, lines: int) -> None:
     pytest.importorskip("click", reason="the command line is an extra")
     from click.testing import CliRunner
 
     from dcp.cli.commands import dcp as command
 
-    shown = (
-        (ROOT / "docs/command-line.md")
-        .read_text("utf-8")
-        .partition("\nseconds ")[2]
-        .partition("\n$ ")[0]
-        .splitlines()[1:]
-    )
+    shown = re.split(r"\n\$ |\n```", (ROOT / page).read_text("utf-8").partition("\nseconds ")[2])[0].splitlines()[1:]
     printed = CliRunner().invoke(command, ["inspect", str(ROOT / "tests/captures/couchbase-xattr.pcapng")]).output
-    assert len(shown) == 5
+    assert len(shown) == lines
     assert {line.rstrip() for line in printed.splitlines()} >= set(shown)

@@ -216,8 +216,8 @@ def test_prometheus_reads_the_same(cluster: Cluster) -> None:
         assert text.count("# TYPE dcp_changes_total counter") == 1
 
 
-def section(heading: str) -> str:
-    return (ROOT / "docs/client.md").read_text("utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+def section(heading: str, page: str = "client.md") -> str:
+    return (ROOT / "docs" / page).read_text("utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
 
 
 def test_the_guide_has_every_field_reason_and_metric(cluster: Cluster) -> None:
@@ -232,7 +232,7 @@ def test_the_guide_has_every_field_reason_and_metric(cluster: Cluster) -> None:
             list(client.stream(end="now", vbuckets=[2]))
             stats_when(client, lambda told: told.lag and told.connections)
             exposed = {name for name, *_ in samples(registry)}
-    assert set(re.findall(r"`(dcp_\w+)`", section("Prometheus"))) == exposed
+    assert set(re.findall(r"`(dcp_\w+)`", section("Metrics of a client", "reference/metrics.md"))) == exposed
 
 
 def test_no_level_of_the_log_shows_what_is_secret(caplog: pytest.LogCaptureFixture) -> None:

@@ -174,3 +174,14 @@ def test_the_certificate_of_an_authority_is_one_of_an_authority() -> None:
     found = x509.load_pem_x509_certificate(Authority().certificate)
     limits = found.extensions.get_extension_for_class(x509.BasicConstraints)
     assert (limits.critical, limits.value.ca, limits.value.path_length) == (True, True, 0)
+
+
+def test_certificates_have_what_python_demands_from_3_13_on(cluster: Cluster) -> None:
+    context = ssl.create_default_context(cafile=cluster.ca_file)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
+    host, port = addresses_of(cluster.tls_url)[0]
+    with (
+        socket.create_connection((host, port), TIMEOUT) as plain,
+        context.wrap_socket(plain, server_hostname=host) as tls,
+    ):
+        assert tls.getpeercert()

@@ -1,4 +1,4 @@
-"""The examples of the README that need Spark."""
+"""The examples of the README and of the first pages that need Spark."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pages import README, examples, output
+from tests.pages import FIRST, Example, examples, output
 
-EXAMPLES = examples(README)
+EXAMPLES = {
+    f"{page.stem} {name}": example for page in FIRST for name, example in examples(page).items() if example.needs_spark
+}
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize("name", ["Spark: read a bucket", "Spark: follow a bucket"])
-def test_an_example_prints_the_output_below_it(spark: SparkSession, name: str) -> None:
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_an_example_prints_the_output_below_it(spark: SparkSession, example: Example) -> None:
     """Run an example. Its getOrCreate() returns the session of the tests."""
-    assert output(EXAMPLES[name].code).strip() == EXAMPLES[name].prints.strip()
+    assert output(example.code).strip() == example.prints.strip()

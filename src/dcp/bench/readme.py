@@ -1,4 +1,8 @@
-"""Figures in the README: `python -m dcp.bench.readme README.md` runs all benchmarks and writes their results there."""
+"""Figures on pages: `python -m dcp.bench.readme README.md docs/benchmarks.md` runs all benchmarks and writes them.
+
+Each table stands between two markers, `<!-- NAME: from the benchmarks -->` and `<!-- NAME: end -->`. A page has
+`speeds`, `budgets` or both.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,7 @@ from dcp.bench.frames import MIB, Case
 from dcp.bench.run import measure
 from dcp.bench.timing import Measurement
 
-START, END = "<!-- bench: what python -m dcp.bench.readme README.md found -->", "<!-- bench: end -->"
-
-# Rows of the README: of each benchmark the cases that differ from this one in the value only, and the contenders with
+# Rows of `speeds`: of each benchmark the cases that differ from this one in the value only, and the contenders with
 # their titles.
 SHOWN = {
     "decode": (Case(in_cache=False), {COPY: "bytes to columns", VIEWS: "bytes to columns, as views"}),
@@ -46,14 +48,19 @@ SHOWN = {
 
 
 def rewrite(page: str, measurements: Sequence[Measurement], judged: Iterable[Verdict], command: str) -> str:
-    """Return the page with new figures between its markers. Raises ValueError if it lacks them."""
-    # Everything outside of the markers stays as it is.
-    before, start, rest = page.partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
-        raise ValueError(f"expected the markers {START} and {END}")
-    parts = [before + START, where(command), speeds(measurements), budgets(judged), END + after]
-    return "\n\n".join(parts)
+    """Return the page with new figures between its markers. Raises ValueError if it has none."""
+    tables = {"speeds": f"{where(command)}\n\n{speeds(measurements)}", "budgets": budgets(judged)}
+    rewritten, found = page, False
+    for name, table in tables.items():
+        # Everything outside of the markers stays as it is.
+        before, start, rest = rewritten.partition(f"<!-- {name}: from the benchmarks -->")
+        _, end, after = rest.partition(f"<!-- {name}: end -->")
+        if start and end:
+            found = True
+            rewritten = f"{before}{start}\n\n{table}\n\n{end}{after}"
+    if not found:
+        raise ValueError("expected the markers <!-- speeds: from the benchmarks --> and <!-- speeds: end -->")
+    return rewritten
 
 
 def where(command: str) -> str:
@@ -98,16 +105,17 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def main() -> None:
-    """Run all benchmarks and rewrite the page."""
-    parser = argparse.ArgumentParser(prog="python -m dcp.bench.readme", description=__doc__)
-    parser.add_argument("page", type=Path)
+    """Run all benchmarks and rewrite the pages."""
+    parser = argparse.ArgumentParser(prog="python -m dcp.bench.readme", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("pages", type=Path, nargs="+")
     parser.add_argument("--repetitions", type=int, default=15, help="repetitions of each contender")
     parser.add_argument("--bytes", type=int, default=64 * MIB, help="bytes for each repetition")
     chosen = parser.parse_args()
     measurements = list(measure((*BENCHES, *SPARK), chosen.repetitions, chosen.bytes))
     command = shlex.join(["python", "-m", "dcp.bench.readme", *sys.argv[1:]])
-    page = chosen.page.read_text("utf-8")
-    chosen.page.write_text(rewrite(page, measurements, verdicts(measurements), command), "utf-8")
+    judged = list(verdicts(measurements))
+    for page in chosen.pages:
+        page.write_text(rewrite(page.read_text("utf-8"), measurements, judged, command), "utf-8")
 
 
 if __name__ == "__main__":

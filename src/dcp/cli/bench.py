@@ -72,4 +72,4 @@ def bench(
     click.echo(f"\n{run.tables(measurements)}")
     click.echo(f"written to {directory}")
     if has_plot is None and only in (None, "decode"):
-        click.echo("no plot: matplotlib is not installed; pip install 'dcp-arrow[bench]'")
+        click.echo("no plot: matplotlib is not installed; pip install 'dcp-arrow[examples]'")

@@ -106,7 +106,7 @@ def _message(error: BaseException) -> str | None:
         case DcpError():
             return str(error)
         case ModuleNotFoundError(name=missing):
-            extra = _EXTRAS.get((missing or "").partition(".")[0], "cli,arrow,embedded")
+            extra = _EXTRAS.get((missing or "").partition(".")[0], "cli,arrow,testing")
             return f"this command needs {missing}: pip install 'dcp-arrow[{extra}]'"
         # A closed pipe, as with `dcp tail | head`, is no failure: click ends the process quietly.
         case OSError(errno=number) if number != errno.EPIPE:

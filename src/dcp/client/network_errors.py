@@ -16,6 +16,8 @@ _REMEDIES = {
     _EXPIRED: "renew the certificate of the node, and check the clock of this machine",
     _HOST_MISMATCH: "connect by a name that is in the certificate",
     _ADDRESS_MISMATCH: "connect by a name or address that is in the certificate",
+    # Rules of RFC 5280 about the form of certificates, which Python checks from 3.13 on.
+    **dict.fromkeys(range(79, 94), "renew the cluster's certificates with what is missing, or use Python 3.12"),
 }
 _GIVE_AUTHORITY = "pass the cluster's certificate authority as ca_cert_path"
 

@@ -35,9 +35,12 @@ class Authority:
         self._library = _library()
         self._name = self._library.name(name)
         self._key = self._library.new_key()
-        builder = self._library.builder(self._name, self._name, self._key, _VALID)
-        self._certificate = builder.add_extension(self._library.x509.BasicConstraints(True, 0), critical=True).sign(
-            self._key, self._library.hash
+        x509 = self._library.x509
+        builder = self._library.builder(self._name, self._name, self._key, self._key, _VALID)
+        self._certificate = (
+            builder.add_extension(x509.BasicConstraints(True, 0), critical=True)
+            .add_extension(self._library.may_sign(), critical=True)
+            .sign(self._key, self._library.hash)
         )
         self.certificate: bytes = self._library.pem(self._certificate)
 
@@ -47,7 +50,7 @@ class Authority:
         `valid` is the time until it expires, less one hour.
         """
         library, key = self._library, self._library.new_key()
-        builder = library.builder(library.name(name), self._name, key, valid)
+        builder = library.builder(library.name(name), self._name, key, self._key, valid)
         if hosts:
             names = library.x509.SubjectAlternativeName([library.host(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
@@ -79,7 +82,13 @@ class _Library:
         except ValueError:
             return self.x509.DNSName(host)
 
-    def builder(self, subject: Any, issuer: Any, key: Any, valid: datetime.timedelta) -> Any:
+    def may_sign(self) -> Any:
+        """Return the key usage of an authority."""
+        uses = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+        others = dict.fromkeys((*uses, "encipher_only", "decipher_only"), False)
+        return self.x509.KeyUsage(key_cert_sign=True, crl_sign=True, **others)
+
+    def builder(self, subject: Any, issuer: Any, key: Any, issuer_key: Any, valid: datetime.timedelta) -> Any:
         since = datetime.datetime.now(datetime.timezone.utc) - _CLOCK_SKEW
         return (
             self.x509.CertificateBuilder()
@@ -89,6 +98,11 @@ class _Library:
             .serial_number(self.x509.random_serial_number())
             .not_valid_before(since)
             .not_valid_after(since + valid)
+            # Python 3.13 and newer demand them (RFC 5280, 4.2.1.1 and 4.2.1.2).
+            .add_extension(self.x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                self.x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
+            )
         )
 
     def pem(self, certificate: Any) -> bytes:
@@ -104,6 +118,6 @@ def _library() -> _Library:
         return _Library()
     except ImportError:
         raise UsageError(
-            "tls: generating a certificate needs cryptography: pip install 'dcp-arrow[embedded]'; "
+            "tls: generating a certificate needs cryptography: pip install 'dcp-arrow[testing]'; "
             "or pass certificate and key"
         ) from None

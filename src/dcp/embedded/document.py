@@ -152,5 +152,5 @@ def _snappy() -> Any:
     try:
         from cramjam import snappy
     except ImportError:
-        raise UsageError("compressed values need cramjam: pip install 'dcp-arrow[embedded]'") from None
+        raise UsageError("compressed values need cramjam: pip install 'dcp-arrow[testing]'") from None
     return snappy

@@ -1,24 +1,16 @@
-"""Coverage tables for the README: every message of every dialect, and what it is decoded as.
-
-`python -m dcp.wire.coverage README.md` writes them between the two markers of that file.
-"""
+"""Tables of messages: every message of every dialect, and what it is decoded as."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 from dcp.wire import DIALECTS
 from dcp.wire.layout import Dialect, Layout, Message, Side
 from dcp.wire.memcached import MEMCACHED
 
-START, END = "<!-- coverage: from the tables -->", "<!-- coverage: end -->"
-
 _ARROWS = {Side.CONSUMER: "C → P", Side.PRODUCER: "P → C", Side.EITHER: "C ↔ P"}
 _HEAD = "| opcode | message | direction | answered | forms | servers | decoded as | enabled by |\n" + 8 * "|---" + "|"
 
 
-def markdown() -> str:
+def coverage() -> str:
     """Return a Markdown table for each dialect, and one for the messages that all share."""
     own = [_section(dialect, _own(dialect)) for dialect in reversed(DIALECTS.values())]
     return "\n\n".join([*own, _section(MEMCACHED, MEMCACHED.messages)])
@@ -53,17 +45,3 @@ def _row(message: Message) -> str:
 def _form(form: Layout) -> str:
     since = f"{form.since}: " if form.since else ""
     return f"{since}{form.note}" if form.note else since.rstrip(": ")
-
-
-def rewrite(page: str) -> str:
-    """Return the page with new tables between its markers. Raises ValueError if it has none."""
-    before, start, rest = page.partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
-        raise ValueError(f"expected the markers {START} and {END}")
-    return f"{before}{START}\n\n{markdown()}\n\n{END}{after}"
-
-
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(rewrite(path.read_text()))
