@@ -75,6 +75,19 @@ def test_the_first_error_counts_and_comes_after_the_rows_before_it() -> None:
         queue.next(PATIENCE)
 
 
+@pytest.mark.parametrize("seqnos", [(), (5,)], ids=["without rows", "with rows"])
+def test_nothing_that_arrives_after_an_error_moves_a_position(seqnos: tuple[int, ...]) -> None:
+    queue = queue_of()
+    deliver(queue, 3, 3)
+    with queue.changed:
+        queue.fail(dcp.RollbackError(0, 3, 0))
+    deliver(queue, 5, *seqnos)
+    assert queue.next(PATIENCE) is not None
+    with pytest.raises(dcp.RollbackError):
+        queue.next(PATIENCE)
+    assert position(queue) == 3
+
+
 NEWS: dict[str, Callable[[BatchQueue], None]] = {
     "rows": lambda queue: deliver(queue, 3, 3),
     "an error": lambda queue: queue.fail(dcp.TransportError("lost")),

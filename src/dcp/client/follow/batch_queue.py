@@ -127,6 +127,9 @@ class BatchQueue:
 
     def deliver(self, link: NodeLink, delivery: Delivery) -> None:
         """Append a link's batch. One without rows only moves positions, unless it has to wait to be persisted."""
+        if self.error is not None:
+            # Links run until the consumer has met the error. A vbucket that was to roll back may be streamed meanwhile.
+            return
         positions = {vbucket: reached for (vbucket, _), reached in delivery.positions.items()}
         needs = {} if self._persistence is None else needed_seqnos(positions.values())
         link.unprocessed += delivery.flow_bytes
@@ -145,8 +148,10 @@ class BatchQueue:
         self.processed(item)
 
     def append(self, item: QueuedBatch) -> None:
-        self._items.append(item)
-        self.changed.notify_all()
+        """Append a batch, unless the stream has an error: what arrives after that is not delivered."""
+        if self.error is None:
+            self._items.append(item)
+            self.changed.notify_all()
 
     def fail(self, error: Exception) -> None:
         """End the stream with an error, after the batches that are queued. The first error counts."""
