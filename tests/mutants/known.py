@@ -1236,4 +1236,10 @@ KNOWN: list[KnownMutant] = [
         "",
         "client/test_follow.py::test_a_stream_that_ended_or_failed_is_closed",
     ),
+    KnownMutant(
+        "client/time_search.py",
+        "<= self.width and not self.purged",
+        "<= self.width",
+        "client/test_time_search.py::test_a_search_finds_the_first_change_of_a_moment",
+    ),
 ]
