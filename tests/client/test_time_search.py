@@ -51,6 +51,7 @@ def test_a_search_finds_the_first_change_of_a_moment(seqnos: list[int], purged: 
     else:
         assert [seqno for seqno in seqnos if seqno > place] == [seqno for seqno in seqnos if seqno >= first]
         assert place == 0 or place >= purged
+        assert how == ("beginning" if place == 0 else "end" if place == high else "probed")
 
 
 def test_probes_are_few() -> None:

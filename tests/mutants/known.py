@@ -1242,4 +1242,16 @@ KNOWN: list[KnownMutant] = [
         "<= self.width",
         "client/test_time_search.py::test_a_search_finds_the_first_change_of_a_moment",
     ),
+    KnownMutant(
+        "client/time_search.py",
+        "self._high_seqno = self.high",
+        "self._high_seqno = self.low",
+        "client/test_time_search.py::test_a_search_finds_the_first_change_of_a_moment",
+    ),
+    KnownMutant(
+        "client/time_search.py",
+        '        if not self.high:\n            self.result = TimePosition(0, "beginning")\n',
+        "",
+        "client/test_time_search.py::test_a_search_finds_the_first_change_of_a_moment",
+    ),
 ]
