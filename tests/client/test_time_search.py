@@ -27,6 +27,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 )
 # The first probe begins below the purge seqno, and what is searched for is far above it.
 @example([100, 8000, 8900], 5000, 0, 8500)
+# A probe below the purge seqno is refused, and those above it have to grow until they reach the only change.
+@example([2049], 1025, 0, 2050)
 def test_a_search_finds_the_first_change_of_a_moment(seqnos: list[int], purged: int, more: int, moment: int) -> None:
     """Search a model of a vbucket: live seqnos, CAS that grow with them, no start below the purge seqno."""
     high = max(seqnos, default=0) + more
@@ -44,11 +46,12 @@ def test_a_search_finds_the_first_change_of_a_moment(seqnos: list[int], purged: 
     assert place <= high
     assert rounds < 40
     if how == "purged":
-        assert bisect_left(seqnos, first) == 0 or [seqno for seqno in seqnos if seqno < first][-1] < purged + 64 * 8
+        assert bisect_left(seqnos, first) == 0 or [seqno for seqno in seqnos if seqno < first][-1] <= purged
         assert not [seqno for seqno in seqnos if place < seqno < first]
     else:
         assert [seqno for seqno in seqnos if seqno > place] == [seqno for seqno in seqnos if seqno >= first]
         assert place == 0 or place >= purged
+        assert how == ("beginning" if place == 0 else "end" if place == high else "probed")
 
 
 def test_probes_are_few() -> None:

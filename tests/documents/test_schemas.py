@@ -170,3 +170,9 @@ def test_a_schema_may_be_as_deep_and_as_large_as_the_limits() -> None:
 def test_fields_may_have_one_path(schema: str, document: dict[str, object]) -> None:
     (row,) = decoded([b'{"x": 7, "y": {"z": 8}}'], schema)
     assert (row["document"], row["error"]) == (document, None)
+
+
+@pytest.mark.parametrize("schema", ["`a\ud800` int", "a int from `b\udfff`"])
+def test_names_are_unicode(schema: str) -> None:
+    with pytest.raises(dcp.UsageError, match="expected names in Unicode, found a surrogate in 'a"):
+        document_type(schema)

@@ -1236,4 +1236,34 @@ KNOWN: list[KnownMutant] = [
         "",
         "client/test_follow.py::test_a_stream_that_ended_or_failed_is_closed",
     ),
+    KnownMutant(
+        "client/time_search.py",
+        "<= self.width and not self.purged",
+        "<= self.width",
+        "client/test_time_search.py::test_a_search_finds_the_first_change_of_a_moment",
+    ),
+    KnownMutant(
+        "client/time_search.py",
+        "self._high_seqno = self.high",
+        "self._high_seqno = self.low",
+        "client/test_time_search.py::test_a_search_finds_the_first_change_of_a_moment",
+    ),
+    KnownMutant(
+        "client/time_search.py",
+        '        if not self.high:\n            self.result = TimePosition(0, "beginning")\n',
+        "",
+        "client/test_time_search.py::test_a_search_finds_the_first_change_of_a_moment",
+    ),
+    KnownMutant(
+        "columns/document_schema.py",
+        '            raise UsageError(f"document: expected names in Unicode, found a surrogate in {field.name!r}")\n',
+        "            pass\n",
+        "documents/test_schemas.py::test_names_are_unicode",
+    ),
+    KnownMutant(
+        "sync/engine.py",
+        "        if self._state is None:\n            # The client says",
+        "        if self._state is not None:\n            # The client says",
+        "sync/test_sync.py::test_a_new_table_of_a_collection_that_does_not_exist_is_refused",
+    ),
 ]

@@ -81,7 +81,7 @@ EQUIVALENTS: list[Equivalent] = [
     ),
     Equivalent(
         "client/time_search.py",
-        "start = self.low if self.high - self.low <= self.width else (self.low + self.high) // 2",
+        "from_low = self.high - self.low <= self.width and not self.purged",
         "< in a comparison",
         "a span as wide as a probe is halved once more",
     ),

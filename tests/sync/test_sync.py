@@ -200,6 +200,15 @@ def test_a_table_of_a_dropped_collection_or_scope_is_empty(
     assert duckdb_table.read().num_rows == 0
 
 
+def test_a_new_table_of_a_collection_that_does_not_exist_is_refused(
+    cluster: Cluster, client: dcp.Client, duckdb_table: TableOf
+) -> None:
+    cluster.upsert("other", b"1")
+    with pytest.raises(dcp.UsageError, match="missing"):
+        Sync(client, duckdb_table.open(), TableContent(collections=("_default.missing",))).run()
+    assert duckdb_table.open().load() is None
+
+
 def test_a_scope_without_collections_is_no_dropped_one(
     cluster: Cluster, client: dcp.Client, duckdb_table: TableOf
 ) -> None:

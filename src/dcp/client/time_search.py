@@ -104,7 +104,9 @@ class VbucketSearch:
         """Span to probe next. An empty one, at the end, asks whether a stream may begin at the seqno that was found."""
         if self.low >= self.high:
             return SeqnoSpan(self.high, self.high)
-        start = self.low if self.high - self.low <= self.width else (self.low + self.high) // 2
+        # A start that was refused is not tried again: a later one may be accepted.
+        from_low = self.high - self.low <= self.width and not self.purged
+        start = self.low if from_low else (self.low + self.high) // 2
         return SeqnoSpan(start, min(start + self.width, self.high))
 
     def learn(self, seen: Iterable[ProbedChange] | None) -> None:
