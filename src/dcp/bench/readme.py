@@ -47,13 +47,17 @@ SHOWN = {
 
 def rewrite(page: str, measurements: Sequence[Measurement], judged: Iterable[Verdict], command: str) -> str:
     """Return the page with new figures between its markers. Raises ValueError if it lacks them."""
+    return replaced(page, START, END, [where(command), speeds(measurements), budgets(judged)])
+
+
+def replaced(page: str, start: str, end: str, parts: Sequence[str]) -> str:
+    """Return the page with new paragraphs between two markers. Raises ValueError if it lacks them."""
     # Everything outside of the markers stays as it is.
-    before, start, rest = page.partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
-        raise ValueError(f"expected the markers {START} and {END}")
-    parts = [before + START, where(command), speeds(measurements), budgets(judged), END + after]
-    return "\n\n".join(parts)
+    before, found, rest = page.partition(start)
+    _, found_end, after = rest.partition(end)
+    if not (found and found_end):
+        raise ValueError(f"expected the markers {start} and {end}")
+    return "\n\n".join([before + start, *parts, end + after])
 
 
 def where(command: str) -> str:
@@ -78,7 +82,7 @@ def speeds(measurements: Sequence[Measurement]) -> str:
         if sized.bench == bench and sized.case == replace(case, value=sized.case.value, total=sized.case.total)
         for sample in [sized.samples[contender]]
     ]
-    return _table(("what", "bytes per value", "million changes per second", "GB/s"), rows)
+    return markdown(("what", "bytes per value", "million changes per second", "GB/s"), rows)
 
 
 def budgets(judged: Iterable[Verdict]) -> str:
@@ -88,10 +92,10 @@ def budgets(judged: Iterable[Verdict]) -> str:
         budget, found = verdict.budget, verdict.found
         shown = "no core was free" if found is None else f"{found:.2f} {budget.unit}"
         rows.append((budget.what, f"{'≤' if budget.at_most else '≥'} {budget.bound:g} {budget.unit}", shown))
-    return _table(("budget", "bound", "found"), rows)
+    return markdown(("budget", "bound", "found"), rows)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table in Markdown."""
     lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
     return "\n".join([lines[0], len(head) * "|---" + "|", *lines[1:]])
