@@ -15,7 +15,7 @@ CODE := $(wildcard src tests bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help test tables interop lowest lint types demo bench bench-peers soak mutants sanitize fuzz coverage dist clean
+.PHONY: help test tables interop lowest lint types instructions demo bench bench-peers soak mutants sanitize fuzz coverage dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -87,6 +87,9 @@ types: $(VENV)/.installed $(VENV)/.lint ## mypy, and the extension's stub agains
 	$(BIN)/mypy --strict $(CODE)
 	echo '$(CYTHON_ADDS)' | MYPYPATH=src $(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml \
 		--ignore-disjoint-bases --allowlist /dev/stdin --ignore-unused-allowlist dcp._codec
+
+instructions: $(VENV)/.installed ## compare the instructions of the hot loop with the recorded ones; needs valgrind
+	$(BIN)/python -m bench.recorded
 
 demo: $(VENV)/.installed ## copy a million documents with Spark, through a failover
 	$(BIN)/dcp demo

@@ -19,7 +19,7 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 pytest.importorskip("click", reason="the command line is an extra")
 
-from bench import callgrind  # noqa: E402
+from bench import callgrind, recorded  # noqa: E402
 from bench.peers import consumers, figures, producer  # noqa: E402
 from dcp.bench import (  # noqa: E402
     SPARK,
@@ -344,6 +344,40 @@ def test_instructions_of_the_extension_are_summed(tmp_path: Path) -> None:
     path.write_text(CALLGRIND, "utf-8")
     # Own code, and calls into the C library. Calls between its own functions are counted there, not at the call.
     assert callgrind.instructions(path) == 100 + 20 + 1000
+
+
+CHANGELOG = """# Changelog
+
+## [Unreleased]
+
+- Rows know their weather: "tap" takes
+  1,100 instructions a row.
+
+## [0.1.0] - 2026-01-31
+
+- "xattrs" takes 900 instructions.
+"""
+
+
+def test_more_instructions_than_recorded_need_a_line_of_the_changelog() -> None:
+    before = {"tap": 1000.0, "xattrs": 500.0, "views": 200.0}
+    allowed = recorded.allowed(CHANGELOG)
+    assert allowed == {"tap": 1100}
+    assert recorded.grown(before, {"tap": 1130.0, "xattrs": 515.0, "views": 100.0, "new": 9.0}, allowed) == []
+    (problem,) = recorded.grown(before, {"tap": 1134.0, "xattrs": 515.0}, allowed)
+    assert problem.startswith("tap: 1000.0 instructions a row before, 1134.0 now (+13.4%; the limit is +3%)")
+    assert '"tap" and "1134 instructions"' in problem
+    (problem,) = recorded.grown(before, {"xattrs": 516.0}, allowed)
+    assert "xattrs" in problem
+    # The line that the message asks for is one that is understood.
+    line = '## [Unreleased]\n\n- Decoding: "xattrs" takes 516 instructions.\n'
+    assert recorded.grown(before, {"xattrs": 516.0}, recorded.allowed(line)) == []
+
+
+def test_every_workload_has_recorded_instructions() -> None:
+    found = json.loads(recorded.RECORDED.read_text("utf-8"))
+    assert list(found["instructions"]) == list(frames.COUNTED)
+    assert found["compiler"]
 
 
 def test_the_workloads_of_a_comparison_are_files(tmp_path: Path) -> None:
