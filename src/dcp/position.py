@@ -38,7 +38,7 @@ class FailoverLog:
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> FailoverLog:
         """Return the log of these (vbuuid, seqno) pairs, newest first."""
-        return cls(tuple(Branch(vbuuid, seqno) for vbuuid, seqno in pairs))
+        return cls(tuple(map(Branch._make, pairs)))
 
     def __iter__(self) -> Iterator[Branch]:
         return iter(self.branches)

@@ -316,13 +316,15 @@ class Session:
         self._keys.add(stream.key)
 
     def _check_open(self, stream: ConsumerStream) -> None:
-        subject = f"vbucket {stream.vbucket}"
+        problem = ""
         if self.agreement is None:
-            raise UsageError(f"{subject}: expected a session that is ready before a stream is opened")
-        if (stream.stream_id is not None) != ("enable_stream_id" in self.agreement.controls):
-            raise UsageError(f"{subject}: expected a stream id exactly where enable_stream_id is agreed on")
-        if stream.key in self._keys:
-            raise UsageError(f"{subject}: expected one stream at a time, found one that is not over")
+            problem = "expected a session that is ready before a stream is opened"
+        elif (stream.stream_id is not None) != ("enable_stream_id" in self.agreement.controls):
+            problem = "expected a stream id exactly where enable_stream_id is agreed on"
+        elif stream.key in self._keys:
+            problem = "expected one stream at a time, found one that is not over"
+        if problem:
+            raise UsageError(f"vbucket {stream.vbucket}: {problem}")
 
     def close_stream(self, stream: ConsumerStream) -> None:
         """Ask the node to end a stream. Rows may still arrive until StreamEnded."""
