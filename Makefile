@@ -15,10 +15,10 @@ CODE := $(wildcard src tests bench docs/site)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help docs test tables interop lowest lint types demo bench soak mutants sanitize fuzz coverage dist build-tools wheels workflows audit clean
+.PHONY: help docs test tables interop lowest lint types instructions demo bench bench-peers soak mutants sanitize fuzz coverage dist build-tools wheels workflows audit clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  make test PYTEST='-k decode -x'   passes arguments to pytest"
 	@echo "  make test PYTHON=python3.13       chooses the interpreter of a new environment"
@@ -94,6 +94,9 @@ DOCS ?= build --strict
 docs: $(VENV)/.installed $(VENV)/.docs ## the docs site in build/site; a dead link or an undocumented name fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(DOCS)
 
+instructions: $(VENV)/.installed ## compare the instructions of the hot loop with the recorded ones; needs valgrind
+	$(BIN)/python -m bench.recorded
+
 demo: $(VENV)/.installed ## copy a million documents with Spark, through a failover
 	$(BIN)/dcp demo
 
@@ -101,6 +104,11 @@ demo: $(VENV)/.installed ## copy a million documents with Spark, through a failo
 BENCH ?=
 bench: $(VENV)/.installed $(VENV)/.bench ## the benchmarks; tables, JSON and a plot in build/bench
 	$(BIN)/dcp bench --out build/bench $(BENCH)
+
+# PEERS='--turns 1 --bytes 64m' is a look; PEERS='--readme README.md' writes the table of the README.
+PEERS ?=
+bench-peers: $(VENV)/.installed $(VENV)/.bench ## this client beside java-dcp-client and gocbcore; needs Java, Maven and Go
+	$(BIN)/python -m bench.peers --out build/bench $(PEERS)
 
 # SOAK='--seconds 600' is shorter.
 SOAK ?= --seconds 3600

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Literal
 from xml.etree import ElementTree
 
 import pytest
@@ -18,7 +20,8 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 pytest.importorskip("click", reason="the command line is an extra")
 
-from bench import callgrind  # noqa: E402
+from bench import callgrind, recorded  # noqa: E402
+from bench.peers import consumers, figures, producer  # noqa: E402
 from dcp.bench import (  # noqa: E402
     SPARK,
     bench_decode,
@@ -270,6 +273,61 @@ def test_the_pages_with_figures_have_the_same() -> None:
         readme.rewrite("", [], [], "dcp bench")
 
 
+@pytest.mark.parametrize("window", ["3k", "20m"])
+@pytest.mark.parametrize("compression", ["on", "off"])
+def test_a_replayed_bucket_is_the_bucket(window: str, compression: Literal["on", "off"]) -> None:
+    """Whatever was recorded first, and with the opaques of each reader."""
+    with producer.ReplayCluster(vbuckets=8, seed=1) as cluster:
+        cluster.load(400, value=producer.value(200))
+        for vbuckets in (None, [5, 2], None):
+            with dcp.connect(cluster.url, dcp_buffer_size=window, compression=compression) as client:
+                rows = [
+                    row for batch in client.stream(end="now", vbuckets=vbuckets) for row in batch.to_arrow().to_pylist()
+                ]
+            truth = {key: found for key, found in cluster.truth().items() if found.vbucket in (vbuckets or range(8))}
+            assert len(rows) == len(truth)
+            assert {row["key"]: row["value"] for row in rows} == {key: found.value for key, found in truth.items()}
+
+
+@pytest.mark.parametrize("size", [128, 1024, 20480])
+def test_values_of_the_producer_have_their_size_and_can_be_compressed(size: int) -> None:
+    value = producer.value(size)(7)
+    assert len(value) == size
+    assert json.loads(value)["n"] == "0000000007"
+    assert 0.4 * size < len(frames.compressed(value)) < 0.75 * size
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory of processes is read from /proc")
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("print('connected', flush=True); print(99, 12800)", "expected 100 rows of 12800 bytes, found 99 12800"),
+        ("print('connected', flush=True); raise SystemExit('out of order')", "out of order"),
+        ("pass", "ended with 0"),
+    ],
+)
+def test_a_client_that_receives_less_ends_the_comparison(program: str, why: str) -> None:
+    peer = consumers.Peer("other", (sys.executable, "-c", program))
+    served = producer.Served("couchbase://localhost", "couchbases://localhost", "ca.pem", 100, 12800)
+    with pytest.raises(consumers.ConsumerFailed, match=why):
+        consumers.read(peer, served, "plain")
+
+
+def test_figures_leave_out_what_connecting_takes() -> None:
+    def runs(*cpu: float) -> list[consumers.Run]:
+        return [consumers.Run(one, 1.0, 2.0, 50.0, 0.95) for one in cpu]
+
+    found = figures.Comparison(
+        figures.Case("plain", 128, 64, 2_000_000),
+        {consumers.OURS.name: runs(1.2, 1.4, 9.0), "other": runs(2.0, 2.0), "best other": runs(1.8)},
+    )
+    assert found.cpu(consumers.OURS.name) == pytest.approx(0.2)
+    assert found.lead() == pytest.approx(2.0)
+    line = next(line for line in figures.table([found]).splitlines() if line.startswith("plain"))
+    assert line.split()[-4:] == ["0.200", "0.500", "0.400", "2.0"]
+    assert found.is_limited("other")
+
+
 CALLGRIND = """events: Ir
 ob=(1) /somewhere/dcp/_codec.cpython-311-x86_64-linux-gnu.so
 fn=(1) scan
@@ -297,6 +355,40 @@ def test_instructions_of_the_extension_are_summed(tmp_path: Path) -> None:
     path.write_text(CALLGRIND, "utf-8")
     # Own code, and calls into the C library. Calls between its own functions are counted there, not at the call.
     assert callgrind.instructions(path) == 100 + 20 + 1000
+
+
+CHANGELOG = """# Changelog
+
+## [Unreleased]
+
+- Rows know their weather: "tap" takes
+  1,100 instructions a row.
+
+## [0.1.0] - 2026-01-31
+
+- "xattrs" takes 900 instructions.
+"""
+
+
+def test_more_instructions_than_recorded_need_a_line_of_the_changelog() -> None:
+    before = {"tap": 1000.0, "xattrs": 500.0, "views": 200.0}
+    allowed = recorded.allowed(CHANGELOG)
+    assert allowed == {"tap": 1100}
+    assert recorded.grown(before, {"tap": 1130.0, "xattrs": 515.0, "views": 100.0, "new": 9.0}, allowed) == []
+    (problem,) = recorded.grown(before, {"tap": 1134.0, "xattrs": 515.0}, allowed)
+    assert problem.startswith("tap: 1000.0 instructions a row before, 1134.0 now (+13.4%; the limit is +3%)")
+    assert '"tap" and "1134 instructions"' in problem
+    (problem,) = recorded.grown(before, {"xattrs": 516.0}, allowed)
+    assert "xattrs" in problem
+    # The line that the message asks for is one that is understood.
+    line = '## [Unreleased]\n\n- Decoding: "xattrs" takes 516 instructions.\n'
+    assert recorded.grown(before, {"xattrs": 516.0}, recorded.allowed(line)) == []
+
+
+def test_every_workload_has_recorded_instructions() -> None:
+    found = json.loads(recorded.RECORDED.read_text("utf-8"))
+    assert list(found["instructions"]) == list(frames.COUNTED)
+    assert found["compiler"]
 
 
 def test_the_workloads_of_a_comparison_are_files(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ cdef class Decoder:
         state.fast_path = not check_keys and plan.column_of[<int>KEY] != NOWHERE \
             and plan.column_of[<int>VALUE] != NOWHERE and plan.column_of[<int>TIMESTAMP] == NOWHERE \
             and not check_values and not state.reads_documents and selection is None
+        state.checks_rows = check_keys or selection is not None or state.examine != NULL
         state.expected_rows = FEWEST_ROWS
         self._own.number = self._lent.number = NOWHERE
 

@@ -125,6 +125,8 @@ cdef struct DecodeState:
     # Looks into unpacked values for documents and for text; NULL if nothing asks for that. A pointer, so that the loop
     # itself stays small.
     ExamineRow examine
+    # True if rows have to be looked into: one test for all that few decoders ask for.
+    bint checks_rows
     # Bits of a datatype for which the value has to be unpacked. Values without them are copied as they are.
     uint8_t unpack_bits
     bint check_keys
@@ -478,19 +480,29 @@ cdef inline Status put_row(DecodeState* state, const uint8_t* at, uint64_t size,
 
     if state.collections and shape.prefixed and not split_key(&row):
         return BAD_COLLECTION
-    if state.check_keys and state.column_of[<int>KEY] != NOWHERE and not is_utf8(row.key, row.key + row.key_size):
-        return BAD_KEY
-    if state.selected != NULL and shape.selectable and not is_selected(state.selected, &row, shape.event):
-        return pass_over(state, &row)
-    if row.value_size and shape.type == NOWHERE and at[DATATYPE_AT] & state.unpack_bits:
+    if state.checks_rows:
+        status = check_row(state, &row, shape, at[DATATYPE_AT])
+        if status != MORE:
+            return pass_over(state, &row) if status == DROPPED else status
+    elif row.value_size and shape.type == NOWHERE and at[DATATYPE_AT] & state.unpack_bits:
         status = unpack_value(state, &row, at[DATATYPE_AT])
         if status != MORE:
             return status
-    if state.examine != NULL:
-        status = state.examine(state, &row, shape, at[DATATYPE_AT])
-        if status != MORE:
-            return pass_over(state, &row) if status == DROPPED else status
     return store_row(state, &row, shape, end, buf)
+
+
+cdef Status check_row(DecodeState* state, Row* row, const Shape* shape, uint8_t datatype) noexcept nogil:
+    """Look into key and value as far as options ask for it. DROPPED if the row is not selected."""
+    cdef Status status
+    if state.check_keys and state.column_of[<int>KEY] != NOWHERE and not is_utf8(row.key, row.key + row.key_size):
+        return BAD_KEY
+    if state.selected != NULL and shape.selectable and not is_selected(state.selected, row, shape.event):
+        return DROPPED
+    if row.value_size and shape.type == NOWHERE and datatype & state.unpack_bits:
+        status = unpack_value(state, row, datatype)
+        if status != MORE:
+            return status
+    return MORE if state.examine == NULL else state.examine(state, row, shape, datatype)
 
 
 cdef Status pass_over(DecodeState* state, const Row* row) noexcept nogil:

@@ -157,7 +157,9 @@ class ClusterMap:
 
     def owner(self, vbucket: int) -> Node | None:
         """Return the active node of a vbucket; None if it has none now."""
-        return next(iter(self._chain(vbucket)), None)
+        # Called for each vbucket whenever a stream looks for work.
+        index = self.chains[vbucket][0] if 0 <= vbucket < len(self.chains) else -1
+        return None if index < 0 else self.nodes[index]
 
     def replicas(self, vbucket: int) -> tuple[Node, ...]:
         """Return the nodes that have a replica of a vbucket."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 from dcp.client.follow.node_link import NodeLink
@@ -14,7 +15,7 @@ from dcp.session.session import Delivery
 class Unheard:
     """Listener of a link that has nothing to say."""
 
-    def on_event(self, link: NodeLink, event: Event) -> None: ...
+    def on_events(self, link: NodeLink, events: Sequence[Event]) -> None: ...
 
     def on_delivery(self, link: NodeLink, delivery: Delivery) -> None: ...
 

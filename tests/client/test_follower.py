@@ -58,7 +58,7 @@ def test_a_lost_connection_wakes_the_supervisor_which_asks_for_a_map_at_once(str
 def test_an_event_wakes_supervisor_and_consumer(stream: dcp.ChangeStream) -> None:
     follower, link = stream._follower, link_of(stream)
     for condition in (follower._work, follower._queue.changed):
-        assert wakes(condition, lambda: follower.on_event(link, MapChanged(None)), LONGEST_DELAY / 2)
+        assert wakes(condition, lambda: follower.on_events(link, [MapChanged(None)]), LONGEST_DELAY / 2)
 
 
 def test_what_a_closing_connection_delivers_is_dropped(stream: dcp.ChangeStream) -> None:
@@ -69,7 +69,7 @@ def test_what_a_closing_connection_delivers_is_dropped(stream: dcp.ChangeStream)
         link.close()
         [vbucket] = follower._vbuckets.values()
         assert vbucket.stream is not None
-        follower.on_event(link, StreamEnded(vbucket.stream, StreamEnd.OK))
+        follower.on_events(link, [StreamEnded(vbucket.stream, StreamEnd.OK)])
         follower.on_delivery(link, Delivery(dcp.Decoder().take(), {}, 0, 0))
         assert not vbucket.done
     assert stream.counters.batches == batches

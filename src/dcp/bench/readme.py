@@ -49,18 +49,31 @@ SHOWN = {
 
 def rewrite(page: str, measurements: Sequence[Measurement], judged: Iterable[Verdict], command: str) -> str:
     """Return the page with new figures between its markers. Raises ValueError if it has none."""
-    tables = {"speeds": f"{where(command)}\n\n{speeds(measurements)}", "budgets": budgets(judged)}
-    rewritten, found = page, False
-    for name, table in tables.items():
-        # Everything outside of the markers stays as it is.
-        before, start, rest = rewritten.partition(f"<!-- {name}: from the benchmarks -->")
-        _, end, after = rest.partition(f"<!-- {name}: end -->")
-        if start and end:
-            found = True
-            rewritten = f"{before}{start}\n\n{table}\n\n{end}{after}"
-    if not found:
-        raise ValueError("expected the markers <!-- speeds: from the benchmarks --> and <!-- speeds: end -->")
-    return rewritten
+    tables = {"speeds": [where(command), speeds(measurements)], "budgets": [budgets(judged)]}
+    there = [name for name in tables if _start(name) in page]
+    if not there:
+        raise ValueError(f"expected the markers {_start('speeds')} and {_end('speeds')}")
+    for name in there:
+        page = replaced(page, _start(name), _end(name), tables[name])
+    return page
+
+
+def _start(name: str) -> str:
+    return f"<!-- {name}: from the benchmarks -->"
+
+
+def _end(name: str) -> str:
+    return f"<!-- {name}: end -->"
+
+
+def replaced(page: str, start: str, end: str, parts: Sequence[str]) -> str:
+    """Return the page with new paragraphs between two markers. Raises ValueError if it lacks them."""
+    # Everything outside of the markers stays as it is.
+    before, found, rest = page.partition(start)
+    _, found_end, after = rest.partition(end)
+    if not (found and found_end):
+        raise ValueError(f"expected the markers {start} and {end}")
+    return "\n\n".join([before + start, *parts, end + after])
 
 
 def where(command: str) -> str:
@@ -85,7 +98,7 @@ def speeds(measurements: Sequence[Measurement]) -> str:
         if sized.bench == bench and sized.case == replace(case, value=sized.case.value, total=sized.case.total)
         for sample in [sized.samples[contender]]
     ]
-    return _table(("what", "bytes per value", "million changes per second", "GB/s"), rows)
+    return markdown(("what", "bytes per value", "million changes per second", "GB/s"), rows)
 
 
 def budgets(judged: Iterable[Verdict]) -> str:
@@ -95,10 +108,10 @@ def budgets(judged: Iterable[Verdict]) -> str:
         budget, found = verdict.budget, verdict.found
         shown = "no core was free" if found is None else f"{found:.2f} {budget.unit}"
         rows.append((budget.what, f"{'≤' if budget.at_most else '≥'} {budget.bound:g} {budget.unit}", shown))
-    return _table(("budget", "bound", "found"), rows)
+    return markdown(("budget", "bound", "found"), rows)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table in Markdown."""
     lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
     return "\n".join([lines[0], len(head) * "|---" + "|", *lines[1:]])

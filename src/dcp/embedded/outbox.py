@@ -41,8 +41,8 @@ class Outbox:
         """True if the window is full."""
         return 0 < self.window <= self.outstanding
 
-    def frame(self, data: bytes, counted: bool = True) -> None:
-        """Write one frame. Unless it is `counted`, flow control ignores it."""
+    def frame(self, data: bytes | memoryview, counted: bool = True) -> None:
+        """Write one frame, or several. Unless they are `counted`, flow control ignores them."""
         # As on servers, a frame that crosses the limit of the window is sent whole.
         if len(data) <= CHUNK - self._at:
             self._chunk[self._at : self._at + len(data)] = data

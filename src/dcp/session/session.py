@@ -316,13 +316,15 @@ class Session:
         self._keys.add(stream.key)
 
     def _check_open(self, stream: ConsumerStream) -> None:
-        subject = f"vbucket {stream.vbucket}"
+        problem = ""
         if self.agreement is None:
-            raise UsageError(f"{subject}: expected a session that is ready before a stream is opened")
-        if (stream.stream_id is not None) != ("enable_stream_id" in self.agreement.controls):
-            raise UsageError(f"{subject}: expected a stream id exactly where enable_stream_id is agreed on")
-        if stream.key in self._keys:
-            raise UsageError(f"{subject}: expected one stream at a time, found one that is not over")
+            problem = "expected a session that is ready before a stream is opened"
+        elif (stream.stream_id is not None) != ("enable_stream_id" in self.agreement.controls):
+            problem = "expected a stream id exactly where enable_stream_id is agreed on"
+        elif stream.key in self._keys:
+            problem = "expected one stream at a time, found one that is not over"
+        if problem:
+            raise UsageError(f"vbucket {stream.vbucket}: {problem}")
 
     def close_stream(self, stream: ConsumerStream) -> None:
         """Ask the node to end a stream. Rows may still arrive until StreamEnded."""
@@ -372,19 +374,20 @@ class Session:
 
     def _control(self, frame: Frame, last_seqno: int) -> Iterable[Event]:
         """Handle a message. `last_seqno` is that of its stream's last row before the message."""
-        if frame.kind is Kind.SERVER_REQUEST:
+        kind = frame.kind
+        if kind is Kind.SERVER_REQUEST:
             return self._server_request(frame)
-        if frame.name == "dcp_noop" and frame.kind is Kind.REQUEST:
+        if frame.name == "dcp_noop" and kind is Kind.REQUEST:
             if len(self._urgent) == _MOST_NOOPS:
                 raise RemoteProtocolError(f"expected noops one at a time, found {_MOST_NOOPS} without an answer")
             self._urgent.append(encode(Frame("dcp_noop", Magic.RESPONSE, frame.opaque)))
             return ()
-        if frame.kind.answers and frame.status == Status.AUTH_STALE:
+        if kind.answers and frame.status == Status.AUTH_STALE:
             raise TransportError(
                 "the node says that the token has expired: return tokens that are valid for longer, and compare the "
                 "clocks of both machines",
             )
-        if frame.kind.answers:
+        if kind.answers:
             return self._continue_handshake(frame) if self.agreement is None else self._answer(frame)
         stream = self._stream_of(frame.opaque, frame.vbucket, frame.stream_id)
         if frame.name == "stream_flush" and stream is not None:
@@ -394,8 +397,7 @@ class Session:
         if stream is None:
             self._strays += 1
             return ()
-        stream.settle()
-        stream.rows_arrived(last_seqno)
+        stream.settle(last_seqno)
         return self._stream_message(stream, frame)
 
     def _ignore(self, frame: Frame) -> Iterable[Event]:
@@ -419,8 +421,8 @@ class Session:
     def _stream_message(self, stream: ConsumerStream, frame: Frame) -> Iterable[Event]:
         assert self.agreement is not None
         if self.require_snapshot_end and self.agreement.collections and stream.misses_snapshot_end(frame):
-            raise SnapshotError(stream.vbucket, stream.position.seqno, stream.progress.end)
-        start, purge_seqno = stream.position.seqno, stream.missed_purge(frame)
+            raise SnapshotError(stream.vbucket, stream.progress.position.seqno, stream.progress.end)
+        start, purge_seqno = stream.progress.position.seqno, stream.missed_purge(frame)
         stream.control_arrived(frame)
         self._moved.add(stream)
         if purge_seqno:

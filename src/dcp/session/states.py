@@ -116,9 +116,9 @@ def follow(table: Table, state: str, event: str, subject: str) -> str:
     return possible[event]
 
 
-def knows(table: Table, event: str) -> bool:
-    """Return whether the table has the event in any state."""
-    return any(event in possible for possible in table.values())
+def events(table: Table) -> frozenset[str]:
+    """Return the events that the table has in any state."""
+    return frozenset(event for possible in table.values() for event in possible)
 
 
 def mermaid(table: Table) -> str:

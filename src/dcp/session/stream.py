@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dcp.errors import RemoteProtocolError, ServerError
 from dcp.position import FailoverLog, Progress, StreamPosition
-from dcp.session.states import OVER, REQUESTED, STREAM, follow, knows
+from dcp.session.states import OVER, REQUESTED, STREAM, events, follow
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import ENDLESS, OsoSnapshot, StreamEnd
 from dcp.wire.frame import Frame
@@ -69,6 +68,8 @@ class ConsumerStream:
     """A stream that the client requested, and how far it has come.
 
     opaque: identifies the stream in all messages of its connection.
+    vbucket: number of the vbucket.
+    key: vbucket and stream id: a connection has one open stream for each at most.
     progress: progress up to the last control message.
     end: seqno at which the node ends the stream.
     stream_id: id of the stream where several share a vbucket, else None.
@@ -92,19 +93,13 @@ class ConsumerStream:
     _resumed_from: int = 0
     # Snapshots that arrived whole since `progress`.
     _passed: PassedWindows | None = None
+    vbucket: int = field(init=False)
+    key: tuple[int, int | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.last_seqno = self._resumed_from = self.progress.position.seqno
-
-    @property
-    def vbucket(self) -> int:
-        """Number of the vbucket."""
-        return self.progress.position.vbucket
-
-    @cached_property
-    def key(self) -> tuple[int, int | None]:
-        """Vbucket and stream id: a connection has one open stream for each at most."""
-        return self.vbucket, self.stream_id
+        self.vbucket = self.progress.position.vbucket
+        self.key = self.vbucket, self.stream_id
 
     @property
     def ended(self) -> bool:
@@ -155,15 +150,24 @@ class ConsumerStream:
         self._passed = PassedWindows((*before, *ends), start, end)
         self._reported = self.last_seqno = ends[-1]
         if len(self._passed.ends) > _MOST_ENDS:
-            self.settle()
+            self._settle_passed()
 
-    def settle(self) -> None:
-        """Bring `progress` up to the last snapshot marker. Necessary before a control message is applied."""
+    def settle(self, last_seqno: int) -> None:
+        """Bring `progress` up to the last row, of this seqno. Necessary before a control message is applied."""
+        self._settle_passed()
+        self.rows_arrived(last_seqno)
+        self.progress = _with_rows(self.progress, self.last_seqno)
+
+    def _settle_passed(self) -> None:
+        """Bring `progress` up to the last snapshot marker."""
         self.progress, self._passed = _past(self.progress, self._passed), None
 
     def misses_snapshot_end(self, frame: Frame) -> bool:
-        """Return whether a message shows that the node skipped the end of the announced snapshot."""
-        progress, seqno = self.progress, self.position.seqno
+        """Return whether a message shows that the node skipped the end of the announced snapshot.
+
+        `settle` is called before.
+        """
+        progress, seqno = self.progress, self.progress.position.seqno
         if frame.name == "stream_end" and frame.fields["reason"] == StreamEnd.OK:
             return progress.disorder is not None or seqno < min(progress.end, self.end)
         begins = frame.name == "snapshot_marker" and int(frame.fields["snapshot_start"]) > progress.end
@@ -193,7 +197,7 @@ class ConsumerStream:
 
 def concerns_stream(frame: Frame) -> bool:
     """Return whether a message of the node has a place in the table of states."""
-    return frame.name == "oso_snapshot" or knows(STREAM, frame.name)
+    return frame.name in _CONCERNS
 
 
 def _past(progress: Progress, passed: PassedWindows | None) -> Progress:
@@ -229,6 +233,7 @@ def _system_event(progress: Progress, frame: Frame) -> Progress:
     return progress.manifest(int(event["manifest_uid"])) if "manifest_uid" in event else progress
 
 
+_CONCERNS = events(STREAM) | {"oso_snapshot"}
 _STEPS: dict[str, Callable[[Progress, Frame], Progress]] = {
     "snapshot_marker": _marker,
     "seqno_advanced": _advanced,

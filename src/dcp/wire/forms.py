@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from struct import error as StructError
 
 from dcp.wire.field import Field, struct_of
 from dcp.wire.layout import Dialect, Kind, Layout, Magic, Message, Presence
@@ -24,6 +26,11 @@ class Section:
         self.size = self._struct.size
         self._names = tuple(f.name for f in fields)
         self._plain = all(f.visible for f in fields)
+        # For frames without reserved bytes, which are then written as zeros.
+        self._measures = any(f.measures for f in fields)
+        self._reserved = [f.name for f in fields if f.reserved]
+        self._numbers = tuple(f.name for f in fields if f.visible)
+        self._bare = Struct(">" + "".join(f"{f.width}x" if f.reserved else f.format for f in fields))
 
     def read(self, raw: bytes, at: int, fields: Fields, lengths: dict[str, int]) -> None:
         """Read the fields at `raw[at:]` into `fields`, and the lengths of other sections into `lengths`."""
@@ -37,16 +44,36 @@ class Section:
             elif f.visible or any(value):
                 fields[f.name] = value
 
+    def bytes_of(self, name: str, number: int) -> tuple[int, bytes]:
+        """Return the offset of a number in the section, and its bytes."""
+        names = [f.name for f in self.fields]
+        at = names.index(name)
+        return struct_of(self.fields[:at]).size, struct_of(self.fields[at : at + 1]).pack(number)
+
+    def pack_numbers(self, fields: Mapping[str, int | bytes]) -> bytes | None:
+        """Return the bytes of the fields if all are numbers in their range; None if each has to be looked at."""
+        if self._measures or not fields.keys().isdisjoint(self._reserved):
+            return None
+        return pack(self._bare, [fields[name] for name in self._numbers]) if self.fields else b""
+
     def write(self, fields: Mapping[str, int | bytes], lengths: Mapping[str, int]) -> bytes:
         """Return the bytes of the fields. Raises struct.error if a value does not fit."""
-        if self._plain:
-            return self._struct.pack(*[fields[name] for name in self._names])
         return self._struct.pack(*[self.value_of(f, fields, lengths) for f in self.fields])
 
     @staticmethod
     def value_of(field: Field, fields: Mapping[str, int | bytes], lengths: Mapping[str, int]) -> int | bytes:
         """Return the value to write for a field. Reserved bytes default to b"", which struct pads with zeros."""
         return lengths[field.measures] if field.measures else fields.get(field.name, b"")
+
+
+def pack(struct: Struct, numbers: Sequence[object]) -> bytes | None:
+    """Return the bytes of numbers; None if one is no integer, or does not fit."""
+    if set(map(type, numbers)) != {int}:
+        return None
+    try:
+        return struct.pack(*numbers)
+    except StructError:
+        return None
 
 
 class Form:
@@ -59,9 +86,16 @@ class Form:
         self.extras, self.engine, self.content = map(Section, layout.sections)
         # True if there is more than extras, key and value.
         self.measured = bool(layout.engine) or any(f.measures for f in layout.extras)
+        self.plain = not (self.measured or self.content.fields or layout.when)
         self.key, self.value = _WANTED[layout.key], _WANTED[layout.value]
         self.when = tuple(layout.when.items())
+        # Numbers of `when` as bytes, with their offsets in the extras.
+        self._opening = tuple(self.extras.bytes_of(name, number) for name, number in self.when)
         self.allowed = layout.required | layout.optional
+
+    def opens(self, raw: bytes, at: int) -> bool:
+        """Return whether the extras at `raw[at:]`, of the right size, have the numbers of `when`."""
+        return all(raw.startswith(found, at + offset) for offset, found in self._opening)
 
     def key_problem(self, length: int) -> str:
         """Return what the length of the key should be instead, or "" if it is right."""
@@ -89,6 +123,9 @@ class Family:
             self._by_number = {type: _forms(messages, magic.kind, type, 0) for type in types}
         else:
             self._by_number = {status: _forms(messages, magic.kind, None, status) for status in statuses}
+        forms = () if self.typed or self.has_status or self.framed else self._by_number[0]
+        # The form of all frames, if there is one, and it has no more than extras, key and value.
+        self.only_form = forms[0] if len(forms) == 1 and forms[0].plain else None
         self._others = () if self.typed else _forms(messages, magic.kind, None, _UNDECLARED)
 
     def forms(self, number: int) -> tuple[Form, ...]:

@@ -10,7 +10,7 @@ from dcp._codec import Splitter
 from dcp.errors import UsageError
 from dcp.wire import DIALECTS
 from dcp.wire.framing import FrameInfo, RequestInfo
-from dcp.wire.layout import Dialect, Kind, Magic
+from dcp.wire.layout import KINDS, Dialect, Kind
 from dcp.wire.memcached import MAX_FRAME
 from dcp.wire.reading import UNKNOWN, read_opaque_parts, read_parts
 from dcp.wire.writing import layout_of, write_frame
@@ -81,7 +81,7 @@ class Frame:
     @property
     def kind(self) -> Kind:
         """Kind of the frame: request or response, of the client or of the server."""
-        return Magic(self.magic).kind
+        return KINDS[self.magic]
 
     @property
     def stream_id(self) -> int | None:

@@ -57,7 +57,7 @@ class Magic(IntEnum):
     @property
     def kind(self) -> Kind:
         """Kind of the frames with this magic."""
-        return _KINDS[self]
+        return KINDS[self]
 
     @property
     def framed(self) -> bool:
@@ -65,7 +65,8 @@ class Magic(IntEnum):
         return self in (Magic.FRAMED_REQUEST, Magic.FRAMED_RESPONSE)
 
 
-_KINDS = {
+# By magic, as number or member.
+KINDS: dict[int, Kind] = {
     Magic.REQUEST: Kind.REQUEST,
     Magic.FRAMED_REQUEST: Kind.REQUEST,
     Magic.RESPONSE: Kind.RESPONSE,

@@ -53,20 +53,33 @@ def read_parts(raw: bytes, dialect: Dialect, offset: int) -> Parts:
     if family.framed:
         defect = any(form.layout.stream_id_defect and form.extras.size == extras_length for form in forms)
         start, key_length, infos = _read_framing(raw, offset, key_length, extras_length, defect=defect)
+    for form in forms:
+        if form.extras.size == extras_length and (not form.when or form.opens(raw, start)):
+            found = _read_form(form, raw, start, key_length)
+            if not isinstance(found, _Mismatch):
+                fields, key, value = found
+                return form.message.name, magic, opaque, cas, vbucket, status, datatype, fields, key, value, infos
+            if form.when:
+                # A form whose version matched is the right one.
+                break
+    raise _explained(forms, raw, start, extras_length, key_length, offset)
+
+
+def _explained(
+    forms: tuple[Form, ...], raw: bytes, start: int, extras_length: int, key_length: int, offset: int
+) -> FrameError:
+    """Return the error for a frame that is of none of these forms."""
     mismatches = []
     for form in forms:
         if form.extras.size != extras_length:
             continue
         found = _read_form(form, raw, start, key_length)
-        if not isinstance(found, _Mismatch):
-            fields, key, value = found
-            name = form.message.name
-            return name, magic, opaque, cas, vbucket, status, datatype, fields, key, value, infos
+        assert isinstance(found, _Mismatch)
         mismatches.append(found)
-        # A form whose version matched is the right one: its error is the one to report.
+        # Its error is the one to report.
         if form.when and found.stage > _WHEN:
             break
-    raise _refusal(forms, mismatches, raw, offset)
+    return _refusal(forms, mismatches, raw, offset)
 
 
 def read_opaque_parts(raw: bytes, offset: int) -> Parts:
@@ -102,7 +115,8 @@ def _read_framing(
 def _read_form(form: Form, raw: bytes, start: int, key_length: int) -> tuple[Fields, bytes, bytes] | _Mismatch:
     fields: Fields = {}
     lengths: dict[str, int] = {}
-    form.extras.read(raw, start, fields, lengths)
+    if form.extras.fields:
+        form.extras.read(raw, start, fields, lengths)
     for name, number in form.when:
         if fields[name] != number:
             return _Mismatch(_WHEN, name, str(number), fields[name])

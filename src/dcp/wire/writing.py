@@ -7,15 +7,14 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from dcp.errors import UsageError
-from dcp.wire.forms import Form, families
+from dcp.wire.forms import Form, families, pack
 from dcp.wire.framing import join_infos
-from dcp.wire.layout import HEADER, HEADER_STRUCT, Dialect, Kind, Layout, Magic, Message
+from dcp.wire.layout import HEADER, HEADER_STRUCT, KINDS, Dialect, Kind, Layout, Magic, Message
 from dcp.wire.reading import UNKNOWN
 
 if TYPE_CHECKING:
     from dcp.wire.frame import Frame
 
-_KINDS = {int(magic): magic.kind for magic in Magic}
 _FRAMED = frozenset(int(magic) for magic in Magic if magic.framed)
 _WIDTHS = {f.name: f.width for f in HEADER}
 # Responses have their status where requests have their vbucket.
@@ -24,6 +23,8 @@ _NUMBERS = {name: _WIDTHS[name] for name in ("opaque", "cas", "vbucket", "dataty
 
 def write_frame(frame: Frame, dialect: Dialect) -> bytes:
     """Return the bytes of a frame. Raises UsageError if the dialect cannot express it."""
+    if (raw := _write_request(frame, dialect)) is not None:
+        return raw
     kind = _kind(frame)
     _check_header(frame, kind)
     if frame.name == UNKNOWN:
@@ -45,6 +46,31 @@ def write_frame(frame: Frame, dialect: Dialect) -> bytes:
         section.write(frame.fields, lengths) for section in (form.extras, form.engine, form.content)
     )
     return _assemble(frame, opcode, type, extras, fixed + engine + frame.key + content + frame.value + meta)
+
+
+def _write_request(frame: Frame, dialect: Dialect) -> bytes | None:
+    """Return the bytes of a request of numbers, key and value; None if it is something else, or not correct.
+
+    Clients send hundreds of these at once, one for each stream.
+    """
+    message = dialect.by_name.get(frame.name)
+    if message is None or frame.magic != Magic.REQUEST or frame.frame_info or frame.status:
+        return None
+    family = families(dialect).get((frame.magic, message.opcode))
+    form = None if family is None else family.only_form
+    if form is None or form.message is not message or frame.fields.keys() != form.layout.required:
+        return None
+    extras = None if _shape_problem(frame, form) else form.extras.pack_numbers(frame.fields)
+    if extras is None:
+        return None
+    key_length = len(frame.key)
+    body_length = len(extras) + key_length + len(frame.value)
+    numbers = (
+        *(int(Magic.REQUEST), message.opcode, key_length, len(extras), frame.datatype, frame.vbucket),
+        *(body_length, frame.opaque, frame.cas),
+    )
+    header = pack(HEADER_STRUCT, numbers)
+    return None if header is None else header + extras + frame.key + frame.value
 
 
 def layout_of(frame: Frame, dialect: Dialect) -> tuple[Message, Layout]:
@@ -77,7 +103,7 @@ def form_of(frame: Frame, dialect: Dialect) -> Form:
 
 def _kind(frame: Frame) -> Kind:
     try:
-        return _KINDS[frame.magic]
+        return KINDS[frame.magic]
     except (KeyError, TypeError):
         raise _local(frame, "magic", "one of " + ", ".join(f"0x{magic:02x}" for magic in Magic), frame.magic) from None
 
@@ -154,7 +180,7 @@ def _bytes(frame: Frame, name: str) -> bytes:
 
 
 def _assemble(frame: Frame, opcode: int, type: int | None, extras: bytes, tail: bytes) -> bytes:
-    framed, has_status = frame.magic in _FRAMED, type is None and _KINDS[frame.magic].answers
+    framed, has_status = frame.magic in _FRAMED, type is None and KINDS[frame.magic].answers
     if has_status and frame.vbucket:
         raise _local(frame, "vbucket", "0 in an answer", frame.vbucket)
     infos, key_length = _join_infos(frame) if frame.frame_info else b"", len(frame.key)

@@ -15,7 +15,7 @@ from dcp.client.follow.node_link import NodeLink
 from dcp.client.follow.node_pool import NodePool
 from dcp.client.follow.settings import StreamSettings
 from dcp.client.follow.vbucket import FollowedVbucket
-from dcp.cluster_map import Node
+from dcp.cluster_map import ClusterMap, Node
 from dcp.position import Progress
 from dcp.session.session import Session
 
@@ -43,6 +43,8 @@ class Assigner:
         # Vbucket and seqno of snapshots whose end a node skipped, and whether a skipped end still is an error.
         self._skipped_ends: set[tuple[int, int]] = set()
         self._requires_ends = True
+        # Map by which open streams were last compared with the owners of their vbuckets.
+        self._compared: ClusterMap | None = None
 
     def assign(self) -> float:
         """Request every missing stream that can be had. Return the seconds until the next call is due."""
@@ -53,9 +55,15 @@ class Assigner:
         self._pool.abandon_all_but(cluster_map.nodes)
         self._pool.close_idle({vbucket.link for vbucket in self._vbuckets})
         opening: defaultdict[NodeLink, list[FollowedVbucket]] = defaultdict(list)
+        is_new_map, self._compared = cluster_map is not self._compared, cluster_map
         for vbucket in self._vbuckets:
-            owner = cluster_map.owner(vbucket.number)
-            if not vbucket.done and (link := self._link_for(vbucket, owner, now, wake_times)) is not None:
+            if vbucket.done:
+                continue
+            if vbucket.link is not None:
+                if is_new_map:
+                    self._leave_replica(vbucket, cluster_map.owner(vbucket.number))
+                continue
+            if (link := self._link_for(vbucket, cluster_map.owner(vbucket.number), now, wake_times)) is not None:
                 opening[link].append(vbucket)
         for link, vbuckets in opening.items():
             self._open(vbuckets, link)
@@ -69,10 +77,7 @@ class Assigner:
     def _link_for(
         self, vbucket: FollowedVbucket, owner: Node | None, now: float, wake_times: list[float]
     ) -> NodeLink | None:
-        """Return the link on which to request a vbucket's stream now, if it has none."""
-        if vbucket.link is not None:
-            self._leave_replica(vbucket, owner)
-            return None
+        """Return the link on which to request a vbucket's stream now, if it can be had."""
         if vbucket.asked and vbucket.asked != str(owner):
             # The vbucket moved: what the former owner did not answer is no problem any more.
             vbucket.asked = ""

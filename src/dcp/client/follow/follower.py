@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -164,17 +164,28 @@ class Follower:
 
     # For the links.
 
-    def on_event(self, link: NodeLink, event: Event) -> None:
+    def on_events(self, link: NodeLink, events: Sequence[Event]) -> None:
         with self._lock:
-            # A link that is closing may still deliver: its streams were requested again from an earlier position.
-            if self._queue.closed or link.closing:
-                return
-            self._dispatch(link, event)
-            self._work.notify_all()
-            self._queue.changed.notify_all()
+            try:
+                for event in events:
+                    # A link that is closing may still deliver: its streams were requested again from an earlier
+                    # position.
+                    if self._queue.closed or link.closing:
+                        return
+                    self._dispatch(link, event)
+            finally:
+                # An accepted stream is no work for the supervisor, and no news for the consumer.
+                if not all(isinstance(event, StreamAccepted) for event in events):
+                    self._work.notify_all()
+                    self._queue.changed.notify_all()
 
     def _dispatch(self, link: NodeLink, event: Event) -> None:
-        if isinstance(event, SessionReady):
+        # The most frequent ones first.
+        if isinstance(event, StreamAccepted):
+            self._transitions.accepted(event.stream)
+        elif isinstance(event, StreamEnded):
+            self._transitions.ended(event.stream, event.reason)
+        elif isinstance(event, SessionReady):
             # First, as it refuses a node whose map does not serve the bucket.
             self._agent.learn_map(event.agreement.config, link.name)
             self._patience.ready(link.name)
@@ -190,8 +201,6 @@ class Follower:
             self._report_ignored(link.name, event)
         elif isinstance(event, MapChanged):
             self._maps.map_changed(event.config, link.name)
-        elif isinstance(event, StreamAccepted):
-            self._transitions.accepted(event.stream)
         elif isinstance(event, DeletionsPurged):
             if self._settings.ignore_purged:
                 self._rollbacks.report_purge(event.stream.vbucket, event.start, event.seqno)
@@ -199,8 +208,6 @@ class Follower:
             self._transitions.rolled_back(event.stream, event.seqno)
         elif isinstance(event, StreamRefused):
             self._transitions.refused(event, link.name)
-        elif isinstance(event, StreamEnded):
-            self._transitions.ended(event.stream, event.reason)
 
     def _report_ignored(self, node: str, event: MessageIgnored) -> None:
         """Log a message that was ignored, unless its like was logged in the last minute."""

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dcp.client import network_errors
@@ -29,8 +29,8 @@ _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 class LinkListener(Protocol):
     """Receives a link's events and batches. All methods are called on the link's thread."""
 
-    def on_event(self, link: NodeLink, event: Event) -> None:
-        """Handle an event of the session."""
+    def on_events(self, link: NodeLink, events: Sequence[Event]) -> None:
+        """Handle events of the session, one or more, in their order."""
 
     def on_delivery(self, link: NodeLink, delivery: Delivery) -> None:
         """Take a batch."""
@@ -285,7 +285,8 @@ class NodeLink:
         return self._oldest_arrival + self._limits.linger if session.has_updates or self._finished else None
 
     def _report(self, session: Session, events: list[Event]) -> None:
-        """Report events, each after the rows that arrived before it."""
+        """Report events, each after the rows that arrived before it, and together as far as that allows."""
+        together: list[Event] = []
         for event in events:
             if isinstance(event, StreamEnded) and event.reason == StreamEnd.OK:
                 # Reported with the batch of its rows, not with one of its own: hundreds of streams end in a row.
@@ -293,8 +294,16 @@ class NodeLink:
                 continue
             if isinstance(event, StreamRolledBack | StreamEnded):
                 # The event moves the vbucket's position: rows from before have to be delivered under the old one.
+                self._report_together(together)
+                together = []
                 self._deliver(session)
-            self._listener.on_event(self, event)
+            together.append(event)
+        self._report_together(together)
+
+    def _report_together(self, events: Sequence[Event]) -> None:
+        # The listener takes a lock and wakes threads, which hundreds of streams that begin or end share.
+        if events:
+            self._listener.on_events(self, events)
 
     def _deliver(self, session: Session) -> None:
         delivery = session.take()
@@ -302,5 +311,4 @@ class NodeLink:
         self._oldest_arrival = time.monotonic()
         self._listener.on_delivery(self, delivery)
         finished, self._finished = self._finished, []
-        for event in finished:
-            self._listener.on_event(self, event)
+        self._report_together(finished)

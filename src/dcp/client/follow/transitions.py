@@ -27,6 +27,8 @@ from dcp.wire.memcached import Status
 
 log = logging.getLogger("dcp.client")
 
+_END_NAMES = {int(reason): reason.name.lower() for reason in StreamEnd}
+
 
 class Transitions:
     """Reacts to events of vbuckets' streams. Guarded by the stream's lock."""
@@ -85,7 +87,7 @@ class Transitions:
     def ended(self, stream: ConsumerStream, reason: int) -> None:
         """Complete, retry or fail by the reason of a STREAM_END."""
         vbucket = self._vbuckets[stream.vbucket]
-        name = StreamEnd(reason).name.lower() if reason in list(StreamEnd) else str(reason)
+        name = _END_NAMES.get(reason) or str(reason)
         self._counters.stream_ends[name] = self._counters.stream_ends.get(name, 0) + 1
         self._release(vbucket)
         # FILTER_EMPTY: every collection of the filter was dropped, so no further change can pass it.

@@ -14,7 +14,7 @@ from dcp.position import NO_LOG, UNKNOWN_END, FailoverLog, Progress
 from dcp.session.events import Event, StreamAccepted, StreamEnded, StreamRefused, StreamRolledBack
 from dcp.session.handshake import CHECK_DIALECT
 from dcp.session.legacy.legacy_session import LegacySession
-from dcp.session.states import UPR, follow, knows
+from dcp.session.states import UPR, events, follow
 from dcp.session.stream import ConsumerStream, decode_failover_log, flushed
 from dcp.wire.dcp import StreamEnd
 from dcp.wire.frame import Frame
@@ -32,6 +32,7 @@ _EVENTS = {
     "stream_end_state_changed": "stream_end",
 }
 # A node that does not know the history of a position (KEY_ENOENT) means a rollback, too.
+_KNOWN_EVENTS = events(UPR)
 _ANSWERS = {Status.SUCCESS: "accepted", Status.ROLLBACK: "rolled_back", Status.KEY_ENOENT: "rolled_back"}
 
 
@@ -48,6 +49,7 @@ class UprConsumerStream(ConsumerStream):
     log: FailoverLog = NO_LOG
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.last_seqno = self.start
 
     @property
@@ -106,7 +108,7 @@ class UprSession(LegacySession):
             self._stream_of(frame.opaque, frame.vbucket, None)
         stream.rows_arrived(last_seqno)
         event = _event(frame)
-        if not knows(UPR, event):
+        if event not in _KNOWN_EVENTS:
             raise RemoteProtocolError(f"{self.dialect.title}: no answer is {event}; {CHECK_DIALECT}")
         stream.transition(event)
         self._moved.add(stream)

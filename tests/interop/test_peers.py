@@ -1,0 +1,38 @@
+"""The comparison with other clients runs: `make bench-peers`. Nothing here is timed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.peers.__main__ import main
+from bench.peers.consumers import MODES, PEERS
+from bench.peers.figures import END, START
+from tests.interop.programs import GO, JAVA, need
+
+
+def test_every_client_reads_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for toolchain in (JAVA, GO):
+        need(toolchain)
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{START}\nold\n{END}\nafter", "utf-8")
+    sizes = ["--turns", "1", "--bytes", "200k", "--sizes", "1k", "--vbuckets", "16"]
+    main([*sizes, "--out", str(tmp_path), "--readme", str(page)])
+    printed = capsys.readouterr().out
+    assert (tmp_path / "peers.txt").read_text("utf-8") in printed
+    found = json.loads((tmp_path / "peers.json").read_text("utf-8"))
+    names = {peer.name for peer in PEERS}
+    assert [one["case"]["mode"] for one in found["comparisons"]] == list(MODES)
+    for one in found["comparisons"]:
+        assert set(one["peers"]) == names
+        for peer in one["peers"].values():
+            (run,) = peer["runs"]
+            assert min(run["cpu"], run["idle_cpu"], run["seconds"], run["peak_mb"]) > 0
+    assert names <= set(found["versions"])
+    assert "unknown" not in found["versions"].values()
+    written = page.read_text("utf-8")
+    assert written.startswith(f"before\n{START}\n\n`python -m bench.peers --turns 1")
+    assert written.endswith(f"{END}\nafter")
+    assert "| tls, 1,024 B, 16 vbuckets | " in written
