@@ -387,7 +387,7 @@ def test_more_instructions_than_recorded_need_a_line_of_the_changelog() -> None:
 
 def test_every_workload_has_recorded_instructions() -> None:
     found = json.loads(recorded.RECORDED.read_text("utf-8"))
-    assert list(found["instructions"]) == list(frames.COUNTED)
+    assert list(found["instructions"]) == [name for name in frames.COUNTED if name not in recorded.UNSTEADY]
     assert found["compiler"]
 
 

@@ -41,6 +41,9 @@ def test_the_copy_survives_the_failover(tmp_path: Path) -> None:
     assert found["documents"] > 1000
     assert found["vbuckets_rolled_back"] > 0
     assert found["undone"] > 0
+    # All documents but 200 customers are orders.
+    assert {row["status"] for row in found["orders"]} >= {"new", "paid", "packed", "sent", "delivered"}
+    assert sum(row["orders"] for row in found["orders"]) == found["documents"] - 200
     files = sorted(Path(found["parquet"]).rglob("*.parquet"))
     assert sum(parquet.read_metadata(file).num_rows for file in files) == found["rows"]
     assert sum(file.stat().st_size for file in files) == found["bytes_parquet"]
@@ -62,7 +65,7 @@ def test_the_measurements_of_a_demo_begin_and_end_with_the_copy(tmp_path: Path) 
     assert monitor.events[-1].seconds <= last.seconds
     numbers = [int(path.name.partition("=")[2]) for path in sorted((tmp_path / "changes").iterdir())]
     assert numbers == [*range(len(numbers))]
-    assert screen.steps.keys() == {"start", "cluster", "read", "follow", "failover", "recover", "compare"}
+    assert screen.steps.keys() == {"start", "cluster", "read", "follow", "failover", "recover", "compare", "types"}
 
 
 def test_a_demo_tells_its_steps_and_leaves_the_chart(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         f"{FOLLOW}batch_queue.py",
-        "self._items.append(item)\n        self.changed.notify_all()",
+        "self._items.append(item)\n            self.changed.notify_all()",
         "self._items.append(item)",
         "client/test_batch_queue.py::test_a_waiting_consumer_is_woken_by",
     ),
@@ -281,12 +281,12 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         f"{FOLLOW}follower.py",
-        """            if self._queue.closed or link.closing:
-                return
-            self._dispatch""",
-        """            if self._queue.closed:
-                return
-            self._dispatch""",
+        """                    if self._queue.closed or link.closing:
+                        return
+                    self._dispatch""",
+        """                    if self._queue.closed:
+                        return
+                    self._dispatch""",
         "client/test_follower.py::test_what_a_closing_connection_delivers_is_dropped",
     ),
     KnownMutant(
@@ -303,14 +303,14 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         f"{FOLLOW}follower.py",
-        "            self._work.notify_all()\n            self._queue.changed.notify_all()\n",
-        "            self._queue.changed.notify_all()\n",
+        "                    self._work.notify_all()\n                    self._queue.changed.notify_all()\n",
+        "                    self._queue.changed.notify_all()\n",
         "client/test_follower.py::test_an_event_wakes_supervisor_and_consumer",
     ),
     KnownMutant(
         f"{FOLLOW}follower.py",
-        "            self._work.notify_all()\n            self._queue.changed.notify_all()\n",
-        "            self._work.notify_all()\n",
+        "                    self._work.notify_all()\n                    self._queue.changed.notify_all()\n",
+        "                    self._work.notify_all()\n",
         "client/test_follower.py::test_an_event_wakes_supervisor_and_consumer",
     ),
     KnownMutant(

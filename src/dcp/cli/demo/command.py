@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def demo(
 ) -> None:
     """Copy a bucket into Parquet with Spark, through a failover.
 
-    Then compare the copy with the cluster.
+    Then compare the copy with the cluster, and add up its orders from typed columns.
 
     Everything runs on this machine: an embedded cluster in this process, on the loopback interface, and a Spark
     session of its own. The Parquet files have every change. A failover that loses changes adds rollback rows, which
@@ -94,6 +95,10 @@ def _summary(facts: dict[str, Any], screen: Screen) -> list[tuple[str, str]]:
     received, parquet = (f"{facts[name] / 1e6:,.0f} MB" for name in ("bytes_received", "bytes_parquet"))
     speed = f"{facts['rows_per_second']:,} rows/s, {facts['bytes_per_second'] / 1e6:,.0f} MB/s"
     return [
+        *(
+            ("" if number else "orders", f"{row['status']:<10}{row['orders']:>9,}{Decimal(row['total']):>18,}")
+            for number, row in enumerate(facts["orders"])
+        ),
         ("rows", f"{facts['rows']:,}, {facts['undone']:,} of them undone by rollbacks"),
         ("bytes", f"{received} received, {parquet} of Parquet"),
         ("speed", f"{speed}, during the first read"),
