@@ -168,30 +168,29 @@ def _run(
     # A copy resumes from its own checkpoint, whatever the defaults are.
     begin = output.checkpoint or parse_start(start or "beginning")
     started = time.monotonic()
-    with (
-        dcp.connect(url) as client,
-        client.stream(
-            begin,
-            end,
-            scope=scope,
-            collections=collections or None,
-            batch_rows=min(max_rows, _BATCH_ROWS),
-            columns=_columns(options.get("columns")),
-            # Xattrs as a map: Parquet readers have no use for their binary section.
-            xattrs="map",
-            document=options.get("schema"),
-            where=options.get("where"),
-        ) as stream,
-        stop_signals() as signals,
-        _ProgressBar(
-            client.heads(scope=scope, collections=collections or None).high_seqnos,
-            stream.checkpoint,
-            follow=end is None,
-        ) as progress,
-    ):
-        output.begin(stream.checkpoint, CollectionNames(client), options)
-        _copy(stream, output, progress, signals, max_rows, interval if end is None else None)
-        total = stream.counters
+    with dcp.connect(url) as client:
+        # Asked before the stream is open: a node that sends rows answers late, and nothing takes the rows meanwhile.
+        names = CollectionNames(client)
+        highs = client.heads(scope=scope, collections=collections or None).high_seqnos
+        with (
+            client.stream(
+                begin,
+                end,
+                scope=scope,
+                collections=collections or None,
+                batch_rows=min(max_rows, _BATCH_ROWS),
+                columns=_columns(options.get("columns")),
+                # Xattrs as a map: Parquet readers have no use for their binary section.
+                xattrs="map",
+                document=options.get("schema"),
+                where=options.get("where"),
+            ) as stream,
+            stop_signals() as signals,
+            _ProgressBar(highs, stream.checkpoint, follow=end is None) as progress,
+        ):
+            output.begin(stream.checkpoint, names, options)
+            _copy(stream, output, progress, signals, max_rows, interval if end is None else None)
+            total = stream.counters
     _summarise(output, time.monotonic() - started, total.rollbacks, as_json=as_json)
     return bool(signals)
 
@@ -247,7 +246,8 @@ def _table(batch: dcp.Batch) -> pa.Table:
     """Return a batch as an Arrow table."""
     import pyarrow
 
-    return pyarrow.table(batch)
+    # Not `pyarrow.table`, which imports pandas: half a second before the first row.
+    return pyarrow.Table.from_batches([batch.to_arrow()])
 
 
 def _is_rollback(table: pa.Table) -> bool:
