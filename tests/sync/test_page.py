@@ -153,3 +153,13 @@ def test_a_command_that_follows_waits_for_a_cluster_that_is_away(tmp_path: Path)
             sync.communicate(timeout=TIMEOUT)
             assert sync.returncode == 0
         assert rows_of(table.read()) == truth_of(cluster)
+
+
+def test_the_schema_of_a_table_with_text_is_not_inferred(tmp_path: Path) -> None:
+    table = TableOf("duckdb", tmp_path)
+    with Cluster(vbuckets=4) as cluster:
+        cluster.upsert("a", {"id": 1})
+        assert run("sync", cluster.url, table.name).exit_code == 0
+        found = run("sync", cluster.url, table.name, "--infer")
+    assert found.exit_code == 1
+    assert "has documents as JSON text, and keeps them: name a new table" in found.output

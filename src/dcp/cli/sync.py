@@ -111,7 +111,10 @@ def sync(
         stop_signals() as signals,
         _connected(url, signals, follow=follow) as client,
     ):
-        if infer and opened.load() is None:
+        before = opened.load() if infer else None
+        if before is not None and before.content.schema is None:
+            raise UsageError(f"--infer: {opened.shown} has documents as JSON text, and keeps them: name a new table")
+        if infer and before is None:
             ddl = str(dcp.infer_schema(url, scope=scope, collections=collections or None))
             click.echo(f"schema: {ddl}", err=True)
         engine = Sync(
