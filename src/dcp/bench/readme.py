@@ -1,4 +1,4 @@
-"""Figures on pages: `python -m dcp.bench.readme README.md docs/benchmarks.md` runs all benchmarks and writes them.
+"""Figures on pages: `python -m dcp.bench.readme docs/benchmarks.md` runs all benchmarks and writes them.
 
 Each table stands between two markers, `<!-- NAME: from the benchmarks -->` and `<!-- NAME: end -->`. A page has
 `speeds`, `budgets` or both.
