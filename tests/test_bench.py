@@ -259,18 +259,9 @@ def test_the_figures_of_a_run_are_written_into_the_readme() -> None:
     assert readme.rewrite(written, [fast], [verdict], "dcp bench") == written
 
 
-def test_the_pages_with_figures_have_the_same() -> None:
+def test_one_page_has_the_figures() -> None:
     names = {page: re.findall(r"<!-- (\w+): from the benchmarks -->", page.read_text("utf-8")) for page in PAGES}
-    assert {page.name: found for page, found in names.items() if found} == {
-        "README.md": ["speeds"],
-        "benchmarks.md": ["speeds", "budgets"],
-    }
-    speeds = {
-        page.read_text("utf-8").partition("<!-- speeds")[2].partition("<!-- speeds")[0] for page in names if names[page]
-    }
-    assert len(speeds) == 1
-    with pytest.raises(ValueError, match="expected the markers"):
-        readme.rewrite("", [], [], "dcp bench")
+    assert {page.name: found for page, found in names.items() if found} == {"benchmarks.md": ["speeds", "budgets"]}
 
 
 @pytest.mark.parametrize("window", ["3k", "20m"])
