@@ -262,6 +262,8 @@ def test_the_figures_of_a_run_are_written_into_the_readme() -> None:
 def test_one_page_has_the_figures() -> None:
     names = {page: re.findall(r"<!-- (\w+): from the benchmarks -->", page.read_text("utf-8")) for page in PAGES}
     assert {page.name: found for page, found in names.items() if found} == {"benchmarks.md": ["speeds", "budgets"]}
+    with pytest.raises(ValueError, match="expected the markers"):
+        readme.rewrite("", [], [], "dcp bench")
 
 
 @pytest.mark.parametrize("window", ["3k", "20m"])
