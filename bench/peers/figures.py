@@ -23,7 +23,7 @@ _BUSY = 0.9
 
 @dataclass(frozen=True)
 class Case:
-    """What all consumers read: so many rows with values of `size` bytes, over one kind of connection."""
+    """Bucket that all consumers read: rows with values of `size` bytes, over one kind of connection."""
 
     mode: str
     size: int

@@ -143,7 +143,7 @@ class ReplayCluster(Cluster):
 
 
 class Served(NamedTuple):
-    """What a producer has: its addresses, and the rows and bytes of values that a consumer has to receive."""
+    """Addresses of a producer, and the rows and bytes of values that a consumer has to receive."""
 
     url: str
     tls_url: str
