@@ -171,7 +171,7 @@ cdef inline void write_view(uint8_t* out, const uint8_t* data, int64_t size, int
 
     The 32-bit offset is why a buffer with views is limited to MOST_DATA bytes.
     """
-    cdef int32_t view[4]
+    cdef int32_t* view = <int32_t*>out
     view[0] = <int32_t>size
     # Arrow requires the unused bytes of a short view to be zero.
     if size <= 12:
@@ -180,7 +180,6 @@ cdef inline void write_view(uint8_t* out, const uint8_t* data, int64_t size, int
     else:
         memcpy(view + 1, data, 4)
         view[2], view[3] = number, <int32_t>offset
-    memcpy(out, view, 16)
 
 
 cdef bint add_source(DecodeState* state, Memory* memory, int* number) noexcept nogil:

@@ -363,6 +363,8 @@ cdef inline void write_row(const EncodeJob* job, int64_t row, const FrameParts* 
         memcpy(out, parts.xattrs, parts.xattrs_size)
         out += parts.xattrs_size
     if parts.value_size:
+        # Values of neighbouring rows are neighbours: load the next one while this one is copied.
+        prefetch_beyond(parts.value, parts.value_size)
         memcpy(out, parts.value, parts.value_size)
 
 

@@ -20,6 +20,15 @@ cdef enum:
     # How far beyond a value to prefetch. The processor's own prefetcher takes over within a longer copy.
     PREFETCH_BYTES = 2048
 
+
+cdef inline void prefetch_beyond(const uint8_t* value, int64_t size) noexcept nogil:
+    """Load as many bytes beyond a value as it has: those of the next row's value, if it is as long."""
+    cdef int64_t ahead = size
+    while ahead < 2 * size and ahead < size + <int64_t>PREFETCH_BYTES:
+        prefetch(value + ahead)
+        ahead += CACHE_LINE
+
+
 cdef struct FieldCopy:
     # A field that is copied to a column during a run: the column's cells, the field's offset in the frame, and how the
     # number is widened, if it is.
@@ -51,7 +60,7 @@ cdef int64_t decode_run(DecodeState* state, ReadBuffer* buf, const uint8_t* end,
     cdef const uint8_t* first = at
     cdef uint64_t pattern = load64(at) & 0xFFFF0000FF000000ULL, word, tail, seqno
     cdef int64_t n = state.rows, stop = min(state.room, state.max_rows), left, size, body, key_size
-    cdef int64_t ahead, extras = shape.extras_length, head = HEADER_SIZE + extras
+    cdef int64_t extras = shape.extras_length, head = HEADER_SIZE + extras
     cdef int seqno_at = shape.seqno_at, meta_at = shape.meta_at
     cdef const int* column_of = state.column_of
     cdef Columns* columns = &state.columns
@@ -125,10 +134,7 @@ cdef int64_t decode_run(DecodeState* state, ReadBuffer* buf, const uint8_t* end,
                 break
             (<int32_t*>key_cells)[n], (<int32_t*>value_cells)[n] = <int32_t>keys.used, <int32_t>values.used
             # The memory that the next row is written to is rarely in the cache: load it while this one is copied.
-            ahead = body
-            while ahead < 2 * body and ahead < body + <int64_t>PREFETCH_BYTES:
-                prefetch(values.data + values.used + ahead)
-                ahead += CACHE_LINE
+            prefetch_beyond(values.data + values.used, body)
             copy_bytes(keys.data + keys.used, key, key_size, end)
             if body:
                 copy_bytes(values.data + values.used, key + key_size, body, end)
