@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.peers import figures
-from bench.peers.consumers import MODES, PEERS, Peer, Run, build, read, take_turn
+from bench.peers.consumers import LIVE, MODES, PEERS, Peer, Run, build, read, take_turn
 from bench.peers.figures import Case, Comparison
 from bench.peers.producer import producing
 from dcp.value_grammar import size
@@ -32,7 +32,7 @@ def main(given: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--turns", type=int, default=7, help="turns of each client")
     parser.add_argument("--bytes", type=size, default="1g", help="bytes of each bucket, such as 1g")
-    parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="kinds of connections")
+    parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="kinds of connections, or of buckets")
     parser.add_argument("--sizes", nargs="+", type=size, default=SIZES, help="sizes of values, such as 128 or 20k")
     parser.add_argument("--vbuckets", nargs="+", type=int, default=VBUCKETS, help="numbers of vbuckets")
     parser.add_argument("--peers", nargs="+", metavar="NAME", help="only clients with one of these texts in their name")
@@ -48,7 +48,9 @@ def main(given: Sequence[str] | None = None) -> None:
         for vbuckets in chosen.vbuckets:
             rows = max(vbuckets, chosen.bytes // (value_size + _BESIDE))
             cases = [Case(mode, value_size, vbuckets, rows) for mode in chosen.modes]
-            comparisons += compare(peers, cases, chosen.turns)
+            for live in (False, True):
+                if those := [case for case in cases if (case.mode == LIVE) is live]:
+                    comparisons += compare(peers, those, chosen.turns, live=live)
     # All sizes of one kind of connection are read together.
     comparisons.sort(key=lambda found: MODES.index(found.case.mode))
     write(chosen.out, comparisons, peers)
@@ -58,9 +60,9 @@ def main(given: Sequence[str] | None = None) -> None:
         chosen.readme.write_text(figures.rewrite(page, comparisons, peers, command), "utf-8")
 
 
-def compare(peers: Sequence[Peer], cases: Sequence[Case], turns: int) -> Iterator[Comparison]:
+def compare(peers: Sequence[Peer], cases: Sequence[Case], turns: int, *, live: bool) -> Iterator[Comparison]:
     """Measure cases that differ in the kind of connection only, with one producer."""
-    with producing(cases[0].rows, cases[0].size, cases[0].vbuckets) as (served, producer_cpu):
+    with producing(cases[0].rows, cases[0].size, cases[0].vbuckets, live=live) as (served, producer_cpu):
         for case in cases:
             # The producer records now what it replays later.
             for peer in peers:

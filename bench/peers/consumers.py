@@ -22,7 +22,9 @@ HERE = Path(__file__).parent
 BUILT = ROOT / "build" / "peers"
 # Seconds for a build, which may have to download, and for a run.
 _BUILD, _RUN = 900, 300
-MODES = ("plain", "tls", "snappy")
+# Of connections, and of a bucket that is written to meanwhile.
+LIVE = "live"
+MODES = ("plain", "tls", "snappy", LIVE)
 
 
 class ConsumerFailed(Exception):
