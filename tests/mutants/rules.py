@@ -284,7 +284,7 @@ EQUIVALENTS: list[Equivalent] = [
     ),
     *(
         Equivalent("../codec/fast_path.pxi", line, rule, "it decides what is loaded ahead of time, not what is copied")
-        for line in ("while ahead < 2 * body and ahead < body + <int64_t>PREFETCH_BYTES:",)
+        for line in ("while ahead < 2 * size and ahead < size + <int64_t>PREFETCH_BYTES:",)
         for rule in ("<= for <", "or for and")
     ),
 ]

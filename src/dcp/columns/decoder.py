@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import starmap
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from dcp import _codec
@@ -231,7 +230,7 @@ class Decoder(_codec.Decoder):
 
     def passed_snapshots(self) -> list[PassedSnapshots]:
         """Return the snapshots that streams have received whole since the last call."""
-        return list(starmap(PassedSnapshots, self._passed_snapshots()))
+        return list(map(PassedSnapshots._make, self._passed_snapshots()))
 
     def discard_rows(self, row: int) -> None:
         """Remove the rows from number `row` on from the current batch: the control before them was wrong after all.

@@ -229,14 +229,13 @@ class Session:
         if self._failure is not None and not self._decoder.has_arrivals and not self._moved:
             raise self._failure
         size = self._decoder.batch_bytes
-        passed = self._decoder.passed_snapshots()
+        passed = {each.opaque: each for each in self._decoder.passed_snapshots()}
         batch = self._decoder.finish_batch()
         self._handled = 0
         try:
-            for snapshots in passed:
+            positions = self._rows_arrived(batch.last_seqnos, passed)
+            for snapshots in passed.values():
                 self._snapshots_passed(snapshots)
-            for last in batch.last_seqnos:
-                self._rows_arrived(*last)
             for stream in self._leaving.values():
                 stream.transition("closed")
         except DcpError as error:
@@ -246,12 +245,26 @@ class Session:
             raise
         self._leaving.clear()
         moved, self._moved = self._moved, set()
-        return Delivery(batch, {stream.key: stream.lazy_position for stream in moved}, batch.flow_bytes, size)
+        positions |= {stream.key: stream.lazy_position for stream in moved}
+        return Delivery(batch, positions, batch.flow_bytes, size)
 
-    def _rows_arrived(self, opaque: int, vbucket: int, sid: int, last_seqno: int) -> None:
-        stream = self._stream_with_rows(opaque, vbucket, sid)
-        stream.rows_arrived(last_seqno)
-        self._moved.add(stream)
+    def _rows_arrived(
+        self, last_seqnos: Iterable[tuple[int, int, int, int]], passed: dict[int, PassedSnapshots]
+    ) -> dict[tuple[int, int | None], LazyPosition]:
+        """Record the rows of a batch, and the snapshots that their streams have passed, which are taken from `passed`.
+
+        Returns the positions of the streams.
+        """
+        # Runs once for each vbucket of each batch, which may have a row or two of it.
+        positions: dict[tuple[int, int | None], LazyPosition] = {}
+        for opaque, vbucket, sid, last_seqno in last_seqnos:
+            stream = self._stream_with_rows(opaque, vbucket, sid)
+            if opaque in passed:
+                snapshots = passed.pop(opaque)
+                stream.snapshots_passed(snapshots.ends, snapshots.start, snapshots.end)
+            stream.rows_arrived(last_seqno)
+            positions[stream.key] = stream.lazy_position
+        return positions
 
     def _snapshots_passed(self, passed: PassedSnapshots) -> None:
         stream = self._stream_with_rows(passed.opaque, passed.vbucket, passed.stream_id)
@@ -259,6 +272,9 @@ class Session:
         self._moved.add(stream)
 
     def _stream_with_rows(self, opaque: int, vbucket: int, sid: int) -> ConsumerStream:
+        stream = self.streams.get(opaque)
+        if stream is not None and stream.vbucket == vbucket and (stream.stream_id or 0) == sid:
+            return stream
         stream = self._leaving.get(opaque) or self._stream_of(opaque, vbucket, sid or None)
         if stream is None:
             # Rows are in the batch already: unlike other strays, they cannot be dropped.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dcp.errors import RemoteProtocolError, ServerError
 from dcp.position import FailoverLog, Progress, StreamPosition
-from dcp.session.states import OVER, REQUESTED, STREAM, events, follow
+from dcp.session.states import IN_ORDER, OVER, REQUESTED, STREAM, events, follow
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import ENDLESS, OsoSnapshot, StreamEnd
 from dcp.wire.frame import Frame
@@ -118,7 +118,7 @@ class ConsumerStream:
 
     def transition(self, event: str) -> None:
         """Enter the state that follows an event. Raises RemoteProtocolError if the event is not allowed."""
-        # Called for each vbucket of each batch: the text that names the stream is built only if it is needed.
+        # The text that names the stream is built only if it is needed.
         self.state = STREAM[self.state].get(event) or follow(
             STREAM, self.state, event, f"stream of vbucket {self.vbucket}"
         )
@@ -132,24 +132,31 @@ class ConsumerStream:
         """Record that rows arrived, the last of them with this seqno. Does nothing if it is that of the last call."""
         if last_seqno == self._reported:
             return
-        self.transition("row")
+        self._reported = last_seqno
+        # Called for each vbucket of each batch: rows and markers leave a stream in order.
+        if self.state != IN_ORDER:
+            self.transition("row")
+            if self.progress.disorder is not None:
+                self.last_seqno = max(self.last_seqno, last_seqno)
+                return
         highest = self.progress.end if self._passed is None else self._passed.end
         # The decoder holds seqnos inside a batch against each other; here the first and last meet the marker.
-        if self.progress.disorder is None and not self.last_seqno < last_seqno <= highest:
+        if not self.last_seqno < last_seqno <= highest:
             raise RemoteProtocolError(
                 f"vbucket {self.vbucket}: expected a row from seqno {self.last_seqno + 1} to {highest}, "
                 f"found {last_seqno}"
             )
-        self._reported, self.last_seqno = last_seqno, max(self.last_seqno, last_seqno)
+        self.last_seqno = last_seqno
 
     def snapshots_passed(self, ends: Sequence[int], start: int, end: int) -> None:
         """Record that snapshots arrived whole, and that the next one begins: see `Progress.passed`."""
         self.rows_arrived(ends[0])
-        self.transition("snapshot_marker")
-        before = () if self._passed is None else self._passed.ends
-        self._passed = PassedWindows((*before, *ends), start, end)
+        if self.state != IN_ORDER:
+            self.transition("snapshot_marker")
+        together = (*ends,) if self._passed is None else (*self._passed.ends, *ends)
+        self._passed = PassedWindows(together, start, end)
         self._reported = self.last_seqno = ends[-1]
-        if len(self._passed.ends) > _MOST_ENDS:
+        if len(together) > _MOST_ENDS:
             self._settle_passed()
 
     def settle(self, last_seqno: int) -> None:
