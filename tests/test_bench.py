@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import pytest
@@ -266,11 +266,12 @@ def test_one_page_has_the_figures() -> None:
         readme.rewrite("", [], [], "dcp bench")
 
 
+@pytest.mark.parametrize("live", [False, True], ids=["one snapshot", "live"])
 @pytest.mark.parametrize("window", ["3k", "20m"])
 @pytest.mark.parametrize("compression", ["on", "off"])
-def test_a_replayed_bucket_is_the_bucket(window: str, compression: Literal["on", "off"]) -> None:
+def test_a_replayed_bucket_is_the_bucket(window: str, compression: Literal["on", "off"], live: bool) -> None:
     """Whatever was recorded first, and with the opaques of each reader."""
-    with producer.ReplayCluster(vbuckets=8, seed=1) as cluster:
+    with producer.ReplayCluster(live=live, vbuckets=8, seed=1) as cluster:
         cluster.load(400, value=producer.value(200))
         for vbuckets in (None, [5, 2], None):
             with dcp.connect(cluster.url, dcp_buffer_size=window, compression=compression) as client:
@@ -280,6 +281,32 @@ def test_a_replayed_bucket_is_the_bucket(window: str, compression: Literal["on",
             truth = {key: found for key, found in cluster.truth().items() if found.vbucket in (vbuckets or range(8))}
             assert len(rows) == len(truth)
             assert {row["key"]: row["value"] for row in rows} == {key: found.value for key, found in truth.items()}
+
+
+def test_a_live_bucket_sends_few_rows_at_a_time_of_all_vbuckets_in_turn() -> None:
+    order: list[int] = []
+    with producer.ReplayCluster(live=True, vbuckets=4, seed=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(200)
+        for batch in client.stream(end="now", batch_rows=1):
+            order += batch.to_numpy()["vbucket"].tolist()
+        recordings = [dcp.decode(bytes(recording.data)) for recording in cluster._recordings.values()]
+    # Before the shortest of them ends, no vbucket is 3 rows ahead of another.
+    shortest = min(order.count(vbucket) for vbucket in range(4))
+    for count in range(4 * (shortest - 3)):
+        ahead = [order[:count].count(vbucket) for vbucket in range(4)]
+        assert max(ahead) - min(ahead) <= 3
+    for frames_of_one in recordings:
+        *changes, end = frames_of_one
+        assert end.name == "stream_end"
+        snapshots: list[tuple[dict[str, Any], list[int]]] = []
+        for frame in changes:
+            if frame.name == "snapshot_marker":
+                snapshots.append((dict(frame.fields), []))
+            else:
+                snapshots[-1][1].append(int(frame.fields["seqno"]))
+        assert [len(seqnos) for _, seqnos in snapshots][:6] == [1, 2, 3, 1, 2, 3]
+        for fields, seqnos in snapshots:
+            assert (fields["snapshot_start"], fields["snapshot_end"]) == (seqnos[0], seqnos[-1])
 
 
 @pytest.mark.parametrize("size", [128, 1024, 20480])

@@ -20,7 +20,7 @@ from dcp.session.events import MapChanged, StreamEnded
 from dcp.session.session import Delivery
 from dcp.wire.dcp import StreamEnd
 from tests.client.consumer import PATIENCE, Consumer, catch_up, link_of
-from tests.client.links import unconnected_link
+from tests.client.links import ended_link, unconnected_link
 from tests.waiting import wakes
 
 
@@ -156,6 +156,28 @@ def test_the_delay_begins_again_after_a_stream_that_moved_or_lasted(seqno: int, 
     # What came before the stream does not count any more.
     vbucket.retry("refused")
     assert vbucket.delay == (32 if repeated else 2) * FIRST_DELAY
+
+
+def test_a_vbucket_is_warned_of_again_once_another_node_is_asked() -> None:
+    link = ended_link()
+    vbucket = FollowedVbucket(0, StreamPosition(0), asked=link.name, overdue=True)
+    vbucket.requested(link, 1.0)
+    assert vbucket.overdue
+    vbucket.asked = "another:11210"
+    vbucket.requested(link, 2.0)
+    assert (vbucket.overdue, vbucket.asked, vbucket.unanswered(5.0)) == (False, link.name, 3.0)
+
+
+def test_no_stream_is_requested_from_a_node_that_left() -> None:
+    node = Node(NodeAddress("one", 11210, None))
+    pool = NodePool(lambda _: unconnected_link())
+    pool.link_to(node, 0.0, [])
+    [link] = pool
+    link.thread.join()
+    pool.mark_ready(link)
+    assert pool.link_to(node, 0.0, []) is link
+    pool.abandon_all_but([])
+    assert pool.link_to(node, 0.0, []) is None
 
 
 def test_a_node_that_ends_each_stream_at_once_is_asked_ever_more_rarely() -> None:

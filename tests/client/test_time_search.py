@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp.client.options import Use, options_of
-from dcp.client.time_search import ProbedChange, TimePosition, VbucketSearch, lowest_cas
+from dcp.client.time_search import ProbedChange, SeqnoSpan, TimePosition, VbucketSearch, find_positions, lowest_cas
 from dcp.embedded import Cluster
 from tests.client.consumer import Consumer, truth
 
@@ -63,6 +64,22 @@ def test_probes_are_few() -> None:
         rounds += 1
     assert search.result == TimePosition(777_776, "probed")
     assert rounds <= 16
+
+
+def test_the_log_says_how_much_a_search_has_read(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[Mapping[int, SeqnoSpan]] = []
+
+    def probe(spans: Mapping[int, SeqnoSpan]) -> Mapping[int, list[ProbedChange] | None]:
+        asked.append(spans)
+        return {
+            vbucket: [ProbedChange(seqno, seqno) for seqno in range(span.start + 1, span.end + 1)]
+            for vbucket, span in spans.items()
+        }
+
+    with caplog.at_level(logging.INFO):
+        found = find_positions(probe, 777_777, {4: 1_000_000, 9: 100})
+    assert found == {4: TimePosition(777_776, "probed"), 9: TimePosition(100, "end")}
+    assert f"found 2 vbuckets at 1970-01-01T00:00:00.000777+00:00 in {len(asked)} rounds of probes: " in caplog.text
 
 
 def test_a_tick_is_the_first_whose_timestamp_is_not_before() -> None:

@@ -7,12 +7,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from dcp.checkpoint import Checkpoint
 from dcp.client.options import spark_options
-from dcp.errors import CheckpointError, LocalProtocolError
+from dcp.errors import CheckpointError, LocalProtocolError, UsageError
 from dcp.spark.options import Options
-from dcp.spark.schema import SparkSchema
+from dcp.spark.schema import SparkSchema, selected_columns
 
 URL = "couchbase://host/bucket"
 
@@ -23,6 +24,14 @@ def test_names_have_neither_case_nor_underscores() -> None:
     assert options == Options(
         URL, min_partitions=3, key_format="string", vbuckets=(0, 1, 2, 9), collections=("a", "b.c")
     )
+
+
+def test_a_column_that_may_not_be_null_is_refused() -> None:
+    options = Options(URL)
+    may = StructType([StructField("seqno", LongType(), nullable=True)])
+    assert selected_columns(may, options).columns == ("seqno",)
+    with pytest.raises(UsageError, match="schema: seqno: expected a nullable column, found NOT NULL"):
+        selected_columns(StructType([StructField("seqno", LongType(), nullable=False)]), options)
 
 
 def test_values_may_be_those_of_python() -> None:

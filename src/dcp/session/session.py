@@ -423,7 +423,7 @@ class Session:
             status = Status.NOT_SUPPORTED
             self._send(Frame(frame.name, Magic.RESPONSE, frame.opaque, status=int(status)))
         known = self.dialect.by_name.get(frame.name)
-        opcode = int(frame.fields.get("opcode", 0)) if known is None else known.opcode
+        opcode = int(frame.fields["opcode"]) if known is None else known.opcode
         return (MessageIgnored(frame.name, opcode, frame.vbucket, status),)
 
     def _stream_of(self, opaque: int, vbucket: int, sid: int | None) -> ConsumerStream | None:

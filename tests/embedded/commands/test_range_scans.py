@@ -271,7 +271,11 @@ def test_a_request_has_to_be_json(value: bytes, datatype: int) -> None:
 
 
 def test_older_releases_have_no_scans() -> None:
-    assert asked(filled(b"a", version="7.2"), EVERYTHING).status == Status.UNKNOWN_COMMAND
+    older = filled(b"a", version="7.2")
+    scan = {"scan_id_high": 0, "scan_id_low": 1}
+    assert asked(older, EVERYTHING).status == Status.UNKNOWN_COMMAND
+    assert [frame.status for frame in continued(older, scan)] == [Status.UNKNOWN_COMMAND]
+    assert older.status("range_scan_cancel", fields=scan) is Status.UNKNOWN_COMMAND
     assert scanned(filled(b"a", version="7.6"), EVERYTHING) == [b"a"]
 
 
