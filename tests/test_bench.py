@@ -285,10 +285,11 @@ def test_a_replayed_bucket_is_the_bucket(window: str, compression: Literal["on",
 
 def test_a_live_bucket_sends_few_rows_at_a_time_of_all_vbuckets_in_turn() -> None:
     order: list[int] = []
-    with producer.ReplayCluster(live=True, vbuckets=4, seed=1) as cluster, dcp.connect(cluster.url) as client:
+    cluster = producer.ReplayCluster(live=True, vbuckets=4, seed=1)
+    with cluster, dcp.connect(cluster.url) as client:
         cluster.load(200)
         for batch in client.stream(end="now", batch_rows=1):
-            order += batch.to_numpy()["vbucket"].tolist()
+            order += batch.to_arrow()["vbucket"].to_pylist()
         recordings = [dcp.decode(bytes(recording.data)) for recording in cluster._recordings.values()]
     # Before the shortest of them ends, no vbucket is 3 rows ahead of another.
     shortest = min(order.count(vbucket) for vbucket in range(4))
