@@ -105,7 +105,7 @@ BENCH ?=
 bench: $(VENV)/.installed $(VENV)/.bench ## the benchmarks; tables, JSON and a plot in build/bench
 	$(BIN)/dcp bench --out build/bench $(BENCH)
 
-# PEERS='--turns 1 --bytes 64m' is a look; PEERS='--readme README.md' writes the table of the README.
+# PEERS='--turns 1 --bytes 64m' is a look; PEERS='--pages README.md docs/benchmarks.md' writes their tables.
 PEERS ?=
 bench-peers: $(VENV)/.installed $(VENV)/.bench ## this client beside java-dcp-client and gocbcore; needs Java, Maven and Go
 	$(BIN)/python -m bench.peers --out build/bench $(PEERS)

@@ -17,9 +17,10 @@ from bench.peers import figures
 from bench.peers.consumers import LIVE, MODES, PEERS, Peer, Run, build, read, take_turn
 from bench.peers.figures import Case, Comparison
 from bench.peers.producer import producing
+from dcp.bench.frames import KIB
 from dcp.value_grammar import size
 
-SIZES = (128, 1 << 10, 20 << 10)
+SIZES = (128, KIB, 20 * KIB)
 VBUCKETS = (64, 1024)
 # Bytes of a row beside its value, about.
 _BESIDE = 80
@@ -37,7 +38,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--vbuckets", nargs="+", type=int, default=VBUCKETS, help="numbers of vbuckets")
     parser.add_argument("--peers", nargs="+", metavar="NAME", help="only clients with one of these texts in their name")
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="directory for peers.txt, .json and .svg")
-    parser.add_argument("--readme", type=Path, help="page to write the figures into")
+    parser.add_argument("--pages", nargs="+", type=Path, default=[], help="pages to write the figures into")
     chosen = parser.parse_args(given)
     peers = [peer for peer in PEERS if not chosen.peers or any(text in peer.name for text in chosen.peers)]
     if missing := sorted({tool for peer in peers for tool in peer.missing()}):
@@ -54,10 +55,9 @@ def main(given: Sequence[str] | None = None) -> None:
     # All sizes of one kind of connection are read together.
     comparisons.sort(key=lambda found: MODES.index(found.case.mode))
     write(chosen.out, comparisons, peers)
-    if chosen.readme:
-        page = chosen.readme.read_text("utf-8")
-        command = shlex.join(["python", "-m", "bench.peers", *(sys.argv[1:] if given is None else given)])
-        chosen.readme.write_text(figures.rewrite(page, comparisons, peers, command), "utf-8")
+    command = shlex.join(["python", "-m", "bench.peers", *(sys.argv[1:] if given is None else given)])
+    for page in chosen.pages:
+        page.write_text(figures.rewrite(page.read_text("utf-8"), comparisons, peers, command), "utf-8")
 
 
 def compare(peers: Sequence[Peer], cases: Sequence[Case], turns: int, *, live: bool) -> Iterator[Comparison]:

@@ -14,9 +14,11 @@ from typing import Any
 
 from bench.peers.consumers import OURS, Peer, Run
 from dcp.bench import report
+from dcp.bench.frames import KIB
 from dcp.bench.readme import markdown, replaced
 
-START, END = "<!-- peers: what python -m bench.peers --readme README.md found -->", "<!-- peers: end -->"
+# Markers of pages: every case of a run, or those with values of 1 KiB.
+EVERY, FEW, END = "<!-- peers: every case -->", "<!-- peers: values of 1 KiB -->", "<!-- peers: end -->"
 # Share of the time from which on the producer may be what limits the rows per second.
 _BUSY = 0.9
 
@@ -165,6 +167,8 @@ def plot(comparisons: Sequence[Comparison], path: Path) -> bool:
 
 def rewrite(page: str, comparisons: Sequence[Comparison], peers: Sequence[Peer], command: str) -> str:
     """Return the page with new figures between its markers. Raises ValueError if it lacks them."""
+    start = FEW if FEW in page else EVERY
+    comparisons = [found for found in comparisons if start is EVERY or found.case.size == KIB]
     machine = report.machine()
     found = ", ".join(f"{name} {number}" for name, number in versions(peers).items())
     where = (
@@ -183,4 +187,4 @@ def rewrite(page: str, comparisons: Sequence[Comparison], peers: Sequence[Peer],
         for found in comparisons
     ]
     note = f"\\* The producer used over {_BUSY:.0%} of a core: the client may be faster."
-    return replaced(page, START, END, [where, markdown(("", *names, "CPU of the next best / ours"), rows), note])
+    return replaced(page, start, END, [where, markdown(("", *names, "CPU of the next best / ours"), rows), note])
