@@ -14,7 +14,7 @@ from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
 from dcp.wire.framing import UNCOUNTED_HEAD
 from dcp.wire.memcached import Feature, Status, VbucketState
-from tests.embedded.raw_client import DcpClient, filled_bucket, make_bucket, summaries
+from tests.embedded.raw_client import ALL_FEATURES, DcpClient, filled_bucket, make_bucket, summaries
 
 # Flags of markers: from disk and from memory, each with CHECKPOINT, and from disk with history.
 DISK, MEMORY, HISTORY = 0x06, 0x05, 0x36
@@ -158,6 +158,17 @@ def test_a_marker_of_version_2_2_has_the_purge_seqno() -> None:
     marker = DcpClient(bucket, controls={"max_marker_version": "2.2"}).stream()[0]
     assert (marker.fields["version"], marker.fields["purge_seqno"]) == (2, 3)
     assert (marker.fields["snapshot_end"], marker.fields["flags"]) == (4, DISK)
+
+
+def test_a_backfill_of_collections_fails_for_a_replica_without_them() -> None:
+    bucket, vbucket = filled_bucket(2)
+    put(vbucket, b"key", collection=8)
+    vbucket.evict_checkpoint()
+    controls = {"enable_sync_writes": "true", "consumer_name": "replica"}
+    features = [feature for feature in ALL_FEATURES if feature is not Feature.COLLECTIONS]
+    older = DcpClient(bucket, features=features, controls=controls)
+    assert summaries(older.stream()) == [("end", StreamEnd.BACKFILL_FAILED)]
+    assert summaries(DcpClient(bucket, features=features).stream())[1:3] == [("mutation", 1), ("mutation", 2)]
 
 
 def test_a_marker_for_sync_replication_has_the_visible_seqno() -> None:

@@ -37,8 +37,8 @@ class Token(NamedTuple):
 class Tokens:
     """Tokens of a text, read from left to right. Errors name the text, the place and what was expected."""
 
-    def __init__(self, label: str, text: str, found: list[Token]) -> None:
-        self._label, self._text, self._found = label, text, found
+    def __init__(self, label: str, found: list[Token]) -> None:
+        self._label, self._found = label, found
         self._next = 0
 
     def peek(self, ahead: int = 0) -> Token:
@@ -132,7 +132,7 @@ def tokens(label: str, text: str) -> Tokens:
         if kind != "space":
             found.append(Token(kind, body, at))
         at = match.end()
-    return Tokens(label, text, [*found, Token("end", "", len(text))])
+    return Tokens(label, [*found, Token("end", "", len(text))])
 
 
 def quoted_path(names: Iterable[str]) -> str:
