@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -16,7 +17,7 @@ from dcp.client.follow.vbucket import FollowedVbucket
 from dcp.cluster_map import Node, NodeAddress
 from dcp.embedded import Cluster
 from dcp.position import StreamPosition
-from dcp.session.events import MapChanged, StreamEnded
+from dcp.session.events import Event, MapChanged, StreamAccepted, StreamEnded
 from dcp.session.session import Delivery
 from dcp.wire.dcp import StreamEnd
 from tests.client.consumer import PATIENCE, Consumer, catch_up, link_of
@@ -57,8 +58,13 @@ def test_a_lost_connection_wakes_the_supervisor_which_asks_for_a_map_at_once(str
 
 def test_an_event_wakes_supervisor_and_consumer(stream: dcp.ChangeStream) -> None:
     follower, link = stream._follower, link_of(stream)
+    [vbucket] = follower._vbuckets.values()
+    assert vbucket.stream is not None
+    accepted = StreamAccepted(vbucket.stream)
     for condition in (follower._work, follower._queue.changed):
-        assert wakes(condition, lambda: follower.on_events(link, [MapChanged(None)]), LONGEST_DELAY / 2)
+        for before in ([], [accepted]):
+            events: list[Event] = [*before, MapChanged(None)]
+            assert wakes(condition, partial(follower.on_events, link, events), LONGEST_DELAY / 2)
 
 
 def test_what_a_closing_connection_delivers_is_dropped(stream: dcp.ChangeStream) -> None:
