@@ -7,12 +7,10 @@ import shutil
 import subprocess
 import sys
 import time
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from hashlib import sha256
-from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -98,10 +96,15 @@ class Choice:
         return sorted(tests, key=lambda test: (self._seconds[test], test))
 
     def _within(self, tests: list[str]) -> tuple[list[str], list[str]]:
-        """Return those that can run within the limits."""
-        taken = [*accumulate(self._seconds[test] for test in tests)]
-        first = bisect_right(taken, self.most[0])
-        return tests[:first], tests[first : bisect_right(taken, sum(self.most))]
+        """Return those that can run within the limits. A slow one is left out, and keeps no fast one from running."""
+        chosen: tuple[list[str], list[str]] = [], []
+        left = [*self.most]
+        for test in tests:
+            place = next((place for place in (0, 1) if self._seconds[test] <= left[place]), None)
+            if place is not None:
+                left[place] -= self._seconds[test]
+                chosen[place].append(test)
+        return chosen
 
 
 def _test_files() -> dict[str, str]:
