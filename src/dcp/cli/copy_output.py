@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote, urlsplit
 
-from dcp.checkpoint import Checkpoint, filter_of, naming
+from dcp.checkpoint import Checkpoint, naming
 from dcp.cli.checkpoint_args import checkpoint_name, is_checkpoint, number_of
 from dcp.cli.copy_directory import hidden_name, open_directory
 from dcp.cli.file_formats import FORMATS, TableWriter, format_of
@@ -112,13 +112,8 @@ class CopyOutput:
         options: flags that decide what the rows are, with their values.
 
         A new directory is partitioned if the stream has several collections; an existing one stays as it is.
-        Raises UsageError if the directory is a copy of other collections, or with other options.
+        Raises UsageError if the directory is a copy with other options.
         """
-        if self.checkpoint is not None and filter_of(checkpoint) != (before := filter_of(self.checkpoint)):
-            raise UsageError(
-                f"{self.shown}: expected {before}, as it was begun with, found {filter_of(checkpoint)}; "
-                "copy the same as before, or into a new directory"
-            )
         options = options or {}
         self._check_options(options)
         several = len(checkpoint.collections or names) > 1
