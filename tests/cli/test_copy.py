@@ -73,6 +73,22 @@ def test_a_copy_of_a_bucket_is_not_resumed_with_one_collection(cluster: Cluster,
     assert run("copy", cluster.url, out).exit_code == 0
 
 
+def test_the_first_rows_decide_if_collections_have_directories(cluster: Cluster, tmp_path: Path) -> None:
+    def parts(out: Path) -> list[str]:
+        return sorted(str(part.relative_to(out)) for part in out.rglob("part-*"))
+
+    one, several = tmp_path / "one.parquet", tmp_path / "several.parquet"
+    cluster.upsert("a", b"1")
+    assert run("copy", cluster.url, one).exit_code == 0
+    cluster.create_collection("_default", "hotel")
+    assert run("copy", cluster.url, several, "--from", "now").exit_code == 0
+    cluster.upsert("b", b"1", collection="_default.hotel")
+    assert run("copy", cluster.url, one).exit_code == 0
+    assert parts(one) == ["part-00000001.parquet", "part-00000002.parquet"]
+    assert run("copy", cluster.url, several).exit_code == 0
+    assert parts(several) == ["collection=_default.hotel/part-00000002.parquet"]
+
+
 def test_a_copy_of_a_recreated_bucket_says_how_to_begin_again(cluster: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     with Cluster(vbuckets=4) as before:

@@ -125,6 +125,10 @@ def copy(
     collection=scope.name. OUT also holds the checkpoint, which is replaced once the files that it covers are safe
     on disk: after a crash, no change is missing or duplicated. Only one copy at a time may write to OUT.
 
+    The first run fixes the format, the documents and the columns of OUT: give later runs the same --format, --scope,
+    --collection, --where, --schema and --columns. A copy of a bucket that was deleted and created again is refused:
+    copy into a new directory, or remove OUT.
+
     A row with event `rollback` reports that a failover lost changes: discard the rows of its vbucket with a seqno
     above its seqno, up to its snapshot_end, in all files with a lower number. It is the first row of a new file. In
     a partitioned OUT it is in the partition for null.

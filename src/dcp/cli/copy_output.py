@@ -92,11 +92,6 @@ class CopyOutput:
         self._directory.close()
 
     @property
-    def partitioned(self) -> bool:
-        """True if each collection has a subdirectory."""
-        return any(name.startswith("collection=") for name in self._directory.names())
-
-    @property
     def checkpoint_path(self) -> str:
         """Path or URL of the current checkpoint."""
         return self._directory.path(checkpoint_name(self._number))
@@ -111,14 +106,15 @@ class CopyOutput:
 
         options: flags that decide what the rows are, with their values.
 
-        A new directory is partitioned if the stream has several collections; an existing one stays as it is.
+        A directory without rows is partitioned if the stream has several collections; another one stays as it is.
         Raises UsageError if the directory is a copy with other options.
         """
         options = options or {}
         self._check_options(options)
+        # Decided with the first rows of a directory: mixing both layouts would hide files from readers of partitions.
+        parts = [name for name in self._directory.names() if _is_part(name)]
         several = len(checkpoint.collections or names) > 1
-        # Decided once for a directory: mixing both layouts would hide files from readers of partitions.
-        self._by_collection = self.partitioned or (self.checkpoint is None and several)
+        self._by_collection = any("/" in name for name in parts) if parts else several
         self.names = names
         if self.checkpoint is None:
             if options:

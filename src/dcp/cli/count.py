@@ -41,8 +41,9 @@ def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_j
     The seqnos are those of the bucket and of each of its collections.
 
     Each change of a vbucket gets the next seqno, so seqnos count changes, not documents: a document may have changed
-    many times. The high seqno of a collection is that of the last change in it. The backlog of a checkpoint is the
-    number of seqnos after it.
+    many times. The creation and the drop of a scope or collection are a change of every vbucket. The high seqno of a
+    collection is that of the last change in it, its creation included. The backlog of a checkpoint is the number of
+    seqnos after it.
 
     \b
     Example:
