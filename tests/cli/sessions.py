@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -22,6 +23,9 @@ _CHANGING = (
     (r" in [\d.]+ s\b", " in … s"),
     (r"[\d,]+ bytes", "… bytes"),
 )
+
+
+in_a_shell = pytest.mark.skipif(os.name == "nt", reason="the sessions are those of a POSIX shell")
 
 
 class Typed(NamedTuple):

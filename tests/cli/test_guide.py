@@ -11,7 +11,7 @@ import pytest
 
 from dcp.cli.commands import dcp
 from tests.cli.commands import run
-from tests.cli.sessions import repeat, session
+from tests.cli.sessions import in_a_shell, repeat, session
 
 GUIDE = Path(__file__).parents[2] / "docs" / "command-line.md"
 
@@ -55,6 +55,7 @@ def test_every_help_has_valid_examples(path: tuple[str, ...]) -> None:
         parse(re.sub(r"\S+\.pcapng", str(GUIDE), line))
 
 
+@in_a_shell
 def test_the_session_of_the_guide_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     headings = re.findall(r"^## (.*)", GUIDE.read_text("utf-8"), re.MULTILINE)
     first, last = headings.index("A cluster for the examples"), headings.index("Find out why a connection fails")

@@ -12,7 +12,7 @@ import pytest
 from dcp.embedded import Cluster
 from dcp.sync.targets import FORMATS
 from tests.cli.commands import TIMEOUT, run, start
-from tests.cli.sessions import repeat, session
+from tests.cli.sessions import in_a_shell, repeat, session
 from tests.pages import ROOT, examples, output
 from tests.sync.tables import KINDS, TableOf, rows_of, truth_of
 
@@ -26,6 +26,7 @@ def test_an_example_prints_what_the_page_shows(heading: str, tmp_path: Path, mon
     assert output(example.code) == example.prints
 
 
+@in_a_shell
 def test_the_session_of_the_page_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repeat(session(PAGE, "Try it"), tmp_path, monkeypatch)
 
