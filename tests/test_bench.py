@@ -255,7 +255,10 @@ def test_the_figures_of_a_run_are_written_into_the_readme() -> None:
         "| bytes to columns | 4,096 | 100.00 | 10.00 |\n| bytes to columns, as views | 4,096 | 200.00 | 20.00 |"
         in written
     )
-    assert "| views, value 4096, in memory: times memcpy | ≥ 1 x | 2.00 x |" in written
+    assert "| views, value 4096, in memory: times memcpy | ≥ 1 x | 2.00 x | yes |" in written
+    missed, busy = readme.budgets([budgets.Verdict(budget, 0.5), budgets.Verdict(budget, None)]).splitlines()[2:]
+    assert missed.endswith("| ≥ 1 x | 0.50 x | **no** |")
+    assert busy.endswith("| ≥ 1 x |  | no core was free |")
     assert readme.rewrite(written, [fast], [verdict], "dcp bench") == written
 
 

@@ -354,6 +354,13 @@ def test_what_is_wrong_is_raised_behind_the_rows_before_it(frame: dcp.Frame, opt
     assert_same(found, answer(data, options=options))
 
 
+def test_an_empty_key_behind_the_id_of_a_collection_is_not_named() -> None:
+    data = encoded(marker(0, 1000), mutation(5, b"\0key"), mutation(5, b"\x08"))
+    found = decode(data, options=Options(collections=True))
+    assert isinstance(found.error, dcp.FrameError)
+    assert found.error.problem == "mutation of seqno 5: seqno: expected one above 5, the last before it"
+
+
 @pytest.mark.parametrize(("frame", "options", "problem"), WRONG)
 def test_in_quarantine_a_bad_value_is_delivered_as_it_came(frame: dcp.Frame, options: Options, problem: str) -> None:
     data = encoded(marker(0, 1000), mutation(5, b"\0key"), frame, mutation(9, b"\0key"))

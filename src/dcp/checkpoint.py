@@ -91,14 +91,17 @@ class Checkpoint:
                 f"checkpoint: expected one of {' or of '.join(accepted)}, found one of {filter_of(self)}"
             )
 
-    def check_bucket(self, stream: Checkpoint) -> None:
-        """Raise CheckpointError unless name, UUID and number of vbuckets agree. The filter may be another one."""
+    def check_bucket(self, stream: Checkpoint, *, holder: str = "checkpoint", remedy: str = "start without it") -> None:
+        """Raise CheckpointError unless name, UUID and number of vbuckets agree. The filter may be another one.
+
+        holder, remedy: name of the file or table with the checkpoint, and advice, for the message.
+        """
         for name in ("bucket", "bucket_uuid", "num_vbuckets"):
             mine, its = getattr(self, name), getattr(stream, name)
             if mine and its and mine != its:
                 raise CheckpointError(
-                    f"checkpoint: {name}: expected {its!r}, found {mine!r}: it belongs to another bucket, or to one "
-                    "that was deleted and recreated; start without it"
+                    f"{holder}: {name}: expected {its!r}, found {mine!r}: it belongs to another bucket, or to one "
+                    f"that was deleted and recreated; {remedy}"
                 )
 
     def to_json(self) -> str:

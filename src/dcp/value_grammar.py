@@ -8,6 +8,7 @@ the name of its option. It raises ValueError with the expected form as its text,
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 import re
@@ -128,6 +129,12 @@ def number_range(value: object, most: int) -> tuple[int, ...]:
     if not found:
         raise ValueError(f"one or more {NUMBER_RANGE}")
     return tuple(sorted(found))
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the closest known name, or nothing."""
+    close = difflib.get_close_matches(name, [*known], n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _pieces(value: object) -> Iterable[object]:

@@ -73,6 +73,51 @@ def test_a_copy_of_a_bucket_is_not_resumed_with_one_collection(cluster: Cluster,
     assert run("copy", cluster.url, out).exit_code == 0
 
 
+def test_the_first_rows_decide_if_collections_have_directories(cluster: Cluster, tmp_path: Path) -> None:
+    def parts(out: Path) -> list[str]:
+        return sorted(str(part.relative_to(out)) for part in out.rglob("part-*"))
+
+    one, several = tmp_path / "one.parquet", tmp_path / "several.parquet"
+    cluster.upsert("a", b"1")
+    assert run("copy", cluster.url, one).exit_code == 0
+    cluster.create_collection("_default", "hotel")
+    assert run("copy", cluster.url, several, "--from", "now").exit_code == 0
+    cluster.upsert("b", b"1", collection="_default.hotel")
+    assert run("copy", cluster.url, one).exit_code == 0
+    assert parts(one) == ["part-00000001.parquet", "part-00000002.parquet"]
+    assert run("copy", cluster.url, several).exit_code == 0
+    assert parts(several) == ["collection=_default.hotel/part-00000002.parquet"]
+
+
+def test_a_copy_of_a_recreated_bucket_says_how_to_begin_again(cluster: Cluster, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    with Cluster(vbuckets=4) as before:
+        before.create_collection("_default", "hotel")
+        before.load(10, collection="_default.hotel")
+        assert run("copy", before.url, out, "--collection", "hotel").exit_code == 0
+    files = sorted(out.rglob("*"))
+    # The collection is missing: that is not the reason.
+    result = run("copy", cluster.url, out, "--collection", "hotel")
+    assert result.exit_code == 1
+    assert f"{out}: bucket_uuid: expected " in result.output
+    assert (
+        "copy into a new directory, or remove this one with its files and checkpoint to copy all again" in result.output
+    )
+    assert sorted(out.rglob("*")) == files
+
+
+def test_a_copy_of_a_recreated_collection_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    cluster.create_collection("_default", "hotel")
+    assert run("copy", cluster.url, out, "--collection", "hotel").exit_code == 0
+    cluster.drop_collection("_default", "hotel")
+    cluster.create_collection("_default", "hotel")
+    result = run("copy", cluster.url, out, "--collection", "hotel")
+    assert result.exit_code == 1
+    assert "expected collections 0x8, as it was begun with, found collections 0x9; copy the same" in result.output
+    assert "a collection that was dropped and created again is another one" in result.output
+
+
 def test_a_failed_write_names_the_file(cluster: Cluster, tmp_path: Path) -> None:
     cluster.load(500, value_size=1000)
     small = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
@@ -409,7 +454,7 @@ def test_another_bucket_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     with Cluster(vbuckets=8, bucket="other") as other:
         result = run("copy", other.url, tmp_path / "out")
     assert result.exit_code == 1
-    assert "checkpoint: bucket: expected 'other', found 'default'" in result.output
+    assert "out: bucket: expected 'other', found 'default'" in result.output
 
 
 def state(out: Path) -> dict[bytes, tuple[int, bytes]]:

@@ -54,6 +54,18 @@ def test_the_backlog_is_what_follows_a_checkpoint(cluster: Cluster, tmp_path: Pa
     assert "3 seqnos behind" in run("count", cluster.url, "--checkpoint", tmp_path / "out").output
 
 
+def test_a_checkpoint_of_a_recreated_bucket_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    with Cluster(vbuckets=4) as before:
+        assert run("copy", before.url, tmp_path / "out").exit_code == 0
+    for arguments, remedy in (
+        (("count", cluster.url, "--checkpoint", tmp_path / "out"), "it has no backlog in this one"),
+        (("checkpoint", "verify", tmp_path / "out", cluster.url), "none of its positions is valid in this one"),
+    ):
+        refused = run(*arguments)
+        assert refused.exit_code == 1
+        assert f"deleted and recreated; {remedy}" in refused.output
+
+
 def test_the_tables_have_the_numbers_of_the_json(cluster: Cluster, tmp_path: Path) -> None:
     assert run("copy", cluster.url, tmp_path / "out").exit_code == 0
     # Of one vbucket.

@@ -259,6 +259,19 @@ def test_a_wrong_option_says_what_is_accepted(option: dict[str, object], expecte
         client.stream(**option)  # type: ignore[arg-type]
 
 
+def test_a_stream_shows_what_it_follows_and_how_far_it_is() -> None:
+    with Cluster(vbuckets=4, bucket="travel") as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(20)
+        cluster.create_collection("_default", "hotel")
+        with client.stream(end="now", vbuckets="1-3") as stream:
+            received = sum(len(batch) for batch in stream)
+            assert repr(stream) == (
+                f"<ChangeStream of 'travel', the whole bucket: closed, vbuckets=3, changes={received}>"
+            )
+        with client.stream(collections="hotel") as stream:
+            assert repr(stream) == "<ChangeStream of 'travel', collections 0x8: open, vbuckets=4, changes=0>"
+
+
 def test_a_stream_that_is_over_does_not_linger() -> None:
     with Cluster(nodes=2, vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
         cluster.load(20)

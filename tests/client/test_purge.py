@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 import dcp
-from dcp.embedded import Cluster
+from dcp.embedded import Cluster, Privilege, User
 from tests.client.consumer import Consumer, truth
 
 
@@ -54,6 +54,25 @@ def test_deletions_that_may_be_missing_are_reported(release: str, caplog: pytest
         assert (first["event"], first["seqno"], first["snapshot_end"]) == ("purged", 100, 150)
         assert [(row["event"], row["key"]) for row in others] == [("mutation", b"last")]
         assert "deletions up to seqno 150 were purged, and the stream began at 100" in caplog.text
+
+
+# The privileges of the role Data DCP Reader.
+READER = User("reader", "s3cret", frozenset({Privilege.READ, Privilege.DCP}))
+
+
+def test_a_user_that_may_not_read_statistics_is_told_that_no_purge_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Cluster(vbuckets=1, server_version="7.6", users=[READER]) as cluster, dcp.connect(cluster.url) as client:
+        before = deleted_and_forgotten(cluster, client)
+        assert client.purge_seqnos() == {0: 150}
+        url = cluster.url.replace(f"{cluster.credentials.username}:{cluster.credentials.password}", "reader:s3cret")
+        with dcp.connect(url) as reader:
+            assert reader.purge_seqnos() == {}
+            rows = read(reader.stream(before, "now", ignore_purged=True))
+        assert [row["event"] for row in rows] == ["mutation"]
+        assert "the user may not read statistics; grant the role data_monitoring on the bucket" in caplog.text
+        assert "purged deletions are not reported" in caplog.text
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -74,7 +74,8 @@ def test_a_copy_has_typed_columns_and_resumes_with_the_same_options_only(cluster
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--schema", "n bigit"), "--schema: expected a type: boolean"),
+        (("--schema", "n bigit"), "found 'bigit' at character 3 (did you mean bigint?)"),
+        (("--schema", "n of"), "--schema: expected a type: boolean"),
         (("--schema", "n bigint,"), "--schema: expected a name"),
         (("--where", "n ="), "--where: expected a text in quotes, a number, TRUE or FALSE, found the end"),
     ],

@@ -55,6 +55,7 @@ def test_an_inferred_schema_fits_the_documents_of_the_sample() -> None:
         assert shown.stdout.splitlines()[0] == SCHEMA
         assert "301 documents, 1 of them no JSON" in shown.stdout
         assert json.loads(run("schema", cluster.url, "--json", "--sample", 5).stdout)["documents"] == 5
+        assert "\n1 document, 0 of them no JSON\n" in run("schema", cluster.url, "--key", "k7").stdout
 
 
 @pytest.mark.parametrize(

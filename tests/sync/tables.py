@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,20 @@ class TableOf:
     def open(self) -> SyncTarget:
         """Return the table as `dcp sync` opens it."""
         return IcebergTarget(self.catalog, "shop.docs") if self.kind == "iceberg" else open_target(self.name)
+
+    def drop(self) -> None:
+        """Drop the table, as its users do."""
+        if self.kind == "duckdb":
+            import duckdb
+
+            with duckdb.connect(self.name) as database:
+                database.execute("drop table documents")
+        elif self.kind == "delta":
+            shutil.rmtree(self.name)
+        elif self.kind == "parquet":
+            Path(self.name).unlink()
+        else:
+            self.catalog.drop_table("shop.docs")
 
     def read(self) -> pa.Table:
         """Return all rows."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import signal
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from dcp.embedded import Cluster
 from dcp.sync.targets import FORMATS
 from tests.cli.commands import TIMEOUT, run, start
-from tests.cli.test_guide import parse
+from tests.cli.sessions import in_a_shell, repeat, session
 from tests.pages import ROOT, examples, output
 from tests.sync.tables import KINDS, TableOf, rows_of, truth_of
 
@@ -27,12 +26,9 @@ def test_an_example_prints_what_the_page_shows(heading: str, tmp_path: Path, mon
     assert output(example.code) == example.prints
 
 
-def test_the_commands_of_the_page_are_valid() -> None:
-    typed = re.findall(r"^\$ (dcp .*)", PAGE.read_text("utf-8"), re.MULTILINE)
-    assert typed
-    for line in typed:
-        assert shlex.split(line)[1] == "sync"
-        parse(line)
+@in_a_shell
+def test_the_session_of_the_page_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeat(session(PAGE, "Try it"), tmp_path, monkeypatch)
 
 
 def test_the_page_has_every_kind_of_table() -> None:
@@ -67,8 +63,15 @@ def test_a_schema_is_inferred_once(tmp_path: Path) -> None:
         cluster.upsert("a", b'{"id": 1}')
         assert "schema: id bigint" in run("sync", cluster.url, table.name, "--infer").output
         cluster.upsert("b", b'{"id": 2, "more": true}')
+        cluster.upsert("c", b'{"id": "3"}')
         assert "schema: " not in run("sync", cluster.url, table.name, "--infer").output
-    assert sorted(table.read()["id"].to_pylist()) == [1, 2]
+    rows = sorted(table.read().to_pylist(), key=lambda row: row["key"])
+    assert [(row["id"], row["error"]) for row in rows] == [
+        (1, None),
+        (2, None),
+        (None, 'id: expected bigint, found "3"'),
+    ]
+    assert "more" not in rows[0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

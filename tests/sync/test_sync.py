@@ -292,14 +292,26 @@ def test_a_field_with_the_name_of_another_column_is_refused(
         synced(client, duckdb_table, TableContent(schema=schema))
 
 
-def test_a_table_of_another_bucket_is_refused(cluster: Cluster, client: dcp.Client, table: TableOf) -> None:
-    cluster.upsert("key", b"1")
-    synced(client, table)
+def test_a_table_of_a_recreated_bucket_is_refused_until_it_is_dropped(
+    cluster: Cluster, client: dcp.Client, table: TableOf
+) -> None:
+    cluster.create_collection("_default", "hotel")
+    cluster.upsert("key", b"1", collection="_default.hotel")
+    synced(client, table, TableContent(collections=("hotel",)))
     before = table.read()
-    refused = pytest.raises(dcp.CheckpointError, match="it belongs to another bucket")
-    with Cluster(vbuckets=4) as other, dcp.connect(other.url) as wrong, refused:
-        synced(wrong, table)
-    assert table.read().equals(before)
+    with Cluster(vbuckets=4) as other, dcp.connect(other.url) as recreated:
+        other.upsert("another", b"2")
+        # Its collection, which the bucket lacks now, was not dropped from it.
+        with pytest.raises(dcp.CheckpointError, match="it belongs to another bucket") as refused:
+            synced(recreated, table)
+        assert str(refused.value).startswith(f"{table.open().shown}: bucket_uuid: expected ")
+        assert str(refused.value).endswith(
+            "; name a new table, or drop this one, which has the checkpoint, to fill it again"
+        )
+        assert table.read().equals(before)
+        table.drop()
+        synced(recreated, table)
+        assert rows_of(table.read()) == truth_of(other)
 
 
 def write_something_else(table: TableOf) -> None:

@@ -46,6 +46,8 @@ SHOWN = {
     ),
 }
 
+_MET = {True: "yes", False: "**no**", None: "no core was free"}
+
 
 def rewrite(page: str, measurements: Sequence[Measurement], judged: Iterable[Verdict], command: str) -> str:
     """Return the page with new figures between its markers. Raises ValueError if it has none."""
@@ -106,9 +108,10 @@ def budgets(judged: Iterable[Verdict]) -> str:
     rows = []
     for verdict in judged:
         budget, found = verdict.budget, verdict.found
-        shown = "no core was free" if found is None else f"{found:.2f} {budget.unit}"
-        rows.append((budget.what, f"{'≤' if budget.at_most else '≥'} {budget.bound:g} {budget.unit}", shown))
-    return markdown(("budget", "bound", "found"), rows)
+        shown = "" if found is None else f"{found:.2f} {budget.unit}"
+        bound = f"{'≤' if budget.at_most else '≥'} {budget.bound:g} {budget.unit}"
+        rows.append((budget.what, bound, shown, _MET[verdict.met]))
+    return markdown(("budget", "bound", "found", "met"), rows)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 import dcp
-from dcp.checkpoint import Checkpoint, CheckpointFile
+from dcp.checkpoint import CheckpointFile
 from dcp.cli.arguments import LocalPath
 from dcp.cli.checkpoint_args import NATIVE, as_json, load
 from dcp.cli.login import url_argument
 from dcp.cli.terminal import console, counted
+from dcp.client.filters import bucket_checkpoint
 from dcp.foreign_checkpoints import FORMATS
 from dcp.position import FailoverLog, StreamPosition
 
@@ -152,10 +153,8 @@ def verify(file: Path, url: str, kind: str, as_text: bool) -> None:
     """
     found = load(file, kind)
     with dcp.connect(url) as client:
-        # The bucket must be the same one. Collections are not compared: verify is about positions.
-        found.check(
-            Checkpoint((), client.map.num_vbuckets, client.map.name, client.map.uuid, found.scope, found.collections)
-        )
+        # Collections are not compared: verify is about positions.
+        found.check_bucket(bucket_checkpoint(client.map), remedy="none of its positions is valid in this one")
         logs, highs = client.failover_logs(), client.high_seqnos()
     results = [check_resume(at, logs.get(at.vbucket), highs.get(at.vbucket, 0)) for at in found]
     failed = [one for one in results if one.back_to is not None or one.problem]

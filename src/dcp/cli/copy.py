@@ -13,7 +13,7 @@ import click
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import dcp
-from dcp.checkpoint import Checkpoint
+from dcp.checkpoint import Checkpoint, filter_of
 from dcp.cli import INTERRUPTED
 from dcp.cli.arguments import INTERVAL, OutputPath
 from dcp.cli.checkpoint_args import parse_end, parse_start
@@ -25,6 +25,7 @@ from dcp.cli.json_rows import CollectionNames
 from dcp.cli.login import url_argument
 from dcp.cli.stop_signals import stop_signals
 from dcp.cli.terminal import console, counted
+from dcp.client.filters import bucket_checkpoint
 from dcp.client.options import Use, options_of
 from dcp.client.row_format import ROLLBACK
 from dcp.columns.path_columns import PATH_COLUMNS
@@ -124,6 +125,10 @@ def copy(
     collection=scope.name. OUT also holds the checkpoint, which is replaced once the files that it covers are safe
     on disk: after a crash, no change is missing or duplicated. Only one copy at a time may write to OUT.
 
+    The first run fixes the format, the documents and the columns of OUT: give later runs the same --format, --scope,
+    --collection, --where, --schema and --columns. A copy of a bucket that was deleted and created again is refused:
+    copy into a new directory, or remove OUT.
+
     A row with event `rollback` reports that a failover lost changes: discard the rows of its vbucket with a seqno
     above its seqno, up to its snapshot_end, in all files with a lower number. It is the first row of a new file. In
     a partitioned OUT it is in the partition for null.
@@ -169,6 +174,8 @@ def _run(
     begin = output.checkpoint or parse_start(start or "beginning")
     started = time.monotonic()
     with dcp.connect(url) as client:
+        if output.checkpoint is not None:
+            _check_source(output.shown, output.checkpoint, client, scope, collections)
         # Asked before the stream is open: a node that sends rows answers late, and nothing takes the rows meanwhile.
         names = CollectionNames(client)
         highs = client.heads(scope=scope, collections=collections or None).high_seqnos
@@ -193,6 +200,21 @@ def _run(
             total = stream.counters
     _summarise(output, time.monotonic() - started, total.rollbacks, as_json=as_json)
     return bool(signals)
+
+
+def _check_source(
+    shown: str, before: Checkpoint, client: dcp.Client, scope: str | None, collections: tuple[str, ...]
+) -> None:
+    """Raise CheckpointError or UsageError unless a copy is of this bucket, and of these collections."""
+    # The bucket first: one that was recreated may lack the collections.
+    remedy = "copy into a new directory, or remove this one with its files and checkpoint to copy all again"
+    before.check_bucket(bucket_checkpoint(client.map), holder=shown, remedy=remedy)
+    expected, found = map(filter_of, (before, client.positions(scope=scope, collections=collections or None)))
+    if found != expected:
+        raise UsageError(
+            f"{shown}: expected {expected}, as it was begun with, found {found}; copy the same as before, or into a "
+            "new directory; a collection that was dropped and created again is another one"
+        )
 
 
 def _columns(names: str | None) -> list[str] | None:

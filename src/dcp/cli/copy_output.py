@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote, urlsplit
 
-from dcp.checkpoint import Checkpoint, filter_of, naming
+from dcp.checkpoint import Checkpoint, naming
 from dcp.cli.checkpoint_args import checkpoint_name, is_checkpoint, number_of
 from dcp.cli.copy_directory import hidden_name, open_directory
 from dcp.cli.file_formats import FORMATS, TableWriter, format_of
@@ -92,11 +92,6 @@ class CopyOutput:
         self._directory.close()
 
     @property
-    def partitioned(self) -> bool:
-        """True if each collection has a subdirectory."""
-        return any(name.startswith("collection=") for name in self._directory.names())
-
-    @property
     def checkpoint_path(self) -> str:
         """Path or URL of the current checkpoint."""
         return self._directory.path(checkpoint_name(self._number))
@@ -111,19 +106,15 @@ class CopyOutput:
 
         options: flags that decide what the rows are, with their values.
 
-        A new directory is partitioned if the stream has several collections; an existing one stays as it is.
-        Raises UsageError if the directory is a copy of other collections, or with other options.
+        A directory without rows is partitioned if the stream has several collections; another one stays as it is.
+        Raises UsageError if the directory is a copy with other options.
         """
-        if self.checkpoint is not None and filter_of(checkpoint) != (before := filter_of(self.checkpoint)):
-            raise UsageError(
-                f"{self.shown}: expected {before}, as it was begun with, found {filter_of(checkpoint)}; "
-                "copy the same as before, or into a new directory"
-            )
         options = options or {}
         self._check_options(options)
+        # Decided with the first rows of a directory: mixing both layouts would hide files from readers of partitions.
+        parts = [name for name in self._directory.names() if _is_part(name)]
         several = len(checkpoint.collections or names) > 1
-        # Decided once for a directory: mixing both layouts would hide files from readers of partitions.
-        self._by_collection = self.partitioned or (self.checkpoint is None and several)
+        self._by_collection = any("/" in name for name in parts) if parts else several
         self.names = names
         if self.checkpoint is None:
             if options:

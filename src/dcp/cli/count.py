@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ from dcp.cli.arguments import LocalPath
 from dcp.cli.checkpoint_args import load
 from dcp.cli.login import url_argument
 from dcp.cli.terminal import console, counted
+from dcp.client.filters import bucket_checkpoint
 from dcp.cluster_map import format_vbuckets
 from dcp.wire.memcached import Status
 
@@ -41,8 +41,9 @@ def count(url: str, chosen: tuple[str, ...], file: Path | None, each: bool, as_j
     The seqnos are those of the bucket and of each of its collections.
 
     Each change of a vbucket gets the next seqno, so seqnos count changes, not documents: a document may have changed
-    many times. The high seqno of a collection is that of the last change in it. The backlog of a checkpoint is the
-    number of seqnos after it.
+    many times. The creation and the drop of a scope or collection are a change of every vbucket. The high seqno of a
+    collection is that of the last change in it, its creation included. The backlog of a checkpoint is the number of
+    seqnos after it.
 
     \b
     Example:
@@ -118,8 +119,7 @@ def _collection_highs(client: dcp.Client, number: int) -> dict[int, int] | None:
 def _backlog(client: dcp.Client, checkpoint: Checkpoint, highs: Mapping[int, int] | None) -> Mapping[int, int]:
     """Return the number of seqnos after a checkpoint, by vbucket, up to the last change of its collections."""
     known = client.map
-    # Raises if the checkpoint is of another bucket: its backlog would be meaningless.
-    checkpoint.check(replace(checkpoint, positions=(), bucket=known.name, bucket_uuid=known.uuid))
+    checkpoint.check_bucket(bucket_checkpoint(known), remedy="it has no backlog in this one")
     # Changes of other collections after the checkpoint are no backlog of its consumer.
     if checkpoint.collections:
         highs = dict.fromkeys(range(known.num_vbuckets), 0) | client.high_seqnos(checkpoint.collections)

@@ -8,6 +8,7 @@ import click
 
 import dcp
 from dcp.cli.login import url_argument
+from dcp.cli.terminal import counted
 from dcp.printable import printable
 
 
@@ -52,7 +53,7 @@ def schema(
         )
         return
     click.echo(printable(str(found)))
-    click.echo(f"\n{found.documents:,} documents, {found.not_json:,} of them no JSON\n")
+    click.echo(f"\n{counted(found.documents, 'document')}, {found.not_json:,} of them no JSON\n")
     width = max(len(printable(path)) for path in found.paths)
     for path, types in found.paths.items():
         counts = ", ".join(f"{name} {count:,}" for name, count in sorted(types.items(), key=lambda item: -item[1]))

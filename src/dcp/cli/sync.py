@@ -46,7 +46,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _WAIT = 1.0, 60.0, 0.2
     help="Schema of the documents, such as 'id bigint, customer struct<city string>': a column for each field, and "
     "`error` says what did not fit. Without it, `value` has the JSON text.",
 )
-@click.option("--infer", is_flag=True, help="Take the schema of a new table from a sample of its documents.")
+@click.option(
+    "--infer",
+    is_flag=True,
+    help="Take the schema of a new table from a sample of its documents. The table keeps it: fields that appear later "
+    "are not in it.",
+)
 @click.option("--follow", is_flag=True, help="Apply new changes until interrupted, instead of stopping at the present.")
 @click.option(
     "--commit-every",
@@ -92,7 +97,8 @@ def sync(
     The table has one row for each document that exists. A transaction applies inserts, updates, deletions,
     expirations, dropped collections, and what a failover took back, together with the checkpoint that covers them:
     after a crash at any moment nothing is missing or repeated. A table keeps its selection and schema: they may be
-    left out when the command is run again. Only one sync at a time may write to a table.
+    left out when the command is run again. Only one sync at a time may write to a table. A table of a bucket that was
+    deleted and created again is refused: name a new table, or drop it.
 
     \b
     Example:

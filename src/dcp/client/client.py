@@ -431,7 +431,10 @@ class Client:
         return queries.heads(self._agent, self._checked_vbuckets(table["vbuckets"].read(vbuckets)), limited_to)
 
     def purge_seqnos(self) -> dict[int, int]:
-        """Return the purge seqno of each vbucket: deletions up to it may be gone. Missing where the owner has none."""
+        """Return the purge seqno of each vbucket: deletions up to it may be gone.
+
+        Missing where the owner does not report it, such as to a user that may not read statistics.
+        """
         return queries.purge_seqnos(self._agent)
 
     def persisted_seqnos(self, histories: Mapping[int, int]) -> dict[int, dict[str, int | None]]:

@@ -14,11 +14,12 @@ from dcp.client.connection_string import HostPort
 from dcp.client.own_process import OwnProcess
 from dcp.client.transport import NodeSocket
 from dcp.columns.decoder import Decoder
-from dcp.errors import DcpError, TransportError
+from dcp.errors import DcpError, ServerError, TransportError
 from dcp.session.events import CommandAnswered, Event, SessionReady
 from dcp.session.handshake import Agreement, ConnectionSettings
 from dcp.session.session import Session
 from dcp.wire.frame import Frame
+from dcp.wire.memcached import Status
 
 T = TypeVar("T")
 
@@ -77,7 +78,10 @@ class CommandConnection:
         return answers
 
     def stats(self, group: str) -> dict[str, str]:
-        """Return a group of statistics; empty if the node does not have that group."""
+        """Return a group of statistics; empty if the node does not have that group.
+
+        Raises ServerError if the user may not read statistics.
+        """
         # STAT is answered by one frame for each statistic, all with the same opaque.
         opaque = self._session.send_command("stat", key=group.encode())
         found: dict[str, str] = {}
@@ -86,6 +90,9 @@ class CommandConnection:
             event = self._next_event()
             if not isinstance(event, CommandAnswered) or event.frame.opaque != opaque:
                 continue
+            if event.frame.status == Status.EACCESS:
+                problem = "the user may not read statistics; grant the role data_monitoring on the bucket"
+                raise ServerError(f"{self.address}: {problem}", event.frame.status)
             # An answer without a key ends the group.
             if event.frame.status or not event.frame.key:
                 return found

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from dcp.client.options import Use, options_of, suggestion
+from dcp.client.options import Use, options_of
 from dcp.errors import UsageError
+from dcp.value_grammar import suggestion
 
 # Schemes, and True for those that mean TLS.
 SCHEMES = {"couchbase": False, "couchbases": True}

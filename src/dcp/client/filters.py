@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from dcp.checkpoint import Checkpoint
 from dcp.client import queries
 from dcp.client.agent import Agent
+from dcp.cluster_map import ClusterMap
 from dcp.errors import UsageError
 from dcp.wire.dcp_body import StreamFilter
 
@@ -42,10 +43,14 @@ class StreamSelection:
         )
 
 
+def bucket_checkpoint(cluster_map: ClusterMap) -> Checkpoint:
+    """Return the checkpoint without positions that names a bucket."""
+    return Checkpoint((), cluster_map.num_vbuckets, cluster_map.name, cluster_map.uuid)
+
+
 def resolve_filter(agent: Agent, scope: str | None, collections: Sequence[str] | None) -> StreamSelection:
     """Return the filter for names. Raises UsageError for names that do not exist."""
-    cluster_map = agent.map
-    bucket = Checkpoint((), cluster_map.num_vbuckets, cluster_map.name, cluster_map.uuid)
+    bucket = bucket_checkpoint(agent.map)
     if collections is not None:
         ids = _collection_ids(agent, scope, collections)
         return StreamSelection(StreamFilter(collections=ids), replace(bucket, collections=ids), scope)

@@ -7,7 +7,6 @@ Python value, and raises ValueError with the expected form as its text.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -39,7 +38,7 @@ _DEFAULT_COLUMNS = ", ".join(column.name for column in COLUMNS if column.default
 _MOST_VBUCKETS = 1 << 16
 _LONGEST_SHOWN = 100
 _TIME = "a time with a UTC offset such as 2026-11-01T00:00Z"
-_AGO = "a time before now such as -1h"
+_AGO = "a time before now such as -1h, with its minus sign"
 _WHERE = (
     "Condition on the document, such as `type = 'order' and total > 100`: only mutations for which it is true. "
     "Deletions are delivered, and values that are no JSON."
@@ -1122,12 +1121,6 @@ def options_of(use: Use) -> dict[str, Option]:
 def spark_options() -> dict[str, Option]:
     """Return the options of format("dcp"), by their names there."""
     return {option.spark: option for option in OPTIONS if Use.SPARK in option.use}
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the closest known name, or nothing."""
-    close = difflib.get_close_matches(name, [*known], n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def check_supported(dialect: str, given: Iterable[str], use: Use) -> None:

@@ -122,9 +122,18 @@ def _failover_logs_at(agent: Agent, node: Node, vbuckets: list[int]) -> dict[int
 
 
 def purge_seqnos(agent: Agent) -> dict[int, int]:
-    """Return the purge seqno of each vbucket whose owner reports it."""
+    """Return the purge seqno of each vbucket whose owner reports it to this user."""
+
+    def ask(node: Node) -> dict[int, int]:
+        try:
+            return purge_seqnos_at(agent, node)
+        except ServerError as error:
+            if error.status != Status.EACCESS:
+                raise
+            return {}
+
     owners = dict(_owners(agent.map))
-    found = ask_each({node: partial(purge_seqnos_at, agent, node) for node in owners})
+    found = ask_each({node: partial(ask, node) for node in owners})
     return {
         vbucket: seqno for node, seqnos in found.items() for vbucket, seqno in seqnos.items() if vbucket in owners[node]
     }

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from dcp import _codec
-from dcp.checkpoint import Checkpoint
+from dcp.checkpoint import Checkpoint, filter_of
 from dcp.client.follow.batch_queue import QueuedBatch, no_changes
 from dcp.client.follow.follower import Follower, RunningStream
 from dcp.client.follow.vbucket import consumed_seqno
@@ -63,6 +63,13 @@ class ChangeStream:
         # The stream's threads hold the follower, not this object, so that abandoning it is noticed.
         self._abandoned = weakref.finalize(self, running.stop)
         self._abandoned.atexit = False
+
+    def __repr__(self) -> str:
+        selected, counts = filter_of(self._template), self._follower.counters
+        return (
+            f"<ChangeStream of {self._template.bucket!r}, {selected}: {'closed' if self.closed else 'open'}, "
+            f"vbuckets={len(self._follower.positions)}, changes={counts.rows}>"
+        )
 
     def __iter__(self) -> ChangeStream:
         return self

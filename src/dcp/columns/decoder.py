@@ -277,7 +277,8 @@ class Decoder(_codec.Decoder):
             return DocumentError(detail or "", key, collection, vbucket, int(seqno or 0))
         subject = frame.name if seqno is None else f"{frame.name} of seqno {seqno!r}"
         # The user has to find the document.
-        named = f", key {self._key_of(frame)!r:.100}" if frame.key else ""
+        key = self._key_of(frame)
+        named = f", key {key!r:.100}" if key else ""
         return FrameError(f"{subject}{named}: {detail}", offset, raw[1], vbucket)
 
     def _key_of(self, frame: Frame) -> bytes:

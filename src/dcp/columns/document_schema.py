@@ -11,6 +11,7 @@ from dcp import _codec
 from dcp._codec import DocumentKind
 from dcp.columns.document_text import Token, Tokens, quoted_path, tokens
 from dcp.errors import UsageError
+from dcp.value_grammar import suggestion
 
 DEEPEST = 64
 MOST_TYPES = 10_000
@@ -399,7 +400,7 @@ class _Parser:
             return _STRING
         if word not in _BY_NAME:
             known = [*_BY_NAME, "decimal", "struct", "array", "map"]
-            raise self._tokens.error(token, f"a type: {', '.join(known)}")
+            raise self._tokens.error(token, f"a type: {', '.join(known)}", suggestion(word, known))
         return _BY_NAME[word].type
 
     def _decimal(self) -> DocumentType:

@@ -105,10 +105,10 @@ class Tokens:
             names.append(self.name())
         return tuple(names)
 
-    def error(self, token: Token, expected: str) -> UsageError:
+    def error(self, token: Token, expected: str, hint: str = "") -> UsageError:
         """Return the error for a token that is not what was expected."""
         found = repr(token.text) if token.kind != "end" else "the end"
-        return UsageError(f"{self._label}: expected {expected}, found {found} at character {token.at + 1}")
+        return UsageError(f"{self._label}: expected {expected}, found {found} at character {token.at + 1}{hint}")
 
 
 def tokens(label: str, text: str) -> Tokens:

@@ -27,6 +27,7 @@ class Privilege(Enum):
     READ = "Read"
     WRITE = "Upsert"
     DCP = "DcpProducer"
+    STATS = "SimpleStats"
 
 
 EVERYTHING = frozenset(Privilege)
@@ -107,7 +108,7 @@ _READS = (
 _PRIVILEGES = (
     {message.name: Privilege.WRITE for message in MEMCACHED.messages if message.document}
     | dict.fromkeys(_READS, Privilege.READ)
-    | {"open": Privilege.DCP}
+    | {"open": Privilege.DCP, "stat": Privilege.STATS}
 )
 
 

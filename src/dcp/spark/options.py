@@ -12,10 +12,11 @@ from dcp.checkpoint import Checkpoint
 from dcp.client.connection_string import parse
 from dcp.client.follow.settings import TAP
 from dcp.client.login import PASSWORD, USERNAME, Login, split_url
-from dcp.client.options import Option, Use, check_supported, options_of, spark_options, suggestion
+from dcp.client.options import Option, Use, check_supported, options_of, spark_options
 from dcp.columns.schema import COLUMNS
 from dcp.errors import UsageError
 from dcp.spark.offsets import Selection
+from dcp.value_grammar import suggestion
 from dcp.wire.dcp import DCP
 
 

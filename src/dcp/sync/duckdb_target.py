@@ -69,13 +69,15 @@ class DuckdbTarget:
 
     def _load(self, database: duckdb.DuckDBPyConnection) -> SyncState | None:
         tables = [row[0] for row in database.execute("select table_name from duckdb_tables()").fetchall()]
+        exists = self._name.casefold() in map(str.casefold, tables)
         found = []
-        if _STATES in tables:
+        # The state of a table that was dropped is of no use.
+        if exists and _STATES in tables:
             query = f"select state from {_STATES} where table_name = ?"
             found = database.execute(query, [self._name]).fetchall()
         if found:
             return SyncState.from_json(found[0][0])
-        if self._name.casefold() in map(str.casefold, tables):
+        if exists:
             raise UsageError(f"{self.shown}: expected a new table, or one of dcp sync, found another one")
         return None
 

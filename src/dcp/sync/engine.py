@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dcp.checkpoint import Checkpoint
 from dcp.client.client import Client
-from dcp.client.filters import collection_path
+from dcp.client.filters import bucket_checkpoint, collection_path
 from dcp.client.row_format import ROLLBACK
 from dcp.client.stream import ChangeStream
 from dcp.errors import DcpError, TimeoutError, TransportError, UsageError
@@ -73,7 +73,8 @@ class Sync:
     stopped: called often; a run ends with a transaction once it returns True.
     on_progress: called whenever `progress` may have changed.
 
-    Raises UsageError if the table has another content, or was written by something else.
+    Raises UsageError if the table has another content, or was written by something else, and CheckpointError if it is
+    of another bucket.
     """
 
     def __init__(
@@ -96,6 +97,10 @@ class Sync:
         self._stopped, self._on_progress = stopped, on_progress
         self._clock, self._wait = clock, wait
         self._state = target.load()
+        if self._state is not None:
+            # Before names are asked for, which a recreated bucket may lack.
+            remedy = "name a new table, or drop this one, which has the checkpoint, to fill it again"
+            self._state.checkpoint.check_bucket(bucket_checkpoint(client.map), holder=target.shown, remedy=remedy)
         self._content = _content(content or TableContent(), self._state, target)
         self._forget()
 
@@ -212,7 +217,6 @@ class Sync:
         if selected.scope == checkpoint.scope and {*selected.collections} <= {*checkpoint.collections}:
             return checkpoint
         # A scope or collection was dropped, and another one with its name was created.
-        checkpoint.check_bucket(selected)
         self._emptied = {*range(selected.num_vbuckets or 0)}
         return None
 
