@@ -46,6 +46,7 @@ class Agent:
         self._name = f"dcp-arrow {os.getpid()} {uuid.uuid4().hex[:12]}"
         self._connections_named = 0
         self._process = OwnProcess()
+        self._warned = set[str]()
         self._commands = CommandPool(partial(self._open_command_connection, stream=False))
         self._map: ClusterMap | None = None
         # The node that sent the map.
@@ -65,6 +66,12 @@ class Agent:
         """Close idle command connections; open no more."""
         self._closed = True
         self._commands.close()
+
+    def warn_once(self, text: str) -> None:
+        """Log a warning, unless it was logged before."""
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s", text)
 
     def check_open(self) -> None:
         """Raise ClosedError after `close`, UsageError in a forked process."""

@@ -130,6 +130,7 @@ def purge_seqnos(agent: Agent) -> dict[int, int]:
         except ServerError as error:
             if error.status != Status.EACCESS:
                 raise
+            agent.warn_once(f"{error}; purged deletions are not reported")
             return {}
 
     owners = dict(_owners(agent.map))
