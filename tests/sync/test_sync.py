@@ -648,3 +648,16 @@ def test_small_files_are_joined(cluster: Cluster, client: dcp.Client, tmp_path: 
         assert len(found.snapshots()) < 40
     assert files <= 20
     assert rows_of(table.read()) == truth_of(cluster)
+
+
+def test_an_iceberg_snapshot_says_which_files_it_replaced(cluster: Cluster, client: dcp.Client, tmp_path: Path) -> None:
+    table = TableOf("iceberg", tmp_path)
+    for step in (cluster.upsert, cluster.upsert, lambda key, _: cluster.delete(key)):
+        step("key", b"1")
+        synced(client, table)
+    found = table.catalog.load_table("shop.docs")
+    snapshot = found.current_snapshot()
+    assert snapshot is not None
+    by_snapshot = {one.added_snapshot_id: one.deleted_files_count for one in snapshot.manifests(found.io)}
+    # Not those of the snapshot before, which replaced files as well.
+    assert by_snapshot == {snapshot.snapshot_id: 1}
