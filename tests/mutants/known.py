@@ -1266,4 +1266,58 @@ KNOWN: list[KnownMutant] = [
         "        if self._state is not None:\n            # The client says",
         "sync/test_sync.py::test_a_new_table_of_a_collection_that_does_not_exist_is_refused",
     ),
+    KnownMutant(
+        "embedded/commands/range_scans.py",
+        "    _check_release(connection)\n    uuid, scan =",
+        "    uuid, scan =",
+        "embedded/commands/test_range_scans.py::test_older_releases_have_no_scans",
+    ),
+    KnownMutant(
+        "spark/schema.py",
+        "if not wanted.nullable:",
+        "if False:",
+        "spark/test_options.py::test_a_column_that_may_not_be_null_is_refused",
+    ),
+    KnownMutant(
+        f"{FOLLOW}vbucket.py",
+        "self.asked, self.overdue, self._asked_at = link.name, False, now",
+        "self.asked, self.done, self._asked_at = link.name, False, now",
+        "client/test_follower.py::test_a_vbucket_is_warned_of_again_once_another_node_is_asked",
+    ),
+    KnownMutant(
+        f"{FOLLOW}node_pool.py",
+        "                link.ready = False\n",
+        "                link.ready = True\n",
+        "client/test_follower.py::test_no_stream_is_requested_from_a_node_that_left",
+    ),
+    KnownMutant(
+        f"{FOLLOW}follower.py",
+        "if not all(isinstance(event, StreamAccepted)",
+        "if not any(isinstance(event, StreamAccepted)",
+        "client/test_follower.py::test_an_event_wakes_supervisor_and_consumer",
+    ),
+    KnownMutant(
+        "client/time_search.py",
+        "        rounds += 1\n",
+        "        rounds += 2\n",
+        "client/test_time_search.py::test_the_log_says_how_much_a_search_has_read",
+    ),
+    KnownMutant(
+        "embedded/stream.py",
+        "            self.end(StreamEnd.BACKFILL_FAILED)\n            return\n",
+        "            return\n",
+        "embedded/test_stream.py::test_a_backfill_of_collections_fails_for_a_replica_without_them",
+    ),
+    KnownMutant(
+        "embedded/store.py",
+        "seqno - self.checkpoint_start >= CHECKPOINT",
+        "seqno + self.checkpoint_start >= CHECKPOINT",
+        "embedded/test_store.py::test_checkpoints_are_numbered_in_the_order_in_which_they_begin",
+    ),
+    KnownMutant(
+        "sync/iceberg_target.py",
+        "or manifest.added_snapshot_id == self.snapshot_id",
+        "or manifest.added_snapshot_id != self.snapshot_id",
+        "sync/test_sync.py::test_an_iceberg_snapshot_says_which_files_it_replaced",
+    ),
 ]
