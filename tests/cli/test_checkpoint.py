@@ -80,6 +80,16 @@ def test_a_converted_checkpoint_can_be_converted_back(tmp_path: Path, kind: str)
     assert dcp.Checkpoint.from_json(back.read_text()) == dcp.Checkpoint.from_foreign(kind, theirs.read_text())
 
 
+def test_verify_fails_for_a_vbucket_that_no_node_has(tmp_path: Path) -> None:
+    with Cluster(nodes=2, vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
+        saved = save(tmp_path / "saved", client.positions("now"))
+        # Without replicas, nobody takes over.
+        cluster.failover(1)
+        result = run("checkpoint", "verify", saved, cluster.url)
+    assert result.exit_code == 3
+    assert "2 of 4 vbuckets can resume" in result.output
+
+
 def test_verify_predicts_the_rollbacks_of_the_cluster(tmp_path: Path) -> None:
     with Cluster(nodes=2, vbuckets=4, password="s3cret") as cluster, dcp.connect(cluster.url) as client:
         cluster.load(100)
