@@ -170,12 +170,15 @@ def rewrite(page: str, comparisons: Sequence[Comparison], peers: Sequence[Peer],
     start = FEW if FEW in page else EVERY
     comparisons = [found for found in comparisons if start is EVERY or found.case.size == KIB]
     machine = report.machine()
-    found = ", ".join(f"{name} {number}" for name, number in versions(peers).items())
+    turns = len(next(iter(comparisons[0].runs.values())))
+    cells = (
+        f"Each cell has CPU seconds per million changes · million changes per second · largest memory in MB, medians of "
+        f"{turns} turns. The last column has the CPU of the best other client, in times that of dcp-arrow."
+    )
     where = (
-        f"`{command}` at {report.commit()}, on {machine['cores']} cores of {machine['cpu']}, "
-        f"{platform.system()} {platform.release()}: {found}. Each cell has CPU seconds per million changes, million "
-        f"changes per second, and the largest memory in MB: medians of {len(next(iter(comparisons[0].runs.values())))} "
-        "turns, in which the clients ran one after the other."
+        f"`{command}` at {report.commit()}, on {machine['cores']} cores of {machine['cpu']}, which the producer shares, "
+        f"with {platform.system()} {platform.release()}. Versions: "
+        f"{'; '.join(f'{name}: {number}' for name, number in versions(peers).items())}."
     )
     names = list(comparisons[0].runs)
     rows = [
@@ -187,4 +190,4 @@ def rewrite(page: str, comparisons: Sequence[Comparison], peers: Sequence[Peer],
         for found in comparisons
     ]
     note = f"\\* The producer used over {_BUSY:.0%} of a core: the client may be faster."
-    return replaced(page, start, END, [where, markdown(("", *names, "CPU of the next best / ours"), rows), note])
+    return replaced(page, start, END, [cells, markdown(("", *names, "next best / dcp-arrow"), rows), note, where])

@@ -25,6 +25,7 @@ from dcp.session.refusals import (
 )
 from dcp.wire.memcached import Status
 from tests.client.consumer import PATIENCE, Consumer, catch_up
+from tests.spark.ports import at_a_port_of_its_own
 from tests.waiting import until
 
 # The node that refuses, and how often.
@@ -260,3 +261,19 @@ def test_a_stream_does_not_begin_without_the_failover_log_of_a_busy_node(cluster
         assert refusal.value.retriable
         with cluster.fault("refuse", command="kv_get_failover_log", status=Status.NOT_MY_VBUCKET, node=BAD):
             assert len(client.failover_logs()) == 2
+
+
+def test_a_cluster_in_the_place_of_another_is_not_streamed() -> None:
+    """Its map is no newer one, and its answer to the position of another bucket would be a rollback to 0."""
+    cluster, port = at_a_port_of_its_own(vbuckets=2)
+    with cluster, dcp.connect(cluster.url, refusal_timeout=1) as client, client.stream() as stream:
+        cluster.upsert("key", b"1")
+        assert stream.next(PATIENCE) is not None
+        uuid, password = client.map.uuid, cluster.credentials.password
+        cluster.close()
+        with Cluster(vbuckets=2, port=port, password=password) as other:
+            other.upsert("other", b"2")
+            with pytest.raises(dcp.ServerError, match=f"expected bucket 'default' with the uuid {uuid}, found ") as found:
+                stream.next(PATIENCE)
+    assert "connect again and stream from the beginning" in str(found.value)
+    assert stream.checkpoint.bucket_uuid == uuid

@@ -36,6 +36,7 @@ def test_every_client_reads_every_row(tmp_path: Path, capsys: pytest.CaptureFixt
     for page, sizes_of in ((every, ["128", "1,024"]), (few, ["1,024"])):
         written = page.read_text("utf-8")
         start = EVERY if page is every else FEW
-        assert written.startswith(f"before\n{start}\n\n`python -m bench.peers --turns 1")
+        assert written.startswith(f"before\n{start}\n\nEach cell has CPU seconds per million changes")
+        assert "`python -m bench.peers --turns 1" in written
         assert written.endswith(f"{END}\nafter")
         assert [size for size in ("128", "1,024") if f"| tls, {size} B, 16 vbuckets | " in written] == sizes_of

@@ -30,7 +30,11 @@ def load(path: str | Path, kind: str = NATIVE) -> Checkpoint:
         file = found[-1]
     if kind != NATIVE:
         return _load_foreign(file, kind)
-    checkpoint = CheckpointFile(file).load()
+    try:
+        checkpoint = CheckpointFile(file).load()
+    except CheckpointError as error:
+        advice = "one of another consumer has to be converted: dcp checkpoint convert FILE OUT --format NAME"
+        raise CheckpointError(f"{error}; {advice}") from None
     if checkpoint is None:
         raise CheckpointError(f"{file}: expected a checkpoint, found no such file")
     return checkpoint

@@ -140,6 +140,14 @@ class Agent:
     def _check_bucket(self, found: ClusterMap, node: str) -> None:
         if self._map is not None and found.name != self._map.name:
             raise _unusable(node, f"expected the map of bucket {self._map.name!r}, found that of {found.name!r}")
+        if self._map is not None and not found.newer_than(self._map) and found.change_since(self._map).recreated:
+            # Either the node is behind, which passes, or another cluster has taken the place of this one.
+            raise _unusable(
+                node,
+                f"expected bucket {found.name!r} with the uuid {self._map.uuid}, found {found.uuid}: the bucket was "
+                "deleted and recreated, or the address leads to another cluster; if this stays so, no position is valid "
+                "any more: connect again and stream from the beginning",
+            )
 
     def _replace_map(self, found: ClusterMap) -> None:
         known = self._map

@@ -365,10 +365,16 @@ def _content(asked: TableContent, state: SyncState | None, target: SyncTarget) -
         return asked
     found = state.content
     if (asked.scope or paths) and (asked.scope, paths) != (found.scope, found.collections):
-        raise UsageError(f"{target.shown}: expected {_selection(found)}, which it has, found {_selection(asked)}")
+        raise UsageError(
+            f"{target.shown}: expected {_selection(found)}, which it has, found {_selection(asked)}; name a new table, "
+            "or leave the selection out"
+        )
     if asked.schema is not None and asked.schema != found.schema:
         kept = "documents as JSON text" if found.schema is None else f"the schema {found.schema!r}"
-        raise UsageError(f"{target.shown}: expected {kept}, which it has, found the schema {asked.schema!r}")
+        raise UsageError(
+            f"{target.shown}: expected {kept}, which it has, found the schema {asked.schema!r}; name a new table, or "
+            "leave the schema out"
+        )
     return found
 
 
