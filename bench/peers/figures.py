@@ -172,12 +172,12 @@ def rewrite(page: str, comparisons: Sequence[Comparison], peers: Sequence[Peer],
     machine = report.machine()
     turns = len(next(iter(comparisons[0].runs.values())))
     cells = (
-        f"Each cell has CPU seconds per million changes · million changes per second · largest memory in MB, medians of "
-        f"{turns} turns. The last column has the CPU of the best other client, in times that of dcp-arrow."
+        "Each cell has CPU seconds per million changes · million changes per second · largest memory in MB, medians "
+        f"of {turns} turns. The last column has the CPU of the best other client, in times that of dcp-arrow."
     )
     where = (
-        f"`{command}` at {report.commit()}, on {machine['cores']} cores of {machine['cpu']}, which the producer shares, "
-        f"with {platform.system()} {platform.release()}. Versions: "
+        f"`{command}` at {report.commit()}, on {machine['cores']} cores of {machine['cpu']}, which the producer "
+        f"shares, with {platform.system()} {platform.release()}. Versions: "
         f"{'; '.join(f'{name}: {number}' for name, number in versions(peers).items())}."
     )
     names = list(comparisons[0].runs)

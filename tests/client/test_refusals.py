@@ -273,7 +273,8 @@ def test_a_cluster_in_the_place_of_another_is_not_streamed() -> None:
         cluster.close()
         with Cluster(vbuckets=2, port=port, password=password) as other:
             other.upsert("other", b"2")
-            with pytest.raises(dcp.ServerError, match=f"expected bucket 'default' with the uuid {uuid}, found ") as found:
+            problem = f"expected bucket 'default' with the uuid {uuid}, found "
+            with pytest.raises(dcp.ServerError, match=problem) as found:
                 stream.next(PATIENCE)
     assert "connect again and stream from the beginning" in str(found.value)
     assert stream.checkpoint.bucket_uuid == uuid

@@ -145,8 +145,8 @@ class Agent:
             raise _unusable(
                 node,
                 f"expected bucket {found.name!r} with the uuid {self._map.uuid}, found {found.uuid}: the bucket was "
-                "deleted and recreated, or the address leads to another cluster; if this stays so, no position is valid "
-                "any more: connect again and stream from the beginning",
+                "deleted and recreated, or the address leads to another cluster; if this stays so, no position is "
+                "valid any more: connect again and stream from the beginning",
             )
 
     def _replace_map(self, found: ClusterMap) -> None:
