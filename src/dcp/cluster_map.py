@@ -187,8 +187,12 @@ class ClusterMap:
             tuple(move for move in moves if move.before != move.after),
             tuple(node for node in self.nodes if node not in older.nodes),
             tuple(node for node in older.nodes if node not in self.nodes),
-            bool(self.uuid and older.uuid and self.uuid != older.uuid) or self.num_vbuckets != older.num_vbuckets,
+            self.is_of_another_bucket(older),
         )
+
+    def is_of_another_bucket(self, other: ClusterMap) -> bool:
+        """Return whether the bucket of this map and that of another are two, although they may have one name."""
+        return bool(self.uuid and other.uuid and self.uuid != other.uuid) or self.num_vbuckets != other.num_vbuckets
 
     def _chain(self, vbucket: int) -> tuple[Node | None, ...]:
         if not 0 <= vbucket < self.num_vbuckets:

@@ -245,7 +245,7 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         "cluster_map.py",
-        " or self.num_vbuckets != older.num_vbuckets",
+        " or self.num_vbuckets != other.num_vbuckets",
         "",
         "test_cluster.py::test_another_number_of_vbuckets_is_another_bucket",
     ),

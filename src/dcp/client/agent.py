@@ -140,7 +140,7 @@ class Agent:
     def _check_bucket(self, found: ClusterMap, node: str) -> None:
         if self._map is not None and found.name != self._map.name:
             raise _unusable(node, f"expected the map of bucket {self._map.name!r}, found that of {found.name!r}")
-        if self._map is not None and not found.newer_than(self._map) and found.change_since(self._map).recreated:
+        if self._map is not None and found.is_of_another_bucket(self._map) and not found.newer_than(self._map):
             # Either the node is behind, which passes, or another cluster has taken the place of this one.
             raise _unusable(
                 node,
@@ -154,7 +154,7 @@ class Agent:
         # Nodes learn of a new map at different times: an older one must not replace a newer one.
         if known is not None and not found.newer_than(known):
             return
-        if known is not None and found.change_since(known).recreated:
+        if known is not None and found.is_of_another_bucket(known):
             raise ServerError(
                 f"bucket {found.name!r} was deleted and recreated: no position is valid any more; connect again and "
                 "stream from the beginning"
