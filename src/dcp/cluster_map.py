@@ -49,28 +49,6 @@ class Node:
         return str(self.address)
 
 
-class VbucketMove(NamedTuple):
-    """Owners of one vbucket in two maps; None where it has none."""
-
-    vbucket: int
-    before: Node | None
-    after: Node | None
-
-
-class MapChange(NamedTuple):
-    """Difference between two maps.
-
-    moved: vbuckets with another owner.
-    added, removed: nodes of only the newer, or only the older map.
-    recreated: True if the maps belong to two buckets of the same name, so that no position is valid any more.
-    """
-
-    moved: tuple[VbucketMove, ...]
-    added: tuple[Node, ...]
-    removed: tuple[Node, ...]
-    recreated: bool
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterMap:
     """One revision of a bucket's map.
@@ -177,21 +155,8 @@ class ClusterMap:
                 found[owner].append(vbucket)
         return {node: vbuckets for node, vbuckets in zip(self.nodes, found, strict=True) if vbuckets}
 
-    def change_since(self, older: ClusterMap) -> MapChange:
-        """Return the difference to an older map."""
-        before = (
-            older.owner(vbucket) if vbucket < older.num_vbuckets else None for vbucket in range(self.num_vbuckets)
-        )
-        moves = (VbucketMove(vbucket, node, self.owner(vbucket)) for vbucket, node in enumerate(before))
-        return MapChange(
-            tuple(move for move in moves if move.before != move.after),
-            tuple(node for node in self.nodes if node not in older.nodes),
-            tuple(node for node in older.nodes if node not in self.nodes),
-            self.is_of_another_bucket(older),
-        )
-
     def is_of_another_bucket(self, other: ClusterMap) -> bool:
-        """Return whether the bucket of this map and that of another are two, although they may have one name."""
+        """Return whether two maps belong to two buckets, even of one name: no position of one is valid in the other."""
         return bool(self.uuid and other.uuid and self.uuid != other.uuid) or self.num_vbuckets != other.num_vbuckets
 
     def _chain(self, vbucket: int) -> tuple[Node | None, ...]:
