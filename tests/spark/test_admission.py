@@ -100,8 +100,8 @@ def test_a_vbucket_that_has_everything_gets_nothing() -> None:
 
 def test_the_sample_does_not_wait_for_the_disks(cluster: Cluster) -> None:
     """Changes that are on no disk yet have a size, too: the task waits for the disks."""
-    cluster.set_persistence(0, False)
-    cluster.load(10)
+    for node in (0, 1):
+        cluster.set_persistence(node, False)
     for number in range(100):
         cluster.upsert(f"key {number}", bytes(1000))
     assert estimate(cluster, columns="key,value", persistedOnly="true") > 500
