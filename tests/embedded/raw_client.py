@@ -29,7 +29,8 @@ from dcp.wire.tap import TAP_CONNECT, TapConnect, TapConnectFlag, TapFlag
 
 # Unix seconds of the bucket's clock.
 NOW = 1_700_000_000
-ALICE = User("alice", "s3cret")
+# With the salt of the vectors in the protocol reference.
+ALICE = User("alice", "s3cret", salt=bytes(range(16)))
 # A key as clients with collections send it.
 KEY = b"\0key"
 USUAL_FEATURES = (

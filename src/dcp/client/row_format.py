@@ -10,6 +10,7 @@ from typing import Any
 
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
+from dcp.columns.plan import events_of
 from dcp.columns.row_filter import RowFilter
 from dcp.columns.schema import BatchSchema
 from dcp.errors import UsageError
@@ -100,7 +101,7 @@ class RowFormat:
     def report_row(self) -> ReportRow:
         """Return the function that makes rollback and purge rows of this format."""
         # The same events in the same order as in received batches: they share one dictionary.
-        events = (*self.decoder(True).plan.events,)
+        events = (*events_of(dialect_of(self.dialect), None), *_REPORTED)
         return report_row(Decoder(with_report_rows(self.dialect), self._received, events=events, **self.decoding))
 
 

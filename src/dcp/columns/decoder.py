@@ -297,13 +297,17 @@ def _typed(
     if quarantine and all(column.name != "error" for column in columns):
         columns += tuple(column for column in COLUMNS if column.name == "error")
     formats = {"key": "u" if keys == "utf8" else "z", "xattrs": "+m" if xattrs == "map" else "z"}
-    chosen = [replace(column, format=formats.get(column.name, column.format)) for column in columns]
+    chosen = [_with_format(column, formats.get(column.name, column.format)) for column in columns]
     if values == "utf8":
         # What is no text leaves null, where it does not stop the decoder.
         chosen = [
             replace(column, format="u", nullable=quarantine) if column.name == "value" else column for column in chosen
         ]
     return tuple(_as_view(column) if views else column for column in chosen)
+
+
+def _with_format(column: Column, format: str) -> Column:
+    return column if column.format == format else replace(column, format=format)
 
 
 def _as_view(column: Column) -> Column:

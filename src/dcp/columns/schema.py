@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 
 from dcp import _codec
 from dcp._codec import Source
@@ -98,6 +98,7 @@ def columns_of(dialect: Dialect) -> Mapping[str, Column]:
     return _BY_NAME | {name: column for name, column in fields.items() if name not in _BY_NAME}
 
 
+@lru_cache(maxsize=256)
 def plain(column: Column) -> Column:
     """Return the column with a type that Spark has, nullable as all columns of Spark are."""
     return replace(column, format=_PLAIN.get(column.format, column.format), declared_nullable=True)

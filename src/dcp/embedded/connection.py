@@ -78,8 +78,8 @@ class ServerConnection:
     """Answers a client's requests and sends the streams that it asked for.
 
     The caller holds the cluster's lock for every call. `users` may authenticate; None admits everybody. `tokens` are
-    accepted instead of passwords if the connection is `encrypted`. `random_bytes`
-    supplies salts and nonces. `may_write` says whether a stream may write now, which is how faults delay streams.
+    accepted instead of passwords if the connection is `encrypted`. `random_bytes` supplies nonces. `may_write` says
+    whether a stream may write now, which is how faults delay streams.
     """
 
     bucket: BucketStore

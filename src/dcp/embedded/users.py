@@ -8,6 +8,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dcp.embedded.refusals import Refusal
@@ -39,13 +40,15 @@ class User:
 
     `name` and `password` authenticate it, and `privileges` (default: all) are what it may do. The password does not
     appear in the repr. With `collections`, paths such as `scope.collection` or names of whole scopes, it may read the
-    seqnos and the changes of these alone, and not those of the whole bucket.
+    seqnos and the changes of these alone, and not those of the whole bucket. `salt` is that of its SCRAM hashes, random
+    by default: every node sends the same one (seen in 7.2.9 and 8.0.1), so clients keep what they compute with it.
     """
 
     name: str
     password: str = field(repr=False)
     privileges: frozenset[Privilege] = EVERYTHING
     collections: frozenset[str] | None = None
+    salt: bytes = field(default_factory=partial(secrets.token_bytes, 16), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.collections is not None and not isinstance(self.collections, frozenset):

@@ -100,8 +100,11 @@ class Scram:
 
 def prepared(text: str) -> str:
     """Return a name or password as both sides write it (RFC 4013). Raises ValueError if that is impossible."""
+    if text.isascii() and text.isprintable():
+        # Prepared already. The preparation looks up each character in a dozen tables.
+        return text
     try:
-        return str(saslprep(text)) if text else ""
+        return str(saslprep(text))
     except ScramException as wrong:
         raise ValueError(str(wrong)) from None
 

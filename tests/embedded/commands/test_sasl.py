@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from base64 import b64decode, b64encode
 
 import pytest
@@ -14,9 +15,10 @@ import dcp
 from dcp.embedded.users import IssuedToken, Privilege, User, make_token
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
+from tests.conformance import TRANSCRIPTS, transcript
 from tests.embedded.raw_client import ALICE, NOW, Clock, CommandClient, make_bucket
 
-NONCE, SALT = bytes.fromhex("00112233445566ff"), bytes(range(16))
+NONCE = bytes.fromhex("00112233445566ff")
 FIRST = b"n,,n=alice,r=0f1e2d3c4b5a6978"
 CHALLENGE = b"r=0f1e2d3c4b5a697800112233445566ff,s=AAECAwQFBgcICQoLDA0ODw==,i=4096"
 
@@ -33,7 +35,7 @@ VECTORS = {
 
 def make_client(*users: User, version: str = "8.0") -> CommandClient:
     client = CommandClient(make_bucket(version), users=users or [ALICE])
-    client.connection.random_bytes = lambda count: {len(NONCE): NONCE, len(SALT): SALT}[count]
+    client.connection.random_bytes = {len(NONCE): NONCE}.__getitem__
     return client
 
 
@@ -79,7 +81,7 @@ def test_a_proof_for_another_nonce_is_refused() -> None:
     # Otherwise a recorded exchange could be replayed.
     client, nonce = make_client(), "0f1e2d3c4b5a6978"
     authenticate(client, "sasl_auth", "SCRAM-SHA1", FIRST)
-    key = hmac.digest(hashlib.pbkdf2_hmac("sha1", b"s3cret", SALT, 4096), b"CommandClient Key", "sha1")
+    key = hmac.digest(hashlib.pbkdf2_hmac("sha1", b"s3cret", ALICE.salt, 4096), b"CommandClient Key", "sha1")
     signed = b",".join((FIRST.removeprefix(b"n,,"), CHALLENGE, f"c=biws,r={nonce}".encode()))
     signature = hmac.digest(hashlib.sha1(key).digest(), signed, "sha1")
     proof = b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
@@ -103,6 +105,26 @@ def test_a_nonce_with_blanks_is_accepted() -> None:
     challenge = authenticate(make_client(), "sasl_auth", "SCRAM-SHA1", b"n,,n=alice,r=0x38 0xffffffd1")
     assert challenge.status == Status.AUTH_CONTINUE
     assert challenge.value.startswith(b"r=0x38 0xffffffd100112233445566ff,")
+
+
+def salts(*challenges: bytes) -> set[bytes]:
+    return {found for challenge in challenges for found in re.findall(rb",s=([^,]+),i=", challenge)}
+
+
+@pytest.mark.parametrize("version", ["7.2.9", "8.0.1"])
+def test_every_connection_gets_the_salt_of_its_user(version: str) -> None:
+    # A recording in which a user logs in several times, and what two embedded nodes send.
+    (path,) = (path for path in TRANSCRIPTS if path.match(f"{version}/no_value_disk*"))
+    recorded = [connection.server for connection in transcript(path).connections]
+    assert len(recorded) == 3
+    assert len(salts(*recorded)) == 1
+    bob = User("bob", "s3cret")
+    sent = [
+        authenticate(make_client(bob), "sasl_auth", "SCRAM-SHA512", b"n,,n=bob,r=0f1e2d3c4b5a6978").value
+        for _ in range(2)
+    ]
+    assert len(salts(*sent)) == 1
+    assert bob.salt != User("bob", "s3cret").salt
 
 
 def test_commas_and_equal_signs_in_names_are_escaped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from hmac import compare_digest
 
 from dcp.embedded.commands.scram import ScramExchange, ScramFailure
@@ -34,7 +35,7 @@ def auth(connection: ServerConnection, frame: Frame) -> Frame:
         return _authenticated(connection, frame, _plain_user(connection, frame.value))
     if mechanism == OAUTHBEARER:
         return _authenticated_by_token(connection, frame, bucket)
-    exchange = ScramExchange(mechanism, lambda name: _password(_user(connection, name)), connection.random_bytes)
+    exchange = ScramExchange(mechanism, partial(_user, connection), connection.random_bytes)
     challenge = _scram_message(exchange.challenge, frame.value)
     connection.state.exchange = exchange
     return response(frame, Status.AUTH_CONTINUE, value=challenge)
@@ -67,10 +68,6 @@ def _mechanisms(connection: ServerConnection) -> list[str]:
 
 def _user(connection: ServerConnection, name: str) -> User | None:
     return (connection.users or {}).get(name)
-
-
-def _password(user: User | None) -> str | None:
-    return None if user is None else user.password
 
 
 def _plain_user(connection: ServerConnection, value: bytes) -> User | None:

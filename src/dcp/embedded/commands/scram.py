@@ -13,12 +13,14 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from scramp import ScramException, ScramMechanism
 
+from dcp.embedded.users import User
 from dcp.wire.mechanisms import SCRAM, standard_name
 
-_SALT_BYTES, _NONCE_BYTES = 16, 8
+_NONCE_BYTES = 8
 # Clients use no channel binding: the header `n,,`, whose base64 is `biws`.
 _FIRST = re.compile(r"n,,(n=([^,]+),r=([^,]+))", re.DOTALL)
 _FINAL = re.compile(r"(c=biws,r=([^,]+)),p=([^,]+)", re.DOTALL)
@@ -32,11 +34,11 @@ class ScramFailure(Exception):
 class ScramExchange:
     """Two steps of one authentication.
 
-    `password_of` returns the password of a user, None if there is no such user. `random_bytes` supplies salt and nonce.
+    `user_of` returns the user of a name, None if there is none. `random_bytes` supplies the nonce.
     """
 
     mechanism: str
-    password_of: Callable[[str], str | None]
+    user_of: Callable[[str], User | None]
     random_bytes: Callable[[int], bytes]
     user: str = field(default="", init=False)
 
@@ -48,11 +50,15 @@ class ScramExchange:
         bare, name, nonce = found.groups()
         # The standard escapes the two characters that separate the parts of a message.
         self.user = name.replace("=2C", ",").replace("=3D", "=")
-        password = self.password_of(self.user)
-        if password is None:
+        user = self.user_of(self.user)
+        if user is None:
             raise ScramFailure
         self._nonce = nonce + self.random_bytes(_NONCE_BYTES).hex()
-        salt, self._stored_key, self._server_key, rounds = self._secrets(password)
+        try:
+            salt, self._stored_key, self._server_key, rounds = _secrets(self.mechanism, user.password, user.salt)
+        except ScramException:
+            # The standard does not allow this password.
+            raise ScramFailure from None
         challenge = f"r={self._nonce},s={b64encode(salt).decode()},i={rounds}"
         # Both proofs are signatures of all messages up to here.
         self._signed = f"{bare},{challenge}"
@@ -71,21 +77,20 @@ class ScramExchange:
             raise ScramFailure
         return b"v=" + b64encode(self._hmac(self._server_key, signed))
 
-    def _secrets(self, password: str) -> tuple[bytes, bytes, bytes, int]:
-        try:
-            secrets: tuple[bytes, bytes, bytes, int] = ScramMechanism(standard_name(self.mechanism)).make_auth_info(
-                password, salt=self.random_bytes(_SALT_BYTES)
-            )
-        except ScramException:
-            # The standard does not allow this password.
-            raise ScramFailure from None
-        return secrets
-
     def _hash(self, data: bytes) -> bytes:
         return hashlib.new(SCRAM[self.mechanism], data).digest()
 
     def _hmac(self, key: bytes, data: bytes) -> bytes:
         return hmac.digest(key, data, SCRAM[self.mechanism])
+
+
+@lru_cache(maxsize=256)
+def _secrets(mechanism: str, password: str, salt: bytes) -> tuple[bytes, bytes, bytes, int]:
+    """Return the salt, the key to check proofs with, the server's key, and the number of iterations."""
+    found: tuple[bytes, bytes, bytes, int] = ScramMechanism(standard_name(mechanism)).make_auth_info(
+        password, salt=salt
+    )
+    return found
 
 
 def _text(message: bytes) -> str:
