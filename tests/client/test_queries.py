@@ -11,7 +11,7 @@ import pytest
 
 import dcp
 from dcp.client.agent import Agent
-from dcp.client.queries import ask_each, heads
+from dcp.client.queries import Heads, KnownLogs, ask_each, heads
 from dcp.cluster_map import ClusterMap, Node
 from dcp.embedded import Cluster
 from dcp.embedded.store import StoredItem
@@ -163,3 +163,64 @@ def test_a_history_that_begins_between_two_reads_is_not_paired_with_a_seqno_abov
         found = heads(FailoverBetween(client._agent, failover), [0, 1])  # type: ignore[arg-type]
         assert found.high_seqnos == {0: 1, 1: 0}
         assert [found.failover_logs[vbucket].newest.seqno for vbucket in (0, 1)] == [1, 0]
+
+
+class Counting:
+    """The questions of a client, and the vbuckets whose failover logs were asked for."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.asked: list[int] = []
+
+    @property
+    def map(self) -> ClusterMap:
+        return self._agent.map
+
+    @property
+    def connections_opened(self) -> int:
+        return self._agent.connections_opened
+
+    def refresh_map(self) -> ClusterMap:
+        return self._agent.refresh_map()
+
+    def ask_node(self, node: Node, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
+        if name == "kv_get_failover_log":
+            self.asked += [question["vbucket"] for question in questions]
+        return self._agent.ask_node(node, name, questions)
+
+
+def test_a_failover_log_is_asked_for_again_only_where_it_may_have_changed() -> None:
+    with Cluster(nodes=2, vbuckets=4, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(20)
+        seconds = 0.0
+        agent, known = Counting(client._agent), KnownLogs(lambda: seconds)
+        everything = list(range(4))
+
+        def asked() -> list[int]:
+            agent.asked.clear()
+            found = heads(agent, everything, known=known, max_age=10.0)  # type: ignore[arg-type]
+            # Each log is the one that the node sends now.
+            assert found == Heads(client.high_seqnos(), client.failover_logs())
+            return sorted(agent.asked)
+
+        def owner(vbucket: int) -> int:
+            return [str(node) for node in client.map.nodes].index(str(client.map.owner(vbucket)))
+
+        assert asked() == everything
+        assert asked() == []
+        cluster.upsert("key", b"1")
+        changed = cluster.truth()[b"key"].vbucket
+        assert asked() == [changed]
+        # After the loss of a change and another one, the seqno is the same.
+        cluster.crash(owner(changed))
+        cluster.recover(owner(changed), lose=1)
+        cluster.upsert("key", b"2")
+        assert asked() == everything
+        cluster.restart(0)
+        assert asked() == everything
+        cluster.move(0, 1 - owner(0))
+        assert asked() == everything
+        seconds = 9.0
+        assert asked() == []
+        seconds = 10.0
+        assert asked() == everything

@@ -42,3 +42,17 @@ def test_a_recreated_bucket_is_not_taken_for_one_whose_collections_were_dropped(
         view.hurry()
         with pytest.raises(dcp.DcpError, match="bucket 'default' was deleted and recreated"):
             view.current()
+
+
+def test_failover_logs_of_vbuckets_without_changes_are_asked_for_once_in_a_while() -> None:
+    with Cluster(vbuckets=4) as cluster, closing(DriverView(Options.of({"url": cluster.url}))) as view:
+        cluster.load(20)
+        before = view.current()
+        with cluster.fault("refuse", command="kv_get_failover_log", status="etmpfail", times=1) as refused:
+            view.hurry()
+            assert view.current().vbuckets == before.vbuckets
+            assert refused.hits == 0
+            cluster.upsert("key", b"1")
+            view.hurry()
+            view.current()
+            assert refused.hits == 1

@@ -21,6 +21,7 @@ from dcp.spark.options import Options
 from dcp.spark.planner import Plan, divide, filtered_high_seqnos, plan
 from dcp.spark.ranges import Range, narrowed, needs_stream, position_after, range_of, shortened
 from tests.spark.model import KEYS, LOSSES, ModelReader, ModelVbucket, rollback_answer
+from tests.spark.ports import at_a_port_of_its_own
 from tests.spark.rows import high_seqnos
 
 OPTIONS = Options("couchbase://host/bucket")
@@ -217,6 +218,27 @@ def test_a_plan_during_a_failover_is_made_again(monkeypatch: pytest.MonkeyPatch)
         with dcp.connect(cluster.url) as client:
             uuid = client.failover_logs()[0].newest.vbuuid
         assert [(at.seqno, at.vbuuid) for at in planned.end] == [(40, uuid)]
+
+
+def test_a_plan_after_another_finds_the_cluster_although_the_host_of_the_url_is_gone() -> None:
+    with Cluster(nodes=2, vbuckets=4, replicas=1) as cluster:
+        cluster.load(10)
+        url = cluster.url.replace(",".join(cluster.addresses), cluster.addresses[0])
+        plan(url)
+        cluster.failover(0)
+        assert sum(part.size for one in plan(url).partitions for part in one.ranges) == 10
+
+
+def test_a_plan_of_a_recreated_bucket_is_of_the_new_one() -> None:
+    cluster, port = at_a_port_of_its_own(vbuckets=1)
+    with cluster:
+        url, password = cluster.url, cluster.credentials.password
+        first = plan(url)
+    with Cluster(vbuckets=1, port=port, password=password) as recreated:
+        recreated.upsert("key", b"1")
+        second = plan(url, node_timeout=5)
+        assert second.end.bucket_uuid not in ("", first.end.bucket_uuid)
+        assert [position.seqno for position in second.end] == [1]
 
 
 def test_a_plan_of_a_collection_ends_at_its_last_seqno() -> None:

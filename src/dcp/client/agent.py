@@ -206,6 +206,11 @@ class Agent:
     # Commands.
 
     @property
+    def connections_opened(self) -> int:
+        """Number of connections for commands that were opened so far."""
+        return self._commands.opened
+
+    @property
     def command_node(self) -> str:
         """Host and port of the node that `ask` asks."""
         return str(self._map_source)

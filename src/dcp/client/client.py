@@ -124,6 +124,7 @@ class Client:
         self._agent = agent
         self._bucket = agent.target.bucket
         self._streams: list[RunningStream] = []
+        self._known_logs = queries.KnownLogs()
         # Counts of streams that ended.
         self._ended = Stats(self._bucket)
         # Not at exit: the interpreter closes sockets by itself, and joining threads there could block.
@@ -415,10 +416,13 @@ class Client:
         *,
         scope: str | None = None,
         collections: str | Iterable[str] | None = None,
+        max_log_age: float = 0.0,
     ) -> queries.Heads:
         """Return high seqnos and failover logs that are consistent with each other, of these vbuckets or of all.
 
         scope, collections: if the user may not read the seqnos of the whole bucket, only changes of these count.
+        max_log_age: age in seconds up to which the failover log of an earlier call is used, while the high seqno of its
+            vbucket, the cluster map and the connections are the same. Default: all logs are asked for.
 
         Raises TransportError if a vbucket has no owner, or if changes are lost while they are read.
         """
@@ -428,7 +432,8 @@ class Client:
         def limited_to() -> Collection[int]:
             return resolve_filter(self._agent, *chosen).collection_ids(self._agent)
 
-        return queries.heads(self._agent, self._checked_vbuckets(table["vbuckets"].read(vbuckets)), limited_to)
+        wanted = self._checked_vbuckets(table["vbuckets"].read(vbuckets))
+        return queries.heads(self._agent, wanted, limited_to, known=self._known_logs, max_age=max_log_age)
 
     def purge_seqnos(self) -> dict[int, int]:
         """Return the purge seqno of each vbucket: deletions up to it may be gone.

@@ -146,7 +146,9 @@ class CommandPool:
         self._open = open_connection
         self._idle_timeout = idle_timeout
         self._idle: dict[HostPort, CommandConnection] = {}
-        # Guards `_idle` only; never held while a node is asked.
+        # Number of connections that were opened so far.
+        self.opened = 0
+        # Guards `_idle` and `opened`; never held while a node is asked.
         self._lock = threading.Lock()
         self._closed = False
         self._process = OwnProcess()
@@ -166,7 +168,10 @@ class CommandPool:
             else:
                 with suppress(TransportError):
                     return self._ask(idle, question)
-        return self._ask(self._open(address), question)
+        connection = self._open(address)
+        with self._lock:
+            self.opened += 1
+        return self._ask(connection, question)
 
     def _ask(self, connection: CommandConnection, question: Callable[[CommandConnection], T]) -> T:
         try:

@@ -266,10 +266,49 @@ class Heads(NamedTuple):
 CollectionIds = Callable[[], Collection[int]]
 
 
-def heads(agent: Agent, vbuckets: Iterable[int], limited_to: CollectionIds = tuple, attempts: int = 5) -> Heads:
+class KnownLogs:
+    """Failover logs that `heads` received, for its next calls.
+
+    The log of a vbucket is the same as long as its high seqno, the cluster map and the connections to the nodes are: a
+    failover changes the map, and the restart of a node breaks connections. What else may change it, such as a flush of
+    the bucket, is noticed at the age at which all logs are asked for again.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._heads = Heads({}, {})
+        self._source: tuple[ClusterMap, int] | None = None
+        self._asked_at = 0.0
+
+    def valid(self, agent: Agent, high_seqnos: Mapping[int, int], max_age: float) -> dict[int, FailoverLog]:
+        """Return the logs that need not be asked for.
+
+        high_seqnos: as they are now. max_age: age in seconds at which a log is asked for again.
+        """
+        source = agent.map, agent.connections_opened
+        if self._source != source or self._clock() - self._asked_at >= max_age:
+            self._source, self._asked_at = source, self._clock()
+            self._heads = Heads({}, {})
+        known, logs = self._heads
+        return {vbucket: log for vbucket, log in logs.items() if high_seqnos.get(vbucket) == known[vbucket]}
+
+    def keep(self, found: Heads) -> None:
+        """Keep the result of a call."""
+        self._heads = found
+
+
+def heads(
+    agent: Agent,
+    vbuckets: Iterable[int],
+    limited_to: CollectionIds = tuple,
+    attempts: int = 5,
+    known: KnownLogs | None = None,
+    max_age: float = 0.0,
+) -> Heads:
     """Return the high seqno and failover log of each vbucket, consistent with each other.
 
-    limited_to: see `owned_high_seqnos`.
+    limited_to: see `owned_high_seqnos`. known, max_age: logs of earlier calls, and the age in seconds up to which they
+        are used; None to ask for all.
 
     A failover between the two reads would pair a seqno with a newer history that has not reached it, and so with other
     changes of the same numbers. High seqnos are therefore read again after the logs: if none is lower, no change was
@@ -279,11 +318,16 @@ def heads(agent: Agent, vbuckets: Iterable[int], limited_to: CollectionIds = tup
     lost: list[int] = []
     for _ in range(attempts):
         before = owned_high_seqnos(agent, wanted, limited_to)
-        logs = failover_logs(agent, wanted)
-        after = owned_high_seqnos(agent, wanted, limited_to)
-        lost = [number for number in wanted if after[number] < before[number]]
+        logs = {} if known is None else known.valid(agent, before, max_age)
+        if asked := [number for number in wanted if number not in logs]:
+            logs |= failover_logs(agent, asked)
+            after = owned_high_seqnos(agent, asked, limited_to)
+            lost = [number for number in asked if after[number] < before[number]]
         if not lost:
-            return Heads(before, logs)
+            found = Heads(before, {number: logs[number] for number in wanted if number in logs})
+            if known is not None:
+                known.keep(found)
+            return found
     raise TransportError(
         f"vbuckets {format_vbuckets(lost)} lost changes at each of {attempts} reads of their high seqnos; "
         "retry when the cluster is healthy"

@@ -23,8 +23,8 @@ from dcp.spark.resume import ObservedVbucket, Start
 from dcp.spark.retry import DEFAULTS, Timing
 
 # Purge seqnos are queried this many times less often: servers keep deletions for at least an hour, and the query
-# answers with all statistics of every vbucket.
-_PURGE_FACTOR = 10
+# answers with all statistics of every vbucket. So are failover logs of vbuckets that have not changed.
+_RARELY = 10
 # Seconds between the first two observations after a batch: where changes trickle in, the next one is not far.
 _FIRST_PAUSE = 0.05
 
@@ -89,7 +89,10 @@ class DriverView:
         with suppress(TransportError):
             self.client.refresh_map()
         remaining = without_dropped(self._options, self._manifest)
-        highs, logs = settled_heads(self.client, remaining, self._patience) if remaining else Heads({}, {})
+        max_log_age = self._timing.interval * _RARELY
+        highs, logs = Heads({}, {})
+        if remaining:
+            highs, logs = settled_heads(self.client, remaining, self._patience, max_log_age)
         identity = self._identity(remaining or replace(self._options, scope=None, collections=None))
         vbuckets = {vbucket: ObservedVbucket(high, logs[vbucket]) for vbucket, high in highs.items()}
         self.last, self._hurries = ClusterState(observed_at, identity, vbuckets), False
@@ -182,7 +185,7 @@ class DriverView:
         queried_at, found = self._purged
         if not any(position.seqno for position in here):
             return {}
-        if time.monotonic() - queried_at > self._timing.interval * _PURGE_FACTOR:
+        if time.monotonic() - queried_at > self._timing.interval * _RARELY:
             queried_at, found = time.monotonic(), self.client.purge_seqnos()
             self._purged = queried_at, found
         return found

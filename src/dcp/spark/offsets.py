@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -286,6 +287,8 @@ def _floor_text(seqno: int, floor: Floor) -> str:
     return f"{seqno - floor.seqno}{f'+{more}' if more else ''}"
 
 
+# Each batch reads two offsets, in which most positions are those of the batch before.
+@lru_cache(maxsize=4096)
 def _position(vbucket: int, text: str) -> LoggedPosition:
     """Return the position that `_text` wrote."""
     if (match := _POSITION.fullmatch(text)) is None:

@@ -16,8 +16,9 @@ from dcp.client.filters import collection_path
 from dcp.client.queries import CollectionsManifest, Heads
 from dcp.cluster_map import no_owner_error
 from dcp.columns.decoder import DocumentLike
-from dcp.errors import UsageError
+from dcp.errors import DcpError, UsageError
 from dcp.spark.failures import short_errors
+from dcp.spark.kept_client import kept_client
 from dcp.spark.options import Options
 from dcp.spark.ranges import Range, needs_stream, position_after, range_of, shortened
 from dcp.spark.retry import retry
@@ -178,10 +179,20 @@ def plan_for(options: Options, parallelism: int | None = None) -> Plan:
 
     parallelism: least number of partitions, unless the option minPartitions is set. None: by the size of the read.
     """
-    with dcp.connect(options.login_url()) as client:
+    url = options.login_url()
+    with kept_client(url, partial(dcp.connect, url, stats_interval=0), _is_current) as client:
         ranges, end = retry(client, partial(ranges_of, client, options), options.node_timeout)
         partitions = partitions_of(client, ranges, options.min_partitions or parallelism)
     return Plan(options, partitions, end)
+
+
+def _is_current(client: Client) -> bool:
+    """Return True if a client still reaches its bucket: it may have been recreated, or the nodes replaced."""
+    try:
+        client.refresh_map()
+    except DcpError:
+        return False
+    return True
 
 
 def ranges_of(client: Client, options: Options) -> tuple[list[Range], Checkpoint]:
@@ -239,14 +250,17 @@ def filtered_high_seqnos(client: Client, identity: Checkpoint, scope: str | None
     return client.high_seqnos(ids)
 
 
-def settled_heads(client: Client, options: Options, timeout: float) -> Heads:
+def settled_heads(client: Client, options: Options, timeout: float, max_log_age: float = 0.0) -> Heads:
     """Return the high seqno of each requested vbucket, and the failover log of a history that contains it.
 
     timeout: seconds for which to retry while a vbucket has no reachable owner. Raises TransportError after that.
+    max_log_age: see Client.heads.
     """
 
     def query() -> Heads:
-        found = client.heads(options.vbuckets, scope=options.scope, collections=options.collections)
+        found = client.heads(
+            options.vbuckets, scope=options.scope, collections=options.collections, max_log_age=max_log_age
+        )
         if missing := found.high_seqnos.keys() - found.failover_logs.keys():
             raise no_owner_error(sorted(missing))
         return found

@@ -126,7 +126,11 @@ def position_after(
     if not start.has_work(end):
         # An older history is in the logs of more copies, until it is dropped from them.
         vbuuid = here.vbuuid if state.is_recent(here.vbuuid) else state.vbuuid
-        return replace(here, vbuuid=vbuuid, until=start.floor.until, floors=start.older) if here.seqno else here
+        # Most vbuckets stay as they are, and making 1,000 positions anew takes a millisecond or two.
+        same = (here.vbuuid, here.until, here.floors) == (vbuuid, start.floor.until, start.older)
+        if same or not here.seqno:
+            return here
+        return replace(here, vbuuid=vbuuid, until=start.floor.until, floors=start.older)
     # The node may answer a task that starts below the purge seqno with a rollback to 0, and the new rows then lack the
     # versions that were replaced since: the reader's state is whole nowhere before the end of that snapshot.
     floors = [floor for floor in (start.floor, *start.older) if purged is not None and floor.seqno >= purged]

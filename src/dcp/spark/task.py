@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +18,7 @@ from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder
 from dcp.errors import DcpError, ServerError, TransportError
 from dcp.position import UNKNOWN_END, StreamPosition
+from dcp.spark.kept_client import kept_client
 from dcp.spark.newest import NewestVersions
 from dcp.spark.options import Options
 from dcp.spark.planner import Partition, without_dropped
@@ -36,9 +35,6 @@ WIRE_BYTES, MIN_BYTES, _MAX_BYTES = 3 << 20, 1 << 20, 4 << 20
 _LINGER = 0.25
 # Seconds for which a task waits until every copy has its rows on disk: servers fail a node over after two minutes.
 _PERSISTED_WITHIN = 300.0
-# The client of the last task, by process and login. It has no connections, but the cluster map and what nodes granted:
-# the next task does not need to fetch and negotiate these again.
-_idle_clients: dict[tuple[int, str], Client] = {}
 # Seconds between two attempts to connect.
 _PAUSE = 1.0
 # Longest wait for a batch in seconds. Nothing wakes up a worker whose query has ended: it has to look.
@@ -61,9 +57,10 @@ def read_partition(
     """
     # The task finds stalled vbuckets itself (_StallCheck): with stats_interval, each task would keep a connection to
     # each node for that.
+    connect = partial(_connected, partition, options)
     with (
         task_in_worker() as is_closed,
-        _client(partition, options) as client,
+        kept_client(options.login_url(), connect, lambda client: client.map.uuid == partition.bucket_uuid) as client,
     ):
         remaining = without_dropped(options, partial(client.manifest, partition.manifest_uid)) if followed else options
         projection = Projection(options, partial(_collection_paths, client), partition.cuts)
@@ -83,23 +80,6 @@ def read_partition(
         if options.newest_only:
             rows = NewestVersions(ends)(rows)
         yield from resized(((projection.columns(batch), size) for batch, size in rows), min_bytes)
-
-
-@contextmanager
-def _client(partition: Partition, options: Options) -> Iterator[Client]:
-    """Yield a connected client: that of the task before, if it read the same bucket and ended well."""
-    known = os.getpid(), options.login_url()
-    client = _idle_clients.pop(known, None)
-    if client is None or client.map.uuid != partition.bucket_uuid:
-        client = _connected(partition, options)
-    try:
-        yield client
-    except BaseException:
-        client.close()
-        raise
-    client.close_idle()
-    _idle_clients.clear()
-    _idle_clients[known] = client
 
 
 def _connected(partition: Partition, options: Options) -> Client:
