@@ -4,6 +4,7 @@ It knows the offsets of the header, and what a plan tells it: no opcode, no dial
 held against what is left, or against its limit, before anything waits for it, allocates memory for it or adds to it.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
@@ -59,6 +60,7 @@ include "codec/fast_path.pxi"
 include "codec/values.pxi"
 include "codec/column_writes.pxi"
 include "codec/receiving.pxi"
+include "codec/moving_streams.pxi"
 include "codec/decoder.pxi"
 include "codec/encoder.pxi"
 include "codec/row_encoder.pxi"

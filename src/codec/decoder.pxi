@@ -466,6 +466,73 @@ cdef class Decoder:
         finally:
             atomic_give(&self._busy)
 
+    def _moved(self, dict streams, str in_order, find):
+        """Advance the streams that moved since the last call. Return their positions by key, and their last seqnos.
+
+        As `_last_seqnos` and `_passed_snapshots` together, which need not be called then.
+
+        streams: those of the session, by opaque. find: returns the stream of an opaque, vbucket and stream id that are
+            not in it. in_order: state in which rows and markers arrive in order. In any other, and if a seqno is not
+            the one to come, the stream's own methods decide.
+        """
+        cdef DecodeState* state = &self._state
+        cdef StreamTable* table = &state.streams
+        cdef StreamState* slot
+        cdef MovingStream stream
+        cdef dict positions = {}, others = {}
+        cdef list found = [], refused = []
+        cdef uint64_t seqno, i
+        cdef int64_t j
+        self._enter()
+        try:
+            for j in range(state.n_passed):
+                key, seqno = state.passed[j].stream, state.passed[j].end
+                slot = stream_find(table, key)
+                if slot == NULL or state.rows_removed:
+                    continue
+                slot.moved = True
+                if others and key in others:
+                    others[key].append(seqno)
+                    continue
+                stream = self._moving(streams, find, key)
+                # The window of the first of its snapshots alone is known to the stream.
+                if slot.has_passed and not stream._takes(seqno, in_order):
+                    others[key] = [seqno]
+                else:
+                    stream._pass(seqno, slot.start, slot.end)
+                slot.has_passed = False
+            state.n_passed = 0
+            for key, ends in others.items():
+                slot = stream_find(table, key)
+                self._moving(streams, find, key).snapshots_passed(ends, slot.start, slot.end)
+            for i in range(table.mask + 1 if table.slots != NULL and not state.rows_removed else 0):
+                slot = &table.slots[i]
+                if slot.used and (slot.last_seqno != slot.reported or slot.moved):
+                    stream = self._moving(streams, find, slot.key)
+                    if slot.last_seqno != slot.reported:
+                        found.append((slot.key >> 32, slot.key >> 16 & 0xFFFF, slot.key & 0xFFFF, slot.last_seqno))
+                        slot.reported = slot.last_seqno
+                        if not stream._takes(slot.last_seqno, in_order):
+                            stream.rows_arrived(slot.last_seqno)
+                    slot.moved = False
+                    positions[stream.key] = stream._lazy_position() if stream.state is in_order else stream.lazy_position
+                if slot.used and slot.refused:
+                    refused.append(slot.key)
+            # After the loop, since entries move.
+            for key in refused:
+                state.last_stream = NULL
+                stream_close(table, key)
+            return positions, found
+        finally:
+            atomic_give(&self._busy)
+
+    cdef MovingStream _moving(self, dict streams, find, uint64_t key):
+        """Return the stream with this key."""
+        cdef MovingStream stream = streams.get(key >> 32)
+        if stream is None or stream.vbucket != (key >> 16 & 0xFFFF) or (stream.key[1] or 0) != (key & 0xFFFF):
+            stream = find(key >> 32, key >> 16 & 0xFFFF, key & 0xFFFF)
+        return stream
+
     def _finish(self):
         """Return the current batch as Rows, and begin the next.
 

@@ -28,6 +28,8 @@ cdef struct StreamState:
     uint8_t refused
     # True if it has passed snapshots that `_passed_snapshots` has not reported. A control frame of it has to wait.
     uint8_t has_passed
+    # True if it has passed snapshots since `_moved` was called.
+    uint8_t moved
 
 cdef struct StreamTable:
     StreamState* slots

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 import dcp
+from dcp._codec import LazyPosition
 from dcp.client.follow.batch_queue import BatchQueue
 from dcp.client.follow.persistence import Persistence
 from dcp.embedded import Cluster
 from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.session import Delivery
-from dcp.session.stream import LazyPosition
 from tests.client.consumer import PATIENCE
 from tests.client.hostile import mutation
 from tests.client.links import ended_link

@@ -11,12 +11,12 @@ from typing import NoReturn
 import pytest
 
 import dcp
+from dcp._codec import LazyPosition
 from dcp.client.follow.persistence import Persistence, VbucketHistory, needed_seqnos
 from dcp.client.queries import persisted_seqno
 from dcp.cluster_map import ClusterMap, Node
 from dcp.embedded import Cluster
 from dcp.position import Progress, StreamPosition
-from dcp.session.stream import LazyPosition
 from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
 from tests.client.hostile import HostileNode, marker, mutation
 from tests.client.test_linger import HOUR

@@ -358,19 +358,24 @@ def test_what_breaks_the_protocol_is_said_for_good(what: str) -> None:
         session.take()
 
 
+def stream_like(stream: ConsumerStream, opaque: int, stream_id: int | None = None) -> ConsumerStream:
+    """Return a stream of the same vbucket that nobody opened."""
+    return ConsumerStream(opaque, stream.progress, stream_id=stream_id)
+
+
 NOWHERE = "expected rows of an open stream only, found none with this opaque, vbucket and stream id"
 RISING = "expected one above 12, the last before it"
 # Bytes after a snapshot from 0 to 20 with rows 10 to 12 of vbucket 7, and what is wrong with them.
 MISPLACED: dict[str, tuple[Callable[[ConsumerStream, ConsumerStream], bytes], str]] = {
     "after the end": (lambda here, _: message(here, "stream_end", reason=2) + row(here, 13), NOWHERE),
     "before a snapshot": (lambda _, other: row(other, 1), "expected a snapshot of its stream before it, found none"),
-    "of no stream": (lambda here, _: row(replace(here, opaque=99), 13), NOWHERE),
+    "of no stream": (lambda here, _: row(stream_like(here, 99), 13), NOWHERE),
     "of no stream, with a snapshot": (
-        lambda here, _: marker(replace(here, opaque=99), 0, 20) + row(replace(here, opaque=99), 13),
+        lambda here, _: marker(stream_like(here, 99), 0, 20) + row(stream_like(here, 99), 13),
         NOWHERE,
     ),
-    "of another vbucket": (lambda here, other: row(replace(other, opaque=here.opaque), 13), NOWHERE),
-    "with a stream id": (lambda here, _: row(replace(here, stream_id=5), 13), NOWHERE),
+    "of another vbucket": (lambda here, other: row(stream_like(other, here.opaque), 13), NOWHERE),
+    "with a stream id": (lambda here, _: row(stream_like(here, here.opaque, 5), 13), NOWHERE),
     "repeated": (lambda here, _: row(here, 12), RISING),
     "repeated in another snapshot": (lambda here, _: marker(here, 0, 30) + row(here, 12), RISING),
     "from before, in another snapshot": (lambda here, _: marker(here, 0, 30) + row(here, 3) + row(here, 25), RISING),

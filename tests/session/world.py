@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import dcp
+from dcp._codec import LazyPosition
 from dcp.embedded import topology
 from dcp.embedded.bucket import BucketStore
 from dcp.embedded.commands.dcp import HANDLERS
@@ -19,7 +20,7 @@ from dcp.position import Progress, StreamPosition
 from dcp.session.events import Event, StreamAccepted, StreamEnded, StreamRefused, StreamRolledBack
 from dcp.session.handshake import Agreement
 from dcp.session.session import Delivery, Session
-from dcp.session.stream import ConsumerStream, LazyPosition
+from dcp.session.stream import ConsumerStream
 from dcp.wire.dcp import OpenFlag, StreamEnd
 from dcp.wire.dcp_body import StreamFilter
 from dcp.wire.frame import Frame, encode

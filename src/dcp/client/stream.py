@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from dcp import _codec
+from dcp._codec import LazyPosition
 from dcp.checkpoint import Checkpoint, filter_of
 from dcp.client.follow.batch_queue import QueuedBatch, no_changes
 from dcp.client.follow.follower import Follower, RunningStream
@@ -20,7 +21,6 @@ from dcp.client.stream_range import StreamRange
 from dcp.columns.batch import Batch
 from dcp.columns.path_columns import PathColumns
 from dcp.errors import ClosedError, TimeoutError, UsageError
-from dcp.session.stream import LazyPosition
 from dcp.value_grammar import duration
 
 

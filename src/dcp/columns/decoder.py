@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from dcp import _codec
+from dcp._codec import LazyPosition, MovingStream
 from dcp.columns.batch import Batch
 from dcp.columns.document_schema import DocumentType, document_type
 from dcp.columns.plan import CHANGES, compile_plan, events_of
@@ -30,6 +31,8 @@ class ArrowSchemaLike(Protocol):
 
 # Accepted schemas of documents.
 DocumentLike: TypeAlias = "str | Mapping[str, str] | ArrowSchemaLike | DocumentType"
+# A stream of a session.
+Stream = TypeVar("Stream", bound=MovingStream)
 # True if `Decoder.receive` works on this system.
 CAN_RECEIVE = _codec.CAN_RECEIVE
 # Limits of a batch: Arrow's offsets have 32 bits, and the last row may be a large one.
@@ -47,7 +50,7 @@ class PassedSnapshots(NamedTuple):
     opaque: int
     vbucket: int
     stream_id: int
-    ends: Sequence[int]
+    ends: list[int]
     start: int
     end: int
 
@@ -251,12 +254,25 @@ class Decoder(_codec.Decoder):
 
     def finish_batch(self) -> Batch:
         """Return what `advance` decoded so far, without decoding further. Raises FrameError as `take` does."""
+        batch = self._finished()
+        batch.last_seqnos = self._last_seqnos()
+        return batch
+
+    def finish_moves(
+        self, streams: dict[int, Stream], in_order: str, find: Callable[[int, int, int], Stream]
+    ) -> tuple[Batch, dict[tuple[int, int | None], LazyPosition]]:
+        """As `finish_batch`, and advance the streams of the rows: see `_moved`. Return their positions as well."""
+        batch = self._finished()
+        positions, batch.last_seqnos = self._moved(streams, in_order, find)
+        return batch, positions
+
+    def _finished(self) -> Batch:
         if self._error is not None and not self.has_arrivals and not self.new_controls:
             raise self._error
         flow_bytes = self.flow_bytes
         controls = [(row, frame) for row, frame, _ in self.new_controls if isinstance(frame, Frame)]
         self.new_controls = []
-        return Batch(self._finish(), self.schema, controls, flow_bytes, self._last_seqnos())
+        return Batch(self._finish(), self.schema, controls, flow_bytes, [])
 
     def _failure(self, raw: bytes, offset: int, detail: str | None, document: bool) -> DcpError:
         """Return the error for the frame that stopped the loop.

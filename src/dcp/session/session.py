@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dcp._codec import LazyPosition
 from dcp.columns.batch import Batch
 from dcp.columns.decoder import Decoder, PassedSnapshots
 from dcp.errors import (
@@ -32,8 +33,8 @@ from dcp.session.events import (
 )
 from dcp.session.handshake import Agreement, ConnectionSettings, Handshake
 from dcp.session.refusals import HELLO, MECHANISMS, Reaction, reaction, refused
-from dcp.session.states import REQUESTED
-from dcp.session.stream import ConsumerStream, LazyPosition, concerns_stream, decode_failover_log, flushed
+from dcp.session.states import IN_ORDER, REQUESTED
+from dcp.session.stream import ConsumerStream, concerns_stream, decode_failover_log, flushed
 from dcp.wire.dcp import ENDLESS, StreamEnd, StreamFlag
 from dcp.wire.dcp_body import STREAM_FILTER, StreamFilter
 from dcp.wire.frame import Frame, encode
@@ -229,13 +230,9 @@ class Session:
         if self._failure is not None and not self._decoder.has_arrivals and not self._moved:
             raise self._failure
         size = self._decoder.batch_bytes
-        passed = {each.opaque: each for each in self._decoder.passed_snapshots()}
-        batch = self._decoder.finish_batch()
-        self._handled = 0
         try:
-            positions = self._rows_arrived(batch.last_seqnos, passed)
-            for snapshots in passed.values():
-                self._snapshots_passed(snapshots)
+            batch, positions = self._decoder.finish_moves(self.streams, IN_ORDER, self._stream_with_rows)
+            self._handled = 0
             for stream in self._leaving.values():
                 stream.transition("closed")
         except DcpError as error:
@@ -247,24 +244,6 @@ class Session:
         moved, self._moved = self._moved, set()
         positions |= {stream.key: stream.lazy_position for stream in moved}
         return Delivery(batch, positions, batch.flow_bytes, size)
-
-    def _rows_arrived(
-        self, last_seqnos: Iterable[tuple[int, int, int, int]], passed: dict[int, PassedSnapshots]
-    ) -> dict[tuple[int, int | None], LazyPosition]:
-        """Record the rows of a batch, and the snapshots that their streams have passed, which are taken from `passed`.
-
-        Returns the positions of the streams.
-        """
-        # Runs once for each vbucket of each batch, which may have a row or two of it.
-        positions: dict[tuple[int, int | None], LazyPosition] = {}
-        for opaque, vbucket, sid, last_seqno in last_seqnos:
-            stream = self._stream_with_rows(opaque, vbucket, sid)
-            if opaque in passed:
-                snapshots = passed.pop(opaque)
-                stream.snapshots_passed(snapshots.ends, snapshots.start, snapshots.end)
-            stream.rows_arrived(last_seqno)
-            positions[stream.key] = stream.lazy_position
-        return positions
 
     def _snapshots_passed(self, passed: PassedSnapshots) -> None:
         stream = self._stream_with_rows(passed.opaque, passed.vbucket, passed.stream_id)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable
 
+from dcp._codec import MovingStream
 from dcp.errors import RemoteProtocolError, ServerError
 from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.states import IN_ORDER, OVER, REQUESTED, STREAM, events, follow
@@ -17,8 +16,6 @@ from dcp.wire.frame import Frame
 _MAX_FAILOVER_LOG = 1024 * 16
 # Version of a system event whose value is a FlatBuffers table.
 _FLATBUFFERS = 2
-# Snapshots whose ends a stream keeps before it computes its progress from them.
-_MOST_ENDS = 100
 
 
 def decode_failover_log(vbucket: int, value: bytes) -> FailoverLog:
@@ -35,81 +32,37 @@ def flushed(vbucket: int) -> ServerError:
     return ServerError(f"vbucket {vbucket}: it was flushed: no position is valid any more, start over")
 
 
-class PassedWindows(NamedTuple):
-    """Snapshots that arrived whole, by their ends, and the window of the one after them: see `Progress.passed`."""
-
-    ends: tuple[int, ...]
-    start: int
-    end: int
-
-
-class LazyPosition(NamedTuple):
-    """Position of a stream at one moment, computed only when it is read.
-
-    A batch has one for each of its vbuckets, but most of them are replaced by the next batch's before anyone asks.
-
-    progress: progress up to the last control message.
-    last_seqno: seqno of the last row since then.
-    passed: snapshots that arrived whole since then, if there are any.
-    """
-
-    progress: Progress
-    last_seqno: int
-    passed: PassedWindows | None = None
-
-    @property
-    def position(self) -> StreamPosition:
-        """Position to resume from once everything up to here is processed."""
-        return _with_rows(_past(self.progress, self.passed), self.last_seqno).position
-
-
-@dataclass(eq=False)
-class ConsumerStream:
+class ConsumerStream(MovingStream):
     """A stream that the client requested, and how far it has come.
 
     opaque: identifies the stream in all messages of its connection.
-    vbucket: number of the vbucket.
     key: vbucket and stream id: a connection has one open stream for each at most.
-    progress: progress up to the last control message.
     end: seqno at which the node ends the stream.
     stream_id: id of the stream where several share a vbucket, else None.
+    ignores_purged: True if the node was asked to resume although deletions were purged. Otherwise it rolls back those
+        that miss some.
     state: a state of its table in `states.py`.
-    last_seqno: highest seqno of the rows that arrived.
 
     Messages that the table of states does not allow, or that contradict the announced snapshot, raise
     RemoteProtocolError.
     """
 
-    opaque: int
-    progress: Progress
-    end: int = ENDLESS
-    stream_id: int | None = None
-    # True if the node was asked to resume although deletions were purged. Otherwise it rolls back those that miss some.
-    ignores_purged: bool = False
-    state: str = REQUESTED
-    last_seqno: int = 0
-    # The decoder reports the last seqno before every control message, also if no row arrived in between.
-    _reported: int = 0
-    _resumed_from: int = 0
-    # Snapshots that arrived whole since `progress`.
-    _passed: PassedWindows | None = None
-    vbucket: int = field(init=False)
-    key: tuple[int, int | None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.last_seqno = self._resumed_from = self.progress.position.seqno
-        self.vbucket = self.progress.position.vbucket
-        self.key = self.vbucket, self.stream_id
+    def __init__(
+        self,
+        opaque: int,
+        progress: Progress,
+        end: int = ENDLESS,
+        stream_id: int | None = None,
+        ignores_purged: bool = False,
+    ) -> None:
+        super().__init__(progress, stream_id, REQUESTED)
+        self.opaque, self.end, self.stream_id, self.ignores_purged = opaque, end, stream_id, ignores_purged
+        self._resumed_from = progress.position.seqno
 
     @property
     def ended(self) -> bool:
         """True once the stream ended, was refused or was rolled back."""
         return self.state == OVER
-
-    @property
-    def lazy_position(self) -> LazyPosition:
-        """Position now, to be computed later."""
-        return LazyPosition(self.progress, self.last_seqno, self._passed)
 
     @property
     def position(self) -> StreamPosition:
@@ -130,44 +83,34 @@ class ConsumerStream:
 
     def rows_arrived(self, last_seqno: int) -> None:
         """Record that rows arrived, the last of them with this seqno. Does nothing if it is that of the last call."""
-        if last_seqno == self._reported:
+        if last_seqno == self.reported:
             return
-        self._reported = last_seqno
-        # Called for each vbucket of each batch: rows and markers leave a stream in order.
+        self.reported = last_seqno
         if self.state != IN_ORDER:
             self.transition("row")
             if self.progress.disorder is not None:
                 self.last_seqno = max(self.last_seqno, last_seqno)
                 return
-        highest = self.progress.end if self._passed is None else self._passed.end
         # The decoder holds seqnos inside a batch against each other; here the first and last meet the marker.
-        if not self.last_seqno < last_seqno <= highest:
+        if not self.last_seqno < last_seqno <= self.highest:
             raise RemoteProtocolError(
-                f"vbucket {self.vbucket}: expected a row from seqno {self.last_seqno + 1} to {highest}, "
+                f"vbucket {self.vbucket}: expected a row from seqno {self.last_seqno + 1} to {self.highest}, "
                 f"found {last_seqno}"
             )
         self.last_seqno = last_seqno
 
-    def snapshots_passed(self, ends: Sequence[int], start: int, end: int) -> None:
+    def snapshots_passed(self, ends: list[int], start: int, end: int) -> None:
         """Record that snapshots arrived whole, and that the next one begins: see `Progress.passed`."""
         self.rows_arrived(ends[0])
         if self.state != IN_ORDER:
             self.transition("snapshot_marker")
-        together = (*ends,) if self._passed is None else (*self._passed.ends, *ends)
-        self._passed = PassedWindows(together, start, end)
-        self._reported = self.last_seqno = ends[-1]
-        if len(together) > _MOST_ENDS:
-            self._settle_passed()
+        self.pass_snapshots(ends, start, end)
 
     def settle(self, last_seqno: int) -> None:
         """Bring `progress` up to the last row, of this seqno. Necessary before a control message is applied."""
-        self._settle_passed()
+        self.settle_passed()
         self.rows_arrived(last_seqno)
-        self.progress = _with_rows(self.progress, self.last_seqno)
-
-    def _settle_passed(self) -> None:
-        """Bring `progress` up to the last snapshot marker."""
-        self.progress, self._passed = _past(self.progress, self._passed), None
+        self.progress = self.progress.with_rows(self.last_seqno)
 
     def misses_snapshot_end(self, frame: Frame) -> bool:
         """Return whether a message shows that the node skipped the end of the announced snapshot.
@@ -198,22 +141,13 @@ class ConsumerStream:
         event = _event(frame)
         self.transition(event)
         if (step := _STEPS.get(event)) is not None:
-            self.progress = step(_with_rows(self.progress, self.last_seqno), frame)
+            self.progress = step(self.progress.with_rows(self.last_seqno), frame)
             self.last_seqno = max(self.last_seqno, self.progress.position.seqno)
 
 
 def concerns_stream(frame: Frame) -> bool:
     """Return whether a message of the node has a place in the table of states."""
     return frame.name in _CONCERNS
-
-
-def _past(progress: Progress, passed: PassedWindows | None) -> Progress:
-    return progress if passed is None else progress.passed(*passed)
-
-
-def _with_rows(progress: Progress, last_seqno: int) -> Progress:
-    known = progress.position.seqno if progress.disorder is None else progress.disorder
-    return progress.seen(last_seqno) if last_seqno > known else progress
 
 
 def _event(frame: Frame) -> str:

@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dcp._codec import LazyPosition
 from dcp.client.follow.node_link import NodeLink
 from dcp.client.follow.persistence import Persistence, VbucketHistory, needed_seqnos
 from dcp.columns.batch import Batch
 from dcp.errors import ClosedError, TimeoutError
 from dcp.position import StreamPosition
 from dcp.session.session import Delivery
-from dcp.session.stream import LazyPosition
 
 # A wait without a time limit cannot be interrupted by Ctrl-C on every system.
 _LONGEST_WAIT = 1.0

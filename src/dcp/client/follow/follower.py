@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from dcp._codec import LazyPosition
 from dcp.client import queries
 from dcp.client.agent import Agent, MapRefresher
 from dcp.client.filters import StreamSelection
@@ -43,7 +44,6 @@ from dcp.session.events import (
     StreamRolledBack,
 )
 from dcp.session.session import MARKER_VERSION, Delivery
-from dcp.session.stream import LazyPosition
 from dcp.wire.memcached import Feature
 
 log = logging.getLogger("dcp.client")

@@ -14,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from dcp._codec import LazyPosition
 from dcp.client.commands import CommandConnection
 from dcp.client.queries import persisted_seqno
 from dcp.cluster_map import ClusterMap, Node
 from dcp.errors import RemoteProtocolError, ServerError, TransportError
-from dcp.session.stream import LazyPosition
 from dcp.wire.frame import Frame
 
 log = logging.getLogger("dcp.client")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from dcp._codec import LazyPosition
 from dcp.client.follow.batch_queue import BatchQueue, QueuedBatch
 from dcp.client.follow.node_pool import NodePool
 from dcp.client.follow.settings import StreamSettings
@@ -13,7 +14,6 @@ from dcp.client.row_format import PURGED, ROLLBACK
 from dcp.client.stats import Counters
 from dcp.errors import RemoteProtocolError, RollbackError
 from dcp.position import Progress, StreamPosition
-from dcp.session.stream import LazyPosition
 
 log = logging.getLogger("dcp.client")
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dcp._codec import LazyPosition
 from dcp.client.follow.backoff import LONGEST_DELAY, jittered, next_delay
 from dcp.client.follow.node_link import NodeLink
 from dcp.client.monitor import CONSUMER, NO_CONNECTION, NO_OWNER, RETRYING, SILENT, UNANSWERED, Observation
@@ -13,7 +14,7 @@ from dcp.client.stats import Window
 from dcp.cluster_map import Node
 from dcp.position import StreamPosition
 from dcp.session.states import REQUESTED
-from dcp.session.stream import ConsumerStream, LazyPosition
+from dcp.session.stream import ConsumerStream
 from dcp.wire.dcp import ENDLESS
 
 

@@ -6,8 +6,8 @@ docs/session.md lists what streams guarantee there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from dcp._codec import LazyPosition
 from dcp.columns.decoder import Decoder
 from dcp.errors import ServerError, UsageError
 from dcp.json_reader import MAX_U64
@@ -18,7 +18,7 @@ from dcp.session.legacy.legacy_session import LegacySession
 from dcp.session.legacy.tap_acks import AckRequests, TapAcks
 from dcp.session.session import Delivery
 from dcp.session.states import REQUESTED, TAP, follow
-from dcp.session.stream import ConsumerStream, LazyPosition
+from dcp.session.stream import ConsumerStream
 from dcp.wire.dcp import ENDLESS, StreamEnd
 from dcp.wire.frame import Frame
 from dcp.wire.layout import Magic
@@ -45,14 +45,15 @@ _VBUCKET_EVENTS = {
 }
 
 
-@dataclass(eq=False)
 class TapConsumerStream(ConsumerStream):
     """A vbucket of the connection. Its position stays at the beginning: rows have no seqno to resume from.
 
     checkpoint: id of the last checkpoint that began; None before the first.
     """
 
-    checkpoint: int | None = None
+    def __init__(self, vbucket: int, progress: Progress, end: int) -> None:
+        super().__init__(vbucket, progress, end)
+        self.checkpoint: int | None = None
 
     @property
     def lazy_position(self) -> LazyPosition:

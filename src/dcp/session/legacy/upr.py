@@ -6,11 +6,11 @@ docs/session.md lists what streams guarantee there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dcp.errors import RemoteProtocolError
 from dcp.json_reader import MAX_U64
-from dcp.position import NO_LOG, UNKNOWN_END, FailoverLog, Progress
+from dcp.position import NO_LOG, UNKNOWN_END, Progress
 from dcp.session.events import Event, StreamAccepted, StreamEnded, StreamRefused, StreamRolledBack
 from dcp.session.handshake import CHECK_DIALECT
 from dcp.session.legacy.legacy_session import LegacySession
@@ -36,7 +36,6 @@ _KNOWN_EVENTS = events(UPR)
 _ANSWERS = {Status.SUCCESS: "accepted", Status.ROLLBACK: "rolled_back", Status.KEY_ENOENT: "rolled_back"}
 
 
-@dataclass(eq=False)
 class UprConsumerStream(ConsumerStream):
     """A stream whose snapshots have no announced end.
 
@@ -46,10 +45,9 @@ class UprConsumerStream(ConsumerStream):
     log: failover log that the node sent before the stream was requested.
     """
 
-    log: FailoverLog = NO_LOG
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self, opaque: int, progress: Progress, end: int) -> None:
+        super().__init__(opaque, progress, end)
+        self.log = NO_LOG
         self.last_seqno = self.start
 
     @property
