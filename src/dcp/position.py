@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
@@ -337,5 +338,14 @@ def _thinned_marks(marks: tuple[int, ...], most: int) -> tuple[int, ...]:
 
     So a position keeps about 32 marks at most, and a rollback loses little beyond what it has to.
     """
-    kept = {((marks[0] - mark).bit_length() + 1) // 2: mark for mark in marks if 0 < mark <= most}
-    return tuple(sorted(kept.values(), reverse=True))
+    if not marks:
+        return ()
+    newest, ascending = marks[0], marks[::-1]
+    low, at = bisect_left(ascending, 1), bisect_left(ascending, most + 1)
+    kept: list[int] = []
+    while low < at:
+        power = ((newest - ascending[at - 1]).bit_length() + 1) // 2
+        # The oldest mark of this power, in one step: many small snapshots leave a hundred of them.
+        at = bisect_left(ascending, newest - 4**power + 1, low, at)
+        kept.append(ascending[at])
+    return tuple(kept)
