@@ -515,7 +515,8 @@ cdef class Decoder:
                         if not stream._takes(slot.last_seqno, in_order):
                             stream.rows_arrived(slot.last_seqno)
                     slot.moved = False
-                    positions[stream.key] = stream._lazy_position() if stream.state is in_order else stream.lazy_position
+                    plain = stream.state is in_order
+                    positions[stream.key] = stream._lazy_position() if plain else stream.lazy_position
                 if slot.used and slot.refused:
                     refused.append(slot.key)
             # After the loop, since entries move.
