@@ -158,3 +158,13 @@ def stream_of_two() -> tuple[Session, ConsumerStream]:
     stream = session.open(Progress(StreamPosition(0)))
     hear(session, answer(stream) + marker(stream, 0, 2) + row(stream, 1) + row(stream, 2))
     return session, stream
+
+
+def test_a_stream_keeps_the_ends_of_a_hundred_snapshots_at_most(stream_of_two: tuple[Session, ConsumerStream]) -> None:
+    """A stream may run for years."""
+    session, stream = stream_of_two
+    for first in range(3, 1003, 50):
+        hear(session, b"".join(marker(stream, seqno, seqno) + row(stream, seqno) for seqno in range(first, first + 50)))
+        session.take()
+        assert stream.position.seqno == first + 49
+        assert stream.position.seqno - stream.progress.position.seqno < 110
