@@ -168,3 +168,17 @@ def test_a_stream_keeps_the_ends_of_a_hundred_snapshots_at_most(stream_of_two: t
         session.take()
         assert stream.position.seqno == first + 49
         assert stream.position.seqno - stream.progress.position.seqno < 110
+
+
+def test_a_batch_has_the_positions_of_the_streams_that_moved(stream_of_two: tuple[Session, ConsumerStream]) -> None:
+    session, stream = stream_of_two
+    other = session.open(Progress(StreamPosition(1)))
+    hear(session, answer(other) + marker(other, 0, 1) + row(other, 1))
+    assert session.take().positions.keys() == {stream.key, other.key}
+    # The one passes to its next snapshot without a row of it.
+    hear(session, marker(stream, 3, 3))
+    assert session.take().positions.keys() == {stream.key}
+    hear(session, row(stream, 3) + marker(stream, 4, 4))
+    assert session.take().positions.keys() == {stream.key}
+    hear(session, marker(other, 2, 2) + row(other, 2))
+    assert session.take().positions.keys() == {other.key}
