@@ -472,39 +472,27 @@ cdef class Decoder:
         As `_last_seqnos` and `_passed_snapshots` together, which need not be called then.
 
         streams: those of the session, by opaque. find: returns the stream of an opaque, vbucket and stream id that are
-            not in it. in_order: state in which rows and markers arrive in order. In any other, and if a seqno is not
-            the one to come, the stream's own methods decide.
+            not in it. in_order: state in which rows arrive in order. In any other, and if the seqno of the last row is
+            none that may come, the stream's own methods decide.
         """
         cdef DecodeState* state = &self._state
         cdef StreamTable* table = &state.streams
         cdef StreamState* slot
         cdef MovingStream stream
-        cdef dict positions = {}, others = {}
+        cdef dict positions = {}
         cdef list found = [], refused = []
-        cdef uint64_t seqno, i
+        cdef uint64_t i
         cdef int64_t j
         self._enter()
         try:
             for j in range(state.n_passed):
-                key, seqno = state.passed[j].stream, state.passed[j].end
-                slot = stream_find(table, key)
-                if slot == NULL or state.rows_removed:
-                    continue
-                slot.moved = True
-                if others and key in others:
-                    others[key].append(seqno)
-                    continue
-                stream = self._moving(streams, find, key)
-                # The window of the first of its snapshots alone is known to the stream.
-                if slot.has_passed and not stream._takes(seqno, in_order):
-                    others[key] = [seqno]
-                else:
-                    stream._pass(seqno, slot.start, slot.end)
-                slot.has_passed = False
+                slot = stream_find(table, state.passed[j].stream)
+                if slot != NULL:
+                    slot.has_passed, slot.moved = False, True
+                    # Held against the window already: only a whole snapshot is passed.
+                    if not state.rows_removed:
+                        self._moving(streams, find, slot.key)._pass(state.passed[j].end, slot.start, slot.end)
             state.n_passed = 0
-            for key, ends in others.items():
-                slot = stream_find(table, key)
-                self._moving(streams, find, key).snapshots_passed(ends, slot.start, slot.end)
             for i in range(table.mask + 1 if table.slots != NULL and not state.rows_removed else 0):
                 slot = &table.slots[i]
                 if slot.used and (slot.last_seqno != slot.reported or slot.moved):
