@@ -130,41 +130,6 @@ def test_of_two_nodes_that_claim_a_vbucket_the_owner_in_the_map_counts(ahead: bo
             assert client.high_seqnos() == {0: 2, 1: 0}
 
 
-class FailoverBetween:
-    """The questions of a client, with a failover before the first one for failover logs."""
-
-    def __init__(self, agent: Agent, failover: Callable[[], object]) -> None:
-        self._agent, self._failover = agent, [failover]
-
-    @property
-    def map(self) -> ClusterMap:
-        return self._agent.map
-
-    def refresh_map(self) -> ClusterMap:
-        return self._agent.refresh_map()
-
-    def ask_node(self, node: Node, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
-        if name == "kv_get_failover_log" and self._failover:
-            self._failover.pop()()
-        return self._agent.ask_node(node, name, questions)
-
-
-def test_a_history_that_begins_between_two_reads_is_not_paired_with_a_seqno_above_its_begin() -> None:
-    """Only one of the vbuckets loses a change."""
-    with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
-        key = next(key for key in (b"%d" % n for n in range(99)) if cluster._bucket.vbucket_of(key) == 0)
-        for value in (b"1", b"2"):
-            cluster.upsert(key, value)
-
-        def failover() -> None:
-            cluster.crash(0)
-            cluster.recover(0, lose=1)
-
-        found = heads(FailoverBetween(client._agent, failover), [0, 1])  # type: ignore[arg-type]
-        assert found.high_seqnos == {0: 1, 1: 0}
-        assert [found.failover_logs[vbucket].newest.seqno for vbucket in (0, 1)] == [1, 0]
-
-
 class Counting:
     """The questions of a client, and the vbuckets whose failover logs were asked for."""
 
@@ -187,6 +152,35 @@ class Counting:
         if name == "kv_get_failover_log":
             self.asked += [question["vbucket"] for question in questions]
         return self._agent.ask_node(node, name, questions)
+
+
+class FailoverBetween(Counting):
+    """The questions of a client, with a failover before the first one for failover logs."""
+
+    def __init__(self, agent: Agent, failover: Callable[[], object]) -> None:
+        super().__init__(agent)
+        self._failover = [failover]
+
+    def ask_node(self, node: Node, name: str, questions: Sequence[Mapping[str, Any]]) -> list[Frame]:
+        if name == "kv_get_failover_log" and self._failover:
+            self._failover.pop()()
+        return super().ask_node(node, name, questions)
+
+
+def test_a_history_that_begins_between_two_reads_is_not_paired_with_a_seqno_above_its_begin() -> None:
+    """Only one of the vbuckets loses a change."""
+    with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
+        key = next(key for key in (b"%d" % n for n in range(99)) if cluster._bucket.vbucket_of(key) == 0)
+        for value in (b"1", b"2"):
+            cluster.upsert(key, value)
+
+        def failover() -> None:
+            cluster.crash(0)
+            cluster.recover(0, lose=1)
+
+        found = heads(FailoverBetween(client._agent, failover), [0, 1])  # type: ignore[arg-type]
+        assert found.high_seqnos == {0: 1, 1: 0}
+        assert [found.failover_logs[vbucket].newest.seqno for vbucket in (0, 1)] == [1, 0]
 
 
 def test_a_failover_log_is_asked_for_again_only_where_it_may_have_changed() -> None:

@@ -266,8 +266,16 @@ class Heads(NamedTuple):
 CollectionIds = Callable[[], Collection[int]]
 
 
+class LogOrigin(NamedTuple):
+    """State in which failover logs were asked for, and when, in monotonic seconds."""
+
+    cluster_map: ClusterMap
+    connections: int
+    asked_at: float
+
+
 class KnownLogs:
-    """Failover logs that `heads` received, for its next calls.
+    """Failover logs that `heads` received, for its next calls. Thread-safe.
 
     The log of a vbucket is the same as long as its high seqno, the cluster map and the connections to the nodes are: a
     failover changes the map, and the restart of a node breaks connections. What else may change it, such as a flush of
@@ -276,25 +284,27 @@ class KnownLogs:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._heads = Heads({}, {})
-        self._source: tuple[ClusterMap, int] | None = None
-        self._asked_at = 0.0
+        # Replaced as a whole, so that no thread takes logs for those of another origin.
+        self._kept: tuple[LogOrigin, Heads] | None = None
 
-    def valid(self, agent: Agent, high_seqnos: Mapping[int, int], max_age: float) -> dict[int, FailoverLog]:
-        """Return the logs that need not be asked for.
+    def valid(
+        self, agent: Agent, high_seqnos: Mapping[int, int], max_age: float
+    ) -> tuple[LogOrigin, dict[int, FailoverLog]]:
+        """Return the logs that need not be asked for, and the origin to keep them and others with.
 
         high_seqnos: as they are now. max_age: age in seconds at which a log is asked for again.
         """
-        source = agent.map, agent.connections_opened
-        if self._source != source or self._clock() - self._asked_at >= max_age:
-            self._source, self._asked_at = source, self._clock()
-            self._heads = Heads({}, {})
-        known, logs = self._heads
-        return {vbucket: log for vbucket, log in logs.items() if high_seqnos.get(vbucket) == known[vbucket]}
+        now = LogOrigin(agent.map, agent.connections_opened, self._clock())
+        if self._kept is None:
+            return now, {}
+        origin, (known, logs) = self._kept
+        if origin[:2] != now[:2] or now.asked_at - origin.asked_at >= max_age:
+            return now, {}
+        return origin, {vbucket: log for vbucket, log in logs.items() if high_seqnos.get(vbucket) == known[vbucket]}
 
-    def keep(self, found: Heads) -> None:
+    def keep(self, origin: LogOrigin, found: Heads) -> None:
         """Keep the result of a call."""
-        self._heads = found
+        self._kept = origin, found
 
 
 def heads(
@@ -315,18 +325,18 @@ def heads(
     lost in between. Raises TransportError if changes were lost at each attempt, or a vbucket has no owner.
     """
     wanted = [*vbuckets]
+    known = KnownLogs() if known is None else known
     lost: list[int] = []
     for _ in range(attempts):
         before = owned_high_seqnos(agent, wanted, limited_to)
-        logs = {} if known is None else known.valid(agent, before, max_age)
+        origin, logs = known.valid(agent, before, max_age)
         if asked := [number for number in wanted if number not in logs]:
             logs |= failover_logs(agent, asked)
             after = owned_high_seqnos(agent, asked, limited_to)
             lost = [number for number in asked if after[number] < before[number]]
         if not lost:
             found = Heads(before, {number: logs[number] for number in wanted if number in logs})
-            if known is not None:
-                known.keep(found)
+            known.keep(origin, found)
             return found
     raise TransportError(
         f"vbuckets {format_vbuckets(lost)} lost changes at each of {attempts} reads of their high seqnos; "
