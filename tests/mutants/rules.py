@@ -262,6 +262,19 @@ EQUIVALENTS: list[Equivalent] = [
         )
         for rule in ("not left out", "is not in a comparison")
     ),
+    Equivalent(
+        "spark/admission.py",
+        "sample = tuple(replace(part, end=min(part.end, part.start.seqno + _SEQNOS)) "
+        "for part in longest if part.size > 0)",
+        ">= in a comparison",
+        "the stream of a range without seqnos ends at once, and adds nothing to the sample",
+    ),
+    Equivalent(
+        "cli/doctor_checks.py",
+        "starts = {vbucket: high - depth for vbucket, high in chosen.items() if vbucket in logs and high > depth}",
+        ">= in a comparison",
+        "a start at seqno 0 is the beginning, which a vbucket without a start has, too",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
