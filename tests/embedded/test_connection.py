@@ -45,6 +45,14 @@ def test_requests_that_arrive_while_responses_wait_are_answered_later() -> None:
     assert not client.connection.backlogged
 
 
+def test_a_connection_whose_socket_is_gone_handles_no_request() -> None:
+    client = CommandClient()
+    client.connection.closed()
+    client.connection.receive(encoded("set", key=b"k", fields=STORE), 0.0)
+    assert client.connection.send(0.0) == []
+    assert not [*client.bucket.active(0)]
+
+
 @given(st.binary(max_size=200))
 def test_noise_is_answered_or_closes_the_connection(data: bytes) -> None:
     client = CommandClient()

@@ -293,6 +293,19 @@ def test_ordinary_snapshots_follow_an_out_of_order_one() -> None:
     assert [frame.name for frame in consumer.receive()] == ["snapshot_marker", "mutation"]
 
 
+@pytest.mark.parametrize("several", ["all", "a scope", "two collections"])
+def test_several_collections_from_disk_are_sent_in_order(several: str) -> None:
+    bucket, vbucket, scope, a, b = with_collections()
+    for key, collection in ((b"z", a), (b"y", b), (b"x", a)):
+        put(vbucket, key, collection)
+    vbucket.evict_checkpoint()
+    consumer = DcpClient(bucket, controls={"enable_out_of_order_snapshots": "true"})
+    chosen = {"all": None, "a scope": {"scope": f"{scope:x}"}, "two collections": {"collections": ids(a, b)}}[several]
+    shown = [frame.fields["seqno"] for frame in consumer.stream(chosen=chosen) if "seqno" in frame.fields]
+    assert shown[-3:] == [4, 5, 6]
+    assert shown == sorted(shown)
+
+
 # Stream ids.
 
 

@@ -275,6 +275,18 @@ EQUIVALENTS: list[Equivalent] = [
         ">= in a comparison",
         "a start at seqno 0 is the beginning, which a vbucket without a start has, too",
     ),
+    Equivalent(
+        "embedded/topology.py",
+        "since = max((_journal_start(copy) for copy in copies), default=0)",
+        "one more",
+        "without copies there are no writes to compare with it",
+    ),
+    Equivalent(
+        "embedded/store.py",
+        "return next((item.cas for item in reversed(self) if isinstance(item, StoredItem)), 0)",
+        "one more",
+        "no document has so low a CAS",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
