@@ -199,9 +199,9 @@ def test_a_change_stream_has_every_version_in_one_snapshot() -> None:
 # Collections.
 
 
-def with_collections() -> tuple[BucketStore, VbucketStore, int, int, int]:
+def with_collections(version: str = "8.0") -> tuple[BucketStore, VbucketStore, int, int, int]:
     """Create a bucket with scope s and its collections a and b, at seqnos 1 to 3; return their ids."""
-    bucket = make_bucket()
+    bucket = make_bucket(version)
     bucket.change_manifest(*bucket.manifest.create_scope("s"))
     for name in ("a", "b"):
         bucket.change_manifest(*bucket.manifest.create_collection("s", name))
@@ -283,14 +283,18 @@ def test_an_out_of_order_snapshot_can_have_its_end_seqno() -> None:
     assert shown[-2:] == [("seqno_advanced", 6), ("oso", 2)]
 
 
-def test_ordinary_snapshots_follow_an_out_of_order_one() -> None:
-    bucket, vbucket, _, a, _ = with_collections()
+@pytest.mark.parametrize(("version", "start"), [("7.1", 0), ("7.2", 4)])
+def test_ordinary_snapshots_follow_an_out_of_order_one(version: str, start: int) -> None:
+    """Since 7.2 the first of them begins at its end."""
+    bucket, vbucket, _, a, _ = with_collections(version)
     put(vbucket, b"x", a)
     vbucket.evict_checkpoint()
     consumer = DcpClient(bucket, controls={"enable_out_of_order_snapshots": "true"})
     consumer.stream(chosen={"collections": ids(a)})
     put(vbucket, b"w", a)
-    assert [frame.name for frame in consumer.receive()] == ["snapshot_marker", "mutation"]
+    marker, change = consumer.receive()
+    assert (marker.name, change.name) == ("snapshot_marker", "mutation")
+    assert marker.fields["snapshot_start"] == start
 
 
 @pytest.mark.parametrize("several", ["all", "a scope", "two collections"])

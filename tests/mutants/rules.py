@@ -287,6 +287,24 @@ EQUIVALENTS: list[Equivalent] = [
         "one more",
         "no document has so low a CAS",
     ),
+    Equivalent(
+        "embedded/users.py",
+        'return ".".join(urlsafe_b64encode(part).decode().rstrip("=") for part in (*parts, secrets.token_bytes(32)))',
+        "one more",
+        "how many random bytes stand for a signature is no matter of right or wrong",
+    ),
+    Equivalent(
+        "cli/doctor.py",
+        "if context.client is not None:",
+        "a condition that never holds",
+        "the process ends, and its connections with it",
+    ),
+    Equivalent(
+        "embedded/management/routes.py",
+        "super().__init__(reason)",
+        "a step left out",
+        "exceptions keep their arguments when they are created, and only the response is read",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
