@@ -58,6 +58,9 @@ def test_a_client_that_reads_no_responses_is_not_read_until_it_does() -> None:
         socket.create_connection(listener.getsockname()) as theirs,
         listener.accept()[0] as ours,
     ):
+        # Less than one response.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         link = Link(ours, client.connection)
         assert link.events == selectors.EVENT_READ
         # One response may wait, and its client may send requests. Two are more than 4 MiB.
