@@ -71,12 +71,15 @@ def test_a_client_that_reads_no_responses_is_not_read_until_it_does() -> None:
             while link.write(0.0):
                 pass
             assert link.events == events
+            # The node's thread waits for an event, and does not try again at once.
+            assert not link.write(0.0)
             theirs.setblocking(False)
             while client.connection.backlogged or link.events != selectors.EVENT_READ:
                 link.write(0.0)
                 with suppress(BlockingIOError):
                     while theirs.recv(1 << 20):
                         pass
+            assert not link.write(0.0)
 
 
 def test_a_connection_whose_socket_is_gone_handles_no_request() -> None:

@@ -12,6 +12,7 @@ from dcp import Frame
 from dcp.embedded.bucket import BucketStore
 from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
+from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.framing import UNCOUNTED_HEAD
 from dcp.wire.memcached import Feature, Status, VbucketState
 from tests.embedded.raw_client import ALL_FEATURES, DcpClient, filled_bucket, make_bucket, summaries
@@ -98,8 +99,9 @@ def test_a_checkpoint_that_was_read_from_disk_is_not_announced_again() -> None:
 
 
 @pytest.mark.parametrize("disk", [False, True])
-def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool) -> None:
-    bucket, vbucket = filled_bucket(2)
+@pytest.mark.parametrize("received", [1, 2])
+def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool, received: int) -> None:
+    bucket, vbucket = filled_bucket(received)
     consumer = DcpClient(bucket)
     consumer.stream()
     put(vbucket, b"key1", event="deletion")
@@ -108,6 +110,37 @@ def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool) -> None:
     if disk:
         vbucket.evict_checkpoint()
     assert summaries(consumer.receive()) == [("end", StreamEnd.ROLLBACK)]
+
+
+def test_a_purge_of_the_deletion_that_a_stream_sent_last_takes_nothing_from_it() -> None:
+    bucket, vbucket = filled_bucket(1)
+    consumer = DcpClient(bucket)
+    put(vbucket, b"key1", event="deletion")
+    consumer.stream()
+    put(vbucket, b"last")
+    vbucket.purge()
+    assert vbucket.purge_seqno == 2
+    assert summaries(consumer.receive())[-1] == ("mutation", 3)
+
+
+def test_a_purge_before_the_first_item_of_a_stream_from_the_beginning_takes_nothing_from_it() -> None:
+    bucket, vbucket = filled_bucket(0)
+    consumer = DcpClient(bucket)
+    consumer.stream()
+    put(vbucket, b"key", event="deletion")
+    put(vbucket, b"last")
+    vbucket.purge()
+    assert summaries(consumer.receive()) == [("marker", 0, 2, MEMORY), ("mutation", 2)]
+
+
+@pytest.mark.parametrize("datatype", [Datatype.JSON, Datatype.JSON | Datatype.XATTR])
+def test_a_deletion_has_neither_a_value_nor_its_datatype(datatype: Datatype) -> None:
+    bucket = make_bucket()
+    value = join_xattrs([(b"mine", b"1")], b"{}") if Datatype.XATTR in datatype else b"{}"
+    bucket.store(b"key", value, datatype=int(datatype), number=0)
+    item = bucket.remove(b"key", number=0)
+    assert item is not None
+    assert (item.value, item.datatype) == (b"", 0)
 
 
 def test_undone_writes_end_the_streams_that_sent_them() -> None:
