@@ -167,10 +167,12 @@ def test_of_many_items_each_collection_has_its_last_seqno() -> None:
         (StoredItem("mutation", 1, b"a"), False),
         (StoredItem("mutation", 1, b"a", collection_id=8), True),
         (SystemItem(1, 0, b"hotel", 1, 8, 9), True),
+        (PreparedItem(StoredItem("mutation", 1, b"a"), DurabilityLevel.MAJORITY), False),
+        (PreparedItem(StoredItem("mutation", 1, b"a", collection_id=8), DurabilityLevel.MAJORITY), True),
     ],
 )
 def test_items_other_than_documents_of_the_default_collection_are_remembered(
-    item: StoredItem | SystemItem, mixed: bool
+    item: StoredItem | SystemItem | PreparedItem, mixed: bool
 ) -> None:
     vb = vbucket()
     vb.put(item)
