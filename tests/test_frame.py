@@ -93,6 +93,10 @@ def _change(**changes: Any) -> dcp.Frame:
     ("frame", "problem"),
     [
         (_change(name="mutatoin"), "dialect dcp has no request 'mutatoin'; did you mean mutation?"),
+        (
+            dcp.Frame("clustermap_change_notification", 0x80),
+            "dialect dcp has no request 'clustermap_change_notification'",
+        ),
         (_change(magic=0x7F), "mutation: magic: expected one of 0x80, 0x81, 0x08, 0x18, 0x82, 0x83, found 127"),
         (_change(vbucket=1 << 16), "mutation: vbucket: expected an integer of 16 bits, found 65536"),
         (_change(opaque=-1), "mutation: opaque: expected an integer of 32 bits, found -1"),
