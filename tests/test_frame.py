@@ -93,6 +93,10 @@ def _change(**changes: Any) -> dcp.Frame:
     ("frame", "problem"),
     [
         (_change(name="mutatoin"), "dialect dcp has no request 'mutatoin'; did you mean mutation?"),
+        (
+            dcp.Frame("clustermap_change_notification", 0x80),
+            "dialect dcp has no request 'clustermap_change_notification'",
+        ),
         (_change(magic=0x7F), "mutation: magic: expected one of 0x80, 0x81, 0x08, 0x18, 0x82, 0x83, found 127"),
         (_change(vbucket=1 << 16), "mutation: vbucket: expected an integer of 16 bits, found 65536"),
         (_change(opaque=-1), "mutation: opaque: expected an integer of 32 bits, found -1"),
@@ -103,6 +107,7 @@ def _change(**changes: Any) -> dcp.Frame:
         (_change(fields={**MUTATION.fields, "meta": 7}), "mutation: meta: expected bytes, found 7"),
         (_change(frame_info=(stream_id(1),)), "mutation: magic: expected 0x08 or 0x18 with frame infos, found 128"),
         (_change(magic=0x08, key=b"k" * 256, frame_info=(stream_id(1),)), "key length: expected at most 255, found"),
+        (_change(key=b"k" * (1 << 16)), "mutation: key length: expected at most 65535, found 65536"),
         (_change(magic=0x08, frame_info=(stream_id(1, counted=False),)), "nothing uncounted but the stream id of a"),
         (dcp.Frame("unknown", 0x80), "unknown: fields: expected {opcode: 0 to 255, extras: bytes}"),
         (dcp.Frame("get_failover_log", 0x81, value=b"x"), "value length: expected a multiple of 16, found 1"),
@@ -113,6 +118,12 @@ def test_a_frame_that_cannot_be_said_is_refused_with_the_reason(frame: dcp.Frame
     with pytest.raises(dcp.LocalProtocolError) as refused:
         encode(frame)
     assert problem in str(refused.value)
+
+
+def test_a_key_has_two_bytes_of_length_without_frame_infos() -> None:
+    for length in (256, (1 << 16) - 1):
+        (found,) = decode(encode(_change(key=b"k" * length, fields={**MUTATION.fields, "meta": b""})))
+        assert len(found.key) == length
 
 
 def test_the_fallback_of_a_message_does_not_take_what_a_special_form_claims() -> None:

@@ -49,6 +49,9 @@ def test_an_input_that_ends_inside_a_frame_is_reported(tmp_path: Path) -> None:
 def test_the_dialect_decides_what_an_opcode_means(tmp_path: Path) -> None:
     frame = dcp.encode(dcp.Frame("snapshot_end", 0x80), "upr2")
     assert "snapshot_end" in inspect(tmp_path, frame, "--dialect", "upr2").output
+    # It is not guessed where it is given: TAP knows no no-ops.
+    assert "dcp_noop" in inspect(tmp_path, NOOP).output
+    assert "dcp_noop" not in inspect(tmp_path, NOOP, "--dialect", "tap").output
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from dcp import connect
 from dcp.cli.commands import dcp
-from dcp.cli.serve import _is_loopback, _show_json, _show_lines, _size, _table
+from dcp.cli.serve import _greet, _is_loopback, _show_json, _show_lines, _size, _table
 from dcp.embedded import Cluster
 from dcp.embedded.faults import FAULTS
 from dcp.embedded.server import Traffic
@@ -152,6 +152,20 @@ def test_a_client_reads_over_tls_what_was_loaded() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) == 0
         assert not authority.exists()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_people_get_urls_that_connect(tls: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with Cluster(vbuckets=2, tls=tls) as cluster:
+        cluster.upsert("key", b"1")
+        _greet(cluster, 1, tls=tls, as_json=False)
+        shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+        urls = [words[-1] for words in shown if words[:1] == ["url"] or words[:2] == ["with", "TLS"]]
+        secure = [f"{cluster.tls_url}?ca_cert_path={cluster.ca_file}", cluster.tls_management_url] if tls else []
+        assert urls == [cluster.url, *secure]
+        for url in urls[:2]:
+            with connect(url) as client:
+                assert sum(client.high_seqnos().values()) == 1
 
 
 def test_the_management_service_is_served() -> None:

@@ -425,6 +425,15 @@ def test_a_gap_in_a_header_is_followed_by_a_search(tmp_path: Path) -> None:
     assert sum(piece.skipped for piece in pieces) == len(frame[13:])
 
 
+def test_the_frame_that_a_search_finds_may_arrive_in_two_parts() -> None:
+    fields = {"seqno": 1, "rev_seqno": 1, "flags": 0, "expiry": 0, "lock_time": 0, "nru": 0}
+    frame = encode(Frame("mutation", 0x80, fields=fields, key=b"key", value=b"value"))
+    for size in range(1, len(frame)):
+        finder = FrameFinder(DCP, resumes=True)
+        pieces = [*finder.feed(bytes(24)), *finder.feed(frame[:size]), *finder.feed(frame[size:]), *finder.end()]
+        assert [piece.raw for piece in pieces if piece.raw] == [frame]
+
+
 @pytest.mark.parametrize(("size", "found"), [(MAX_FRAME, False), (MAX_FRAME + 1, True)])
 def test_a_header_of_a_frame_that_is_too_large_is_none(size: int, found: bool) -> None:
     """A search waits for the rest of a frame that may be one, and goes on after a header that is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -96,3 +97,13 @@ def test_a_batch_whose_names_cannot_be_found_was_not_taken(cluster: Cluster) -> 
     with dcp.connect(cluster.url) as client:
         found = pa.table(client.stream(stream.checkpoint, "now", columns="collection"))
         assert sorted(found["collection"].to_pylist()) == ["_default", "order"]
+
+
+def test_without_pyarrow_the_names_are_refused_before_the_stream_starts(
+    client: dcp.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if it were not installed: find_spec finds nothing for an entry of None.
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(dcp.UsageError, match="names of scopes and collections need pyarrow: pip install pyarrow"):
+        client.stream(columns="scope,key")
+    assert client.stream("now", "now", columns="key").schema.names == ("key",)

@@ -133,6 +133,23 @@ def test_the_limit_counts_from_when_the_first_of_these_vbuckets_began_to_wait(wr
         wait.poll_if_due()
 
 
+def test_a_node_is_asked_once_in_an_interval_and_only_for_what_waits() -> None:
+    now, asked = 0.0, list[float]()
+
+    def ask(node: Node, vbuckets: Collection[int]) -> Mapping[int, DiskBacklog]:
+        asked.append(now)
+        return {0: DiskBacklog(1, int(now > 2))}
+
+    wait = DiskWait(ask, 60, interval=1, clock=lambda: now)
+    wait.poll_if_due()
+    assert not wait.covers(0, ONE)
+    for moment in (0.5, 0.6, 1.4, 1.6, 2.5, 2.7, 9.0):
+        now = moment
+        wait.poll_if_due()
+    assert wait.covers(0, ONE)
+    assert asked == [0.5, 1.6, 2.7]
+
+
 def test_a_vbucket_that_joins_others_does_not_prolong_their_wait() -> None:
     now = 0.0
     backlogs = {0: DiskBacklog(1, 0), 1: DiskBacklog(1, 0)}

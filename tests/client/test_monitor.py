@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dcp
 from dcp.client.follow.vbucket import FollowedVbucket, observe
 from dcp.client.monitor import CONSUMER, NO_OWNER, SILENT, Backlog, Observation, StallDetector
 from dcp.client.stats import Lag
+from dcp.embedded import Cluster
 from dcp.position import StreamPosition
 from dcp.wire.dcp import ENDLESS
 from tests.client.consumer import hasty_threads
@@ -110,3 +112,14 @@ def test_a_vbucket_whose_consumer_takes_nothing_waits_for_it_whatever_else_is_wr
     link.held = int(full)
     vbucket = FollowedVbucket(7, StreamPosition(7), link=link)
     assert observe(vbucket, None, {}, {}).reason == (CONSUMER if full else NO_OWNER)
+
+
+def test_the_thread_of_a_stream_that_is_closed_ends() -> None:
+    """It would go on asking nodes, for as long as the process lasts."""
+    before = {*threading.enumerate()}
+    with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url, stats_interval=3600) as client:
+        stream = client.stream()
+        (monitor,) = (one for one in {*threading.enumerate()} - before if one.name == "dcp monitor")
+        stream.close()
+        monitor.join(10)
+        assert not monitor.is_alive()

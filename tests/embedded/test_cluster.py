@@ -206,6 +206,24 @@ def test_traffic_of_nodes_is_counted() -> None:
         assert cluster.stats()[0][1:3] == (0, highs[0])
 
 
+def test_each_item_is_counted_once_however_often_its_stream_writes() -> None:
+    with Cluster(vbuckets=1) as cluster, Consumer(cluster) as consumer:
+        cluster.load(300, value_size=10_000)
+        consumer.stream(0)
+        consumer.until("", seqno=300)
+        assert cluster.stats()[0].items == 300
+
+
+def test_a_link_that_a_fault_pauses_does_not_keep_its_node_busy() -> None:
+    with Cluster(vbuckets=1) as cluster, Consumer(cluster) as consumer:
+        consumer.stream(0)
+        (link,) = cluster._server.links
+        with cluster.fault("pause"), cluster._changing():
+            cluster.upsert("key", b"")
+            assert not link.write(time.monotonic())
+        assert items(consumer.until("mutation")) == [1]
+
+
 def writes(cluster: Cluster, consumer: Consumer) -> Callable[[], object]:
     consumer.stream(0)
     return lambda: cluster.upsert("key", b"")

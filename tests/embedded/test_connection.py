@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import selectors
+import socket
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dcp
+from dcp.embedded.link import Link
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
 from tests.embedded.raw_client import CommandClient
@@ -43,6 +48,46 @@ def test_requests_that_arrive_while_responses_wait_are_answered_later() -> None:
         names += [frame.name for frame in dcp.decode(sent)]
     assert names == ["get", "get", "version"]
     assert not client.connection.backlogged
+
+
+def test_a_client_that_reads_no_responses_is_not_read_until_it_does() -> None:
+    client = CommandClient()
+    client.request("set", key=b"k", fields=STORE, value=bytes(3 << 20))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as theirs,
+        listener.accept()[0] as ours,
+    ):
+        # Less than one response.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        link = Link(ours, client.connection)
+        assert link.events == selectors.EVENT_READ
+        # One response may wait, and its client may send requests. Two are more than 4 MiB.
+        for requests, events in ((1, selectors.EVENT_WRITE | selectors.EVENT_READ), (3, selectors.EVENT_WRITE)):
+            theirs.setblocking(True)
+            theirs.sendall(encoded("get", key=b"k") * requests)
+            link.read(0.0)
+            while link.write(0.0):
+                pass
+            assert link.events == events
+            # The node's thread waits for an event, and does not try again at once.
+            assert not link.write(0.0)
+            theirs.setblocking(False)
+            while client.connection.backlogged or link.events != selectors.EVENT_READ:
+                link.write(0.0)
+                with suppress(BlockingIOError):
+                    while theirs.recv(1 << 20):
+                        pass
+            assert not link.write(0.0)
+
+
+def test_a_connection_whose_socket_is_gone_handles_no_request() -> None:
+    client = CommandClient()
+    client.connection.closed()
+    client.connection.receive(encoded("set", key=b"k", fields=STORE), 0.0)
+    assert client.connection.send(0.0) == []
+    assert not [*client.bucket.active(0)]
 
 
 @given(st.binary(max_size=200))

@@ -267,6 +267,19 @@ def test_fault_beyond_end(cluster: Cluster) -> None:
             assert fault.hits == 1
 
 
+def test_a_stream_goes_beyond_its_end_into_the_snapshot_after_it(cluster: Cluster) -> None:
+    """Without the fault, the end of the snapshot that has the end seqno is the end of the stream."""
+    with Consumer(cluster, controls={"connection_buffer_size": "200"}) as consumer:
+        consumer.stream(0, end=COUNT)
+        within = items(consumer.until("", seqno=2))
+        assert consumer.is_quiet()
+        with cluster.fault("beyond_end", items=2):
+            cluster.upsert("new", b"")
+            # The window does not hold the rest of the snapshot.
+            cluster.fault("overfill", bytes=100_000)
+            assert within + items(consumer.until("stream_end")) == list(range(1, COUNT + 2))
+
+
 def test_fault_silent(cluster: Cluster) -> None:
     with cluster.fault("silent", vbuckets=[0]) as fault, Consumer(cluster) as consumer:
         assert consumer.stream(0, end=COUNT).status == Status.SUCCESS

@@ -334,6 +334,30 @@ def test_the_service_is_there_with_tls_as_well(tmp_path: Path) -> None:
             assert json.load(response)["id"] == "reader"
 
 
+def test_each_node_has_its_own_addresses() -> None:
+    pytest.importorskip("cryptography", reason="certificates are made with cryptography")
+    with Cluster(nodes=2, vbuckets=2, tls=True, server_version="7.6") as cluster:
+        services = get(cluster, "/pools/default/nodeServices")["nodesExt"]
+        nodes = get(cluster, "/pools/default")["nodes"]
+        assert len({node.pop("nodeUUID") for node in nodes}) == 2
+        versions = {node.pop("version") for node in nodes}
+        assert [version.startswith("7.6.") for version in versions] == [True]
+        for number, (node, ports) in enumerate(zip(nodes, (node["services"] for node in services), strict=True)):
+            assert node.pop("thisNode", False) is (number == 0)
+            assert node == {
+                "clusterMembership": "active",
+                "recoveryType": "none",
+                "status": "healthy",
+                "otpNode": f"n_{number}@127.0.0.1",
+                "hostname": f"127.0.0.1:{ports['mgmt']}",
+                "clusterCompatibility": 7 << 16 | 6,
+                "os": "embedded",
+                "ports": {"direct": ports["kv"], "httpsMgmt": ports["mgmtSSL"]},
+                "services": ["kv"],
+                "serverGroup": "Group 1",
+            }
+
+
 def test_without_tls_there_is_no_address_for_it(cluster: Cluster) -> None:
     with pytest.raises(LocalProtocolError, match="tls: the cluster was started without it"):
         _ = cluster.tls_management_url

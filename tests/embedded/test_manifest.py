@@ -37,6 +37,14 @@ def test_every_change_is_an_event_with_the_new_uid() -> None:
     ]
 
 
+def test_a_new_vbucket_gets_each_scope_before_its_collections() -> None:
+    assert built().steps() == [
+        ManifestStep(SystemEvent.SCOPE_CREATE, 3, "inventory", 8),
+        ManifestStep(SystemEvent.COLLECTION_BEGIN, 3, "hotel", 8, 9),
+        ManifestStep(SystemEvent.COLLECTION_BEGIN, 3, "cart", 8, 10, 3600),
+    ]
+
+
 def test_the_collections_of_a_dropped_scope_go_first_with_the_old_uid() -> None:
     manifest, changes = built().drop_scope("inventory")
     assert [(c.event, c.manifest_uid, c.collection_id) for c in changes] == [

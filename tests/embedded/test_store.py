@@ -153,6 +153,34 @@ def test_many_items_at_once_are_the_same_as_one_by_one() -> None:
     assert other.last_writes == vb.last_writes == items
 
 
+def test_of_many_items_each_collection_has_its_last_seqno() -> None:
+    """Streams of the default collection read each item if the vbucket has other items as well."""
+    vb = vbucket()
+    vb.extend([StoredItem("mutation", n, b"%d" % n, collection_id=8 if n < 5 else 0) for n in range(1, JOURNAL + 11)])
+    assert vb.highs == {8: 4, 0: JOURNAL + 10}
+    assert vb.mixed
+
+
+@pytest.mark.parametrize(
+    ("item", "mixed"),
+    [
+        (StoredItem("mutation", 1, b"a"), False),
+        (StoredItem("mutation", 1, b"a", collection_id=8), True),
+        (SystemItem(1, 0, b"hotel", 1, 8, 9), True),
+        (PreparedItem(StoredItem("mutation", 1, b"a"), DurabilityLevel.MAJORITY), False),
+        (PreparedItem(StoredItem("mutation", 1, b"a", collection_id=8), DurabilityLevel.MAJORITY), True),
+    ],
+)
+def test_items_other_than_documents_of_the_default_collection_are_remembered(
+    item: StoredItem | SystemItem | PreparedItem, mixed: bool
+) -> None:
+    vb = vbucket()
+    vb.put(item)
+    assert vb.mixed is mixed
+    vb.put(StoredItem("mutation", 2, b"b"))
+    assert vb.mixed is mixed
+
+
 def test_the_last_of_many_items_can_be_undone() -> None:
     items = [StoredItem("mutation", n, b"%d" % n) for n in range(1, JOURNAL + 11)]
     vb = vbucket()

@@ -12,6 +12,7 @@ from dcp import Frame
 from dcp.embedded.bucket import BucketStore
 from dcp.embedded.store import StoredItem, VbucketStore
 from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
+from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.framing import UNCOUNTED_HEAD
 from dcp.wire.memcached import Feature, Status, VbucketState
 from tests.embedded.raw_client import ALL_FEATURES, DcpClient, filled_bucket, make_bucket, summaries
@@ -98,8 +99,9 @@ def test_a_checkpoint_that_was_read_from_disk_is_not_announced_again() -> None:
 
 
 @pytest.mark.parametrize("disk", [False, True])
-def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool) -> None:
-    bucket, vbucket = filled_bucket(2)
+@pytest.mark.parametrize("received", [1, 2])
+def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool, received: int) -> None:
+    bucket, vbucket = filled_bucket(received)
     consumer = DcpClient(bucket)
     consumer.stream()
     put(vbucket, b"key1", event="deletion")
@@ -108,6 +110,37 @@ def test_a_purge_beyond_a_stream_ends_it_for_a_rollback(disk: bool) -> None:
     if disk:
         vbucket.evict_checkpoint()
     assert summaries(consumer.receive()) == [("end", StreamEnd.ROLLBACK)]
+
+
+def test_a_purge_of_the_deletion_that_a_stream_sent_last_takes_nothing_from_it() -> None:
+    bucket, vbucket = filled_bucket(1)
+    consumer = DcpClient(bucket)
+    put(vbucket, b"key1", event="deletion")
+    consumer.stream()
+    put(vbucket, b"last")
+    vbucket.purge()
+    assert vbucket.purge_seqno == 2
+    assert summaries(consumer.receive())[-1] == ("mutation", 3)
+
+
+def test_a_purge_before_the_first_item_of_a_stream_from_the_beginning_takes_nothing_from_it() -> None:
+    bucket, vbucket = filled_bucket(0)
+    consumer = DcpClient(bucket)
+    consumer.stream()
+    put(vbucket, b"key", event="deletion")
+    put(vbucket, b"last")
+    vbucket.purge()
+    assert summaries(consumer.receive()) == [("marker", 0, 2, MEMORY), ("mutation", 2)]
+
+
+@pytest.mark.parametrize("datatype", [Datatype.JSON, Datatype.JSON | Datatype.XATTR])
+def test_a_deletion_has_neither_a_value_nor_its_datatype(datatype: Datatype) -> None:
+    bucket = make_bucket()
+    value = join_xattrs([(b"mine", b"1")], b"{}") if Datatype.XATTR in datatype else b"{}"
+    bucket.store(b"key", value, datatype=int(datatype), number=0)
+    item = bucket.remove(b"key", number=0)
+    assert item is not None
+    assert (item.value, item.datatype) == (b"", 0)
 
 
 def test_undone_writes_end_the_streams_that_sent_them() -> None:
@@ -199,9 +232,9 @@ def test_a_change_stream_has_every_version_in_one_snapshot() -> None:
 # Collections.
 
 
-def with_collections() -> tuple[BucketStore, VbucketStore, int, int, int]:
+def with_collections(version: str = "8.0") -> tuple[BucketStore, VbucketStore, int, int, int]:
     """Create a bucket with scope s and its collections a and b, at seqnos 1 to 3; return their ids."""
-    bucket = make_bucket()
+    bucket = make_bucket(version)
     bucket.change_manifest(*bucket.manifest.create_scope("s"))
     for name in ("a", "b"):
         bucket.change_manifest(*bucket.manifest.create_collection("s", name))
@@ -283,14 +316,31 @@ def test_an_out_of_order_snapshot_can_have_its_end_seqno() -> None:
     assert shown[-2:] == [("seqno_advanced", 6), ("oso", 2)]
 
 
-def test_ordinary_snapshots_follow_an_out_of_order_one() -> None:
-    bucket, vbucket, _, a, _ = with_collections()
+@pytest.mark.parametrize(("version", "start"), [("7.1", 0), ("7.2", 4)])
+def test_ordinary_snapshots_follow_an_out_of_order_one(version: str, start: int) -> None:
+    """Since 7.2 the first of them begins at its end."""
+    bucket, vbucket, _, a, _ = with_collections(version)
     put(vbucket, b"x", a)
     vbucket.evict_checkpoint()
     consumer = DcpClient(bucket, controls={"enable_out_of_order_snapshots": "true"})
     consumer.stream(chosen={"collections": ids(a)})
     put(vbucket, b"w", a)
-    assert [frame.name for frame in consumer.receive()] == ["snapshot_marker", "mutation"]
+    marker, change = consumer.receive()
+    assert (marker.name, change.name) == ("snapshot_marker", "mutation")
+    assert marker.fields["snapshot_start"] == start
+
+
+@pytest.mark.parametrize("several", ["all", "a scope", "two collections"])
+def test_several_collections_from_disk_are_sent_in_order(several: str) -> None:
+    bucket, vbucket, scope, a, b = with_collections()
+    for key, collection in ((b"z", a), (b"y", b), (b"x", a)):
+        put(vbucket, key, collection)
+    vbucket.evict_checkpoint()
+    consumer = DcpClient(bucket, controls={"enable_out_of_order_snapshots": "true"})
+    chosen = {"all": None, "a scope": {"scope": f"{scope:x}"}, "two collections": {"collections": ids(a, b)}}[several]
+    shown = [frame.fields["seqno"] for frame in consumer.stream(chosen=chosen) if "seqno" in frame.fields]
+    assert shown[-3:] == [4, 5, 6]
+    assert shown == sorted(shown)
 
 
 # Stream ids.

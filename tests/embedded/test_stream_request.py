@@ -122,6 +122,16 @@ def test_to_latest_ends_at_the_highest_seqno_of_the_requested_collections() -> N
     assert (whole.end, whole.collections) == (13, None)
 
 
+def test_to_latest_ends_at_once_without_changes_of_the_requested_collections() -> None:
+    manifest, _ = BucketManifest().create_collection("_default", "c")
+    manifest, _ = manifest.create_scope("empty")
+    for wanted in (StreamFilter(collections=(8,)), StreamFilter(scope=manifest.scope("empty").id)):
+        request = make_request(flags=StreamFlag.TO_LATEST, filter=wanted, has_value=True)
+        answer = decide(request, COLLECTIONS, make_vbucket(12), manifest)
+        assert isinstance(answer, GrantedStream)
+        assert answer.end == 0
+
+
 @pytest.mark.parametrize("filtered", [True, False])
 def test_purged_deletions_after_the_last_seqno_of_a_collection_are_of_others(filtered: bool) -> None:
     vbucket = make_vbucket(4)

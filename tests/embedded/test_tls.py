@@ -82,6 +82,14 @@ def test_the_name_in_a_certificate_is_the_user(cluster: Cluster, authority: Auth
         assert [answer.status for answer in answers] == [Status.SUCCESS, Status.SUCCESS, Status.EACCESS]
 
 
+def test_a_password_replaces_the_user_of_a_certificate(cluster: Cluster, authority: Authority, tmp_path: Path) -> None:
+    me = cluster.credentials
+    with Client(cluster, certified(cluster, authority, "alice", tmp_path)) as client:
+        assert client.exchange(HELLO, plain_auth(me.username, me.password), SELECT)[-1].status == Status.SUCCESS
+        # Alice may not open a DCP connection.
+        assert client.exchange(request("open", key=b"a", fields={"flags": 1}))[0].status == Status.SUCCESS
+
+
 def test_a_certificate_of_an_unknown_user_is_refused(cluster: Cluster, authority: Authority, tmp_path: Path) -> None:
     with Client(cluster, certified(cluster, authority, "mallory", tmp_path)) as client:
         client.socket.sendall(dcp.encode(HELLO))

@@ -335,6 +335,13 @@ def test_a_rebalance_spreads_vbuckets_evenly_with_few_moves(nodes: int) -> None:
     assert bucket.nodes[0].vbuckets == {}
 
 
+def test_replicas_are_on_the_nodes_that_follow_the_owner() -> None:
+    bucket = make_bucket(nodes=3, replicas=2)
+    topology.rebalance_in(bucket)
+    for owner, *replicas in bucket.owners:
+        assert replicas == [(owner + 1) % 4, (owner + 2) % 4]
+
+
 Step = tuple[Callable[..., object], tuple[int, ...]]
 MISTAKES: list[tuple[list[Step], str]] = [
     ([(topology.failover, (9,))], "node: expected 0 to 2, found 9"),

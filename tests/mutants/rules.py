@@ -262,6 +262,49 @@ EQUIVALENTS: list[Equivalent] = [
         )
         for rule in ("not left out", "is not in a comparison")
     ),
+    Equivalent(
+        "spark/admission.py",
+        "sample = tuple(replace(part, end=min(part.end, part.start.seqno + _SEQNOS)) "
+        "for part in longest if part.size > 0)",
+        ">= in a comparison",
+        "the stream of a range without seqnos ends at once, and adds nothing to the sample",
+    ),
+    Equivalent(
+        "cli/doctor_checks.py",
+        "starts = {vbucket: high - depth for vbucket, high in chosen.items() if vbucket in logs and high > depth}",
+        ">= in a comparison",
+        "a start at seqno 0 is the beginning, which a vbucket without a start has, too",
+    ),
+    Equivalent(
+        "embedded/topology.py",
+        "since = max((_journal_start(copy) for copy in copies), default=0)",
+        "one more",
+        "without copies there are no writes to compare with it",
+    ),
+    Equivalent(
+        "embedded/store.py",
+        "return next((item.cas for item in reversed(self) if isinstance(item, StoredItem)), 0)",
+        "one more",
+        "no document has so low a CAS",
+    ),
+    Equivalent(
+        "embedded/users.py",
+        'return ".".join(urlsafe_b64encode(part).decode().rstrip("=") for part in (*parts, secrets.token_bytes(32)))',
+        "one more",
+        "how many random bytes stand for a signature is no matter of right or wrong",
+    ),
+    Equivalent(
+        "cli/doctor.py",
+        "if context.client is not None:",
+        "a condition that never holds",
+        "the process ends, and its connections with it",
+    ),
+    Equivalent(
+        "embedded/management/routes.py",
+        "super().__init__(reason)",
+        "a step left out",
+        "exceptions keep their arguments when they are created, and only the response is read",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(

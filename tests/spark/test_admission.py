@@ -46,6 +46,12 @@ def test_replaced_changes_have_no_size(cluster: Cluster) -> None:
     assert 250 < estimate(cluster, columns="key,value") < 500
 
 
+def test_changes_of_which_none_arrives_have_no_size(cluster: Cluster) -> None:
+    cluster.load(100)
+    with cluster.fault("silent"):
+        assert estimate(cluster) == 0
+
+
 def test_an_empty_cluster_has_no_size(cluster: Cluster) -> None:
     assert estimate(cluster) == 0
 

@@ -200,6 +200,13 @@ def test_the_last_seqno_of_a_scope_is_the_highest_of_its_collections() -> None:
             assert filtered_high_seqnos(client, Checkpoint(collections=(cows,)), None) == client.high_seqnos(cows)
 
 
+def test_without_a_filter_no_node_is_asked_for_collections() -> None:
+    with Cluster(vbuckets=4) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(10)
+        with cluster.fault("refuse", command="get_collections_manifest", status="eaccess"):
+            assert filtered_high_seqnos(client, Checkpoint(), None) == {}
+
+
 def test_a_plan_during_a_failover_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the plan would end above the high seqno of the new history, and skip its next changes."""
     with Cluster(vbuckets=1) as cluster:

@@ -226,14 +226,46 @@ def test_batches_that_were_joined_do_not_count_for_the_next() -> None:
     assert [batch.num_rows for batch in found] == [2, 2]
 
 
-@pytest.mark.parametrize(("rows", "whole", "complete"), [(3, False, True), (0, False, False), (3, True, False)])
-def test_a_task_is_complete_when_rows_can_only_be_dropped(rows: int, whole: bool, complete: bool) -> None:
-    """A range without seqnos waits for the rollback that its node may ask for, and a whole one for its snapshot."""
+@pytest.mark.parametrize(
+    ("first", "past", "whole", "complete"),
+    [
+        (5, 3, False, True),
+        # The end itself has arrived, and nothing after it.
+        (5, 0, False, True),
+        (5, -1, False, False),
+        # A range of one seqno, and one of none.
+        (0, None, False, True),
+        (None, 0, False, False),
+        (5, 3, True, False),
+    ],
+)
+def test_a_task_is_complete_when_rows_can_only_be_dropped(
+    first: int | None, past: int | None, whole: bool, complete: bool
+) -> None:
+    """A range without seqnos waits for the rollback that its node may ask for, and a whole one for its snapshot.
+
+    first: seqno that the second range starts at. past: number of seqnos that have arrived after its end.
+    """
     with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
         cluster.load(100)
         with client.stream(end="now") as stream:
             for _ in stream:
                 pass
+        high = stream.checkpoint.by_vbucket()[1].seqno
+        end = 1 if past is None else high - past
         ranges = [Range(StreamPosition(0, 1, 5, 0, 9), 7, whole=False)]
-        ranges.append(Range(StreamPosition(1, 1, 5, 0, 9), 5 + rows, whole=whole))
+        ranges.append(Range(StreamPosition(1, 1, end if first is None else first, 0, high), end, whole=whole))
         assert _is_complete(stream, Partition("", tuple(ranges))) is complete
+
+
+def test_a_task_does_not_read_on_to_the_end_of_a_long_snapshot() -> None:
+    """The next batch reads it: with a limit for each batch, every one of them would read the whole bucket."""
+    with Cluster(vbuckets=1) as cluster:
+        cluster.load(2000, value_size=1000)
+        planned = plan(f"{cluster.url}?dcp_buffer_size=100k", columns="seqno,value")
+        (partition,) = planned.partitions
+        (whole,) = partition.ranges
+        cut = replace(partition, ranges=(replace(whole, end=10, whole=False),))
+        rows = [row for batch in read_partition(cut, planned.options) for row in batch["seqno"].to_pylist()]
+        assert rows == [*range(1, 11)]
+        assert cluster.stats()[0].items < 1000

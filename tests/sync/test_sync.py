@@ -661,3 +661,6 @@ def test_an_iceberg_snapshot_says_which_files_it_replaced(cluster: Cluster, clie
     by_snapshot = {one.added_snapshot_id: one.deleted_files_count for one in snapshot.manifests(found.io)}
     # Not those of the snapshot before, which replaced files as well.
     assert by_snapshot == {snapshot.snapshot_id: 1}
+    # Readers of what was added since a snapshot refuse one that replaced files: the first did not.
+    operations = [one.summary.operation.value for one in found.snapshots() if one.summary is not None]
+    assert operations == ["append", "overwrite", "overwrite"]

@@ -191,9 +191,8 @@ class Monitor:
         """Tell the thread to end, without waiting for it."""
         self._stop.set()
 
-    def close(self, within: float = 0.5) -> None:
-        """Stop, and join the thread for at most `within` seconds."""
-        self.stop()
+    def join(self, within: float = 0.5) -> None:
+        """Join the stopping thread for at most `within` seconds."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(within)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import KW_ONLY, dataclass
 
 from dcp.embedded.release import Release
 from dcp.wire.body import JSON
@@ -11,6 +12,7 @@ from dcp.wire.layout import MUST, Dialect, Kind
 from dcp.wire.memcached import Feature, Status
 
 
+@dataclass(eq=False)
 class Refusal(Exception):
     """A command failed and is answered with an error.
 
@@ -18,15 +20,12 @@ class Refusal(Exception):
     replaces the text. With `close`, the connection is closed after the response.
     """
 
-    def __init__(
-        self, status: Status, context: str = "", *, value: bytes = b"", datatype: int = 0, close: bool = False
-    ) -> None:
-        super().__init__(status, context)
-        self.status = status
-        self.context = context
-        self.value = value
-        self.datatype = datatype
-        self.close = close
+    status: Status
+    context: str = ""
+    _: KW_ONLY
+    value: bytes = b""
+    datatype: int = 0
+    close: bool = False
 
 
 class Hangup(Exception):

@@ -123,7 +123,7 @@ def _when_fits(frame: Frame, form: Form) -> bool:
 
 def _fields_problem(frame: Frame, form: Form) -> str:
     given, required = frame.fields.keys(), form.layout.required
-    if given != required and not required <= given <= form.allowed:
+    if not required <= given <= form.allowed:
         names = [name for name in form.layout.fields if name in required]
         return f"expected the fields {{{', '.join(names)}}}, found {{{', '.join(frame.fields)}}}"
     if form.when and not _when_fits(frame, form):
@@ -186,14 +186,15 @@ def _assemble(frame: Frame, opcode: int, type: int | None, extras: bytes, tail: 
     infos, key_length = _join_infos(frame) if frame.frame_info else b"", len(frame.key)
     counted = len(infos) if infos and all(info.counted for info in frame.frame_info) else 0
     body_length = len(infos) + len(extras) + len(tail)
-    for name, length, limit in (
-        ("key length", key_length, 0xFF if framed else 0xFFFF),
-        ("framing extras length", counted, 0xFF),
-        ("extras length", len(extras), 0xFF),
-        ("body length", body_length, 0xFFFF_FFFF),
+    # The length of framing extras takes one of the bytes of the key length.
+    for name, length, width in (
+        ("key length", key_length, 1 if framed else _WIDTHS["key_length"]),
+        ("framing extras length", counted, 1),
+        ("extras length", len(extras), _WIDTHS["extras_length"]),
+        ("body length", body_length, _WIDTHS["body_length"]),
     ):
-        if length > limit:
-            raise _local(frame, name, f"at most {limit}", length)
+        if length >> 8 * width:
+            raise _local(frame, name, f"at most {(1 << 8 * width) - 1}", length)
     header = HEADER_STRUCT.pack(
         frame.magic,
         opcode,

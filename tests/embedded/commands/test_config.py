@@ -204,6 +204,7 @@ def test_without_a_bucket_there_are_only_nodes() -> None:
     named = {"clusterCapabilitiesVer", "clusterCapabilities", "clusterUUID", "clusterName", "prod", "prodName"}
     assert set(anonymous("8.0").request("get_cluster_config").body()) == {"rev", "revEpoch", "nodesExt"} | named
     assert anonymous("6.0").status("get_cluster_config") is Status.NO_BUCKET
+    assert anonymous("6.5").status("get_cluster_config") is Status.SUCCESS
 
 
 @pytest.mark.parametrize(
@@ -226,6 +227,7 @@ def test_a_known_map_has_an_epoch_and_a_revision(epoch: int, revision: int) -> N
 def test_old_releases_refuse_known_revisions() -> None:
     fields = {"epoch": 1, "revision": 1}
     assert CommandClient(make_cluster("7.2")).status("get_cluster_config", fields=fields) is Status.EINVAL
+    assert CommandClient(make_cluster("7.6")).status("get_cluster_config", fields=fields) is Status.SUCCESS
 
 
 def notified_client(version: str, *features: Feature) -> CommandClient:
@@ -251,11 +253,12 @@ def test_a_new_map_is_pushed_whole() -> None:
     assert client.receive() == []
 
 
-def test_before_epochs_notifications_have_a_revision_only() -> None:
-    client = notified_client("7.0", NOTIFICATION)
+@pytest.mark.parametrize(("version", "epoch"), [("7.0", {}), ("7.1", {"epoch": 1})])
+def test_before_epochs_notifications_have_a_revision_only(version: str, epoch: dict[str, int]) -> None:
+    client = notified_client(version, NOTIFICATION)
     client.bucket.new_map()
     (notification,) = client.receive()
-    assert notification.fields == {"revision": 2}
+    assert notification.fields == {**epoch, "revision": 2}
 
 
 def test_brief_notifications_have_no_map() -> None:

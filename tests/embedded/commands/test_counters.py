@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dcp.wire.document import Datatype
 from dcp.wire.memcached import Status
-from tests.embedded.raw_client import KEY, CommandClient, store, stored_item
+from tests.embedded.raw_client import KEY, NOW, CommandClient, store, stored_item
 
 
 def count(client: CommandClient, name: str, delta: int, initial: int = 0, expiry: int = 0, **more: Any) -> Any:
@@ -22,6 +22,14 @@ def test_a_counter_is_created_and_stored_as_text(client: CommandClient) -> None:
     assert count(client, "increment", 5, initial=100).fields["number"] == 105
     assert count(client, "decrement", 6).fields["number"] == 99
     assert (stored_item(client).value, stored_item(client).datatype) == (b"99", Datatype.JSON)
+
+
+def test_a_count_changes_neither_flags_nor_expiry(client: CommandClient) -> None:
+    count(client, "increment", 1, expiry=NOW + 50)
+    assert (stored_item(client).flags, stored_item(client).expiry) == (0, NOW + 50)
+    store(client, value=b"1", flags=7, expiry=NOW + 60)
+    count(client, "increment", 1, expiry=NOW + 70)
+    assert (stored_item(client).flags, stored_item(client).expiry) == (7, NOW + 60)
 
 
 @given(number=st.integers(0, (1 << 64) - 1), delta=st.integers(0, (1 << 64) - 1))

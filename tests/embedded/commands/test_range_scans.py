@@ -98,8 +98,10 @@ def test_documents_have_the_drawn_form() -> None:
 def test_a_range_has_the_keys_between_its_ends() -> None:
     client = filled(b"a", b"b", b"ba", b"c", b"d")
     assert scanned(client, between(b"b", b"c")) == [b"b", b"ba", b"c"]
-    exclusive = {"range": {"excl_start": base64(b"b"), "excl_end": base64(b"c")}}
-    assert scanned(client, exclusive) == [b"ba"]
+    b, c = base64(b"b"), base64(b"c")
+    assert scanned(client, {"range": {"excl_start": b, "excl_end": c}}) == [b"ba"]
+    assert scanned(client, {"range": {"excl_start": b, "end": c}}) == [b"ba", b"c"]
+    assert scanned(client, {"range": {"start": b, "excl_end": c}}) == [b"b", b"ba"]
     assert scanned(client, {}) == [b"a", b"b", b"ba", b"c", b"d"]
     assert asked(client, between(b"x", b"y")).status == Status.KEY_ENOENT
 
@@ -259,10 +261,18 @@ def test_a_scan_ends_with_the_active_copy() -> None:
         {"key_only": 1},
         {"snapshot_requirements": {"seqno": 1}},
         {"snapshot_requirements": {"seqno": 1, "vb_uuid": "0x1"}},
+        {"snapshot_requirements": {"seqno": 1, "vb_uuid": "1" * 21}},
     ],
 )
 def test_a_malformed_request_is_refused(options: dict[str, Any]) -> None:
     assert asked(filled(b"a"), options).status == Status.EINVAL
+
+
+def test_the_longest_parts_of_a_request_are_accepted() -> None:
+    client = filled(b"a")
+    assert asked(client, between(b"", b"x" * 250), name="x" * 50).status == Status.SUCCESS
+    snapshot = {"seqno": 1, "vb_uuid": str((1 << 64) - 1)}
+    assert asked(client, EVERYTHING, snapshot_requirements=snapshot).status == Status.VBUUID_NOT_EQUAL
 
 
 @pytest.mark.parametrize(("value", "datatype"), [(b"{", 1), (b"[]", 1), (b"{}", 0)])

@@ -75,6 +75,13 @@ def test_a_vbucket_is_observed_on_its_branch() -> None:
     assert list(answer.fields.values()) == [0, 0, vbucket.log.newest.vbuuid, 4, 5]
 
 
+@pytest.mark.parametrize(("version", "status"), [("3.1", Status.UNKNOWN_COMMAND), ("4.0", Status.SUCCESS)])
+def test_vbuckets_can_be_observed_since_4_0(version: str, status: Status) -> None:
+    client = CommandClient(make_bucket(version))
+    newest = client.bucket.active(0).log.newest.vbuuid
+    assert client.status("observe_seqno", fields={"vbuuid": newest}) is status
+
+
 def test_an_older_branch_has_an_end() -> None:
     client = CommandClient(filled())
     vbucket = client.bucket.active(0)

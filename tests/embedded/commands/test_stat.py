@@ -50,9 +50,13 @@ def test_without_a_number_the_group_has_all_vbuckets(group: str, each: int) -> N
 
 
 def test_the_details_of_a_vbucket() -> None:
-    found = stats(CommandClient(filled()), "vbucket-details 1")
+    bucket = filled()
+    # The event of a new collection is no document.
+    bucket.change_manifest(*bucket.manifest.create_collection("_default", "fruit"))
+    found = stats(CommandClient(bucket), "vbucket-details 1")
     assert found["vb_1"] == "active"
-    assert (found["vb_1:num_items"], found["vb_1:high_seqno"]) == ("2", "4")
+    assert (found["vb_1:num_items"], found["vb_1:high_seqno"]) == ("2", "5")
+    assert stats(CommandClient(bucket), "")["curr_items"] == "2"
 
 
 def test_the_histories_of_a_vbucket() -> None:
@@ -88,6 +92,16 @@ def test_general_statistics_of_a_node() -> None:
     found = stats(CommandClient(filled()), "")
     assert (found["curr_items"], found["vb_active_num"], found["vb_replica_num"]) == ("2", "3", "0")
     assert (found["version"], found["ep_dcp_producer_count"]) == ("8.0.0", "0")
+
+
+def test_writes_that_are_not_on_disk_are_queued() -> None:
+    bucket = filled()
+    assert stats(CommandClient(bucket), "")["ep_queue_size"] == "0"
+    bucket.set_persistence(bucket.nodes[0], False)
+    for number in (0, 1, 1):
+        bucket.store(b"new", b"", number=number)
+    found = stats(CommandClient(bucket), "")
+    assert (found["ep_queue_size"], found["ep_flusher_todo"]) == ("3", "0")
 
 
 STREAM = {

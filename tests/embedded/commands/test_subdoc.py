@@ -173,7 +173,8 @@ def test_documents_are_created_on_request(client: CommandClient, flags: int, exi
         store(client, value=b"{}")
     assert single(client, "dict_upsert", "a.b" if flags else "a", b"1", fields={"doc_flags": flags}).status == status
     if status is Status.SUCCESS:
-        assert stored_item(client).value == b'{"a":{"b":1}}'
+        item = stored_item(client)
+        assert (item.value, item.datatype) == (b'{"a":{"b":1}}', Datatype.JSON)
 
 
 def test_an_array_is_created_for_items(client: CommandClient) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -307,3 +308,57 @@ def test_before_7_6_only_the_changed_xattr_is_written_again() -> None:
         single(client, "dict_upsert", "b", b"2", XATTR)
         single(client, "dict_upsert", "a.x", b"3", XATTR)
         assert split_xattrs(stored_item(client).value)[0] == written
+
+
+REPLICA = 0x20
+# The last release without a part of the requests, the first one with it, a request that has it, and the refusal.
+Ask = Callable[[CommandClient], Status]
+BEGINNINGS: dict[str, tuple[str, str, Ask, Status]] = {
+    "documents may be created as tombstones": (
+        *("6.5", "6.6"),
+        lambda client: single(client, "dict_upsert", "a", b"1", XATTR, key=b"\0new", **flags(ADD | AS_DELETED)).status,
+        Status.EINVAL,
+    ),
+    "$vbucket is an xattr": (
+        *("6.5", "6.6"),
+        lambda client: single(client, "get", "$vbucket", flags=XATTR).status,
+        Status.SUBDOC_XATTR_UNKNOWN_VATTR,
+    ),
+    "the body may be replaced by an xattr": (
+        *("6.6", "7.0"),
+        lambda client: single(client, "replace_body_with_xattr", "a", flags=XATTR).status,
+        Status.UNKNOWN_COMMAND,
+    ),
+    "the body may be replaced by an xattr among other operations": (
+        *("6.6", "7.0"),
+        lambda client: mutations(client, (REPLACE_BODY, XATTR, "a", b"")).status,
+        Status.SUBDOC_INVALID_COMBO,
+    ),
+    "tombstones may be revived": (
+        *("6.6", "7.0"),
+        lambda client: mutations(client, (UPSERT, XATTR, "a", b"1"), **flags(DELETED | REVIVE)).status,
+        Status.EINVAL,
+    ),
+    "macros stand for metadata": (
+        *("6.6", "7.0"),
+        lambda client: mutations(client, (UPSERT, XATTR | MACROS, "a", b'"${$document.CAS}"')).status,
+        Status.SUBDOC_XATTR_UNKNOWN_MACRO,
+    ),
+    "several xattrs may be changed": (
+        *("7.2", "7.6"),
+        lambda client: mutations(client, (UPSERT, XATTR, "a", b"1"), (UPSERT, XATTR, "b", b"1")).status,
+        Status.SUBDOC_XATTR_INVALID_KEY_COMBO,
+    ),
+    "replicas may be read": (
+        *("7.2", "7.6"),
+        lambda client: lookups(client, (GET_BODY, 0, ""), **flags(REPLICA))[0].status,
+        Status.EINVAL,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BEGINNINGS)
+def test_parts_of_requests_begin_with_the_release_that_the_servers_source_says(what: str) -> None:
+    last, first, ask, refusal = BEGINNINGS[what]
+    assert ask(client_of(last)) == refusal
+    assert ask(client_of(first)) != refusal

@@ -712,6 +712,20 @@ def test_a_vbucket_that_is_dropped_before_its_turn_is_not_sent() -> None:
     assert backfill.vbuckets == [first]
 
 
+def test_a_vbucket_that_is_dropped_in_its_turn_is_not_sent_to_its_end() -> None:
+    bucket = filled().bucket
+    first, second = (vbucket.number for vbucket in bucket.actives())
+    backfill = Backfill(bucket.nodes[0], 0, lambda: NOW)
+    backfill.add(first, 0)
+    run = backfill.run()
+    assert run is not None
+    # Another one that is dropped changes nothing.
+    backfill.drop(second)
+    assert backfill.run() is run
+    backfill.drop(first)
+    assert backfill.run() is None
+
+
 def test_the_last_of_all_changes_asks_for_an_acknowledgement() -> None:
     peer = filled()
     peer.connect(ACK, date=FUTURE)

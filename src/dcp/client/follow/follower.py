@@ -384,7 +384,7 @@ class RunningStream:
         self.stop()
         if self._process.left:
             return
-        self._monitor.close()
+        self._monitor.join()
         self._follower.close()
 
     def stats(self) -> Stats:
