@@ -1536,4 +1536,40 @@ KNOWN: list[KnownMutant] = [
         "1",
         "test_frame.py::test_a_key_has_two_bytes_of_length_without_frame_infos",
     ),
+    KnownMutant(
+        "client/queries.py",
+        "if origin[:2] != now[:2] or now",
+        "if origin[0] != now[0] or now",
+        "client/test_queries.py::test_a_failover_log_is_asked_for_again_only_where_it_may_have_changed",
+    ),
+    KnownMutant(
+        "client/queries.py",
+        "or now.asked_at - origin.asked_at >= max_age:",
+        "or max_age <= 0:",
+        "client/test_queries.py::test_a_failover_log_is_asked_for_again_only_where_it_may_have_changed",
+    ),
+    KnownMutant(
+        "spark/driver_view.py",
+        "settled_heads(self.client, remaining, self._patience, max_log_age)",
+        "settled_heads(self.client, remaining, self._patience)",
+        "spark/test_driver_view.py::test_failover_logs_of_vbuckets_without_changes_are_asked_for_once_in_a_while",
+    ),
+    KnownMutant(
+        "spark/planner.py",
+        "    except DcpError:\n        return False\n",
+        "    except DcpError:\n        return True\n",
+        "spark/test_planner.py::test_a_plan_of_a_recreated_bucket_is_of_the_new_one",
+    ),
+    KnownMutant(
+        "spark/kept_client.py",
+        "    _kept[known] = client\n",
+        "    client.close()\n",
+        "spark/test_planner.py::test_a_plan_after_another_finds_the_cluster_although_the_host_of_the_url_is_gone",
+    ),
+    KnownMutant(
+        "embedded/users.py",
+        "default_factory=partial(secrets.token_bytes, 16)",
+        "default=bytes(16)",
+        "embedded/commands/test_sasl.py::test_every_connection_gets_the_salt_of_its_user",
+    ),
 ]
