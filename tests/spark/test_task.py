@@ -18,7 +18,7 @@ from dcp.embedded import Cluster, User
 from dcp.position import StreamPosition
 from dcp.spark import plan
 from dcp.spark.options import Options
-from dcp.spark.planner import Partition
+from dcp.spark.planner import Partition, partitions_of, ranges_of
 from dcp.spark.ranges import Range
 from dcp.spark.retry import Timing
 from dcp.spark.schema import SparkSchema
@@ -123,6 +123,22 @@ def test_a_task_after_another_needs_no_cluster_map_unless_the_bucket_was_recreat
             with pytest.raises(dcp.ServerError, match="cluster map"):
                 [*read_partition(replace(second, bucket_uuid="of another one"), planned.options)]
         assert rows == 100
+
+
+def test_a_task_finds_the_cluster_although_all_nodes_of_the_task_before_are_gone() -> None:
+    with Cluster(nodes=1, vbuckets=4) as cluster:
+        cluster.load(100)
+        planned = plan(cluster.url, node_timeout=1)
+        (only,) = planned.partitions
+        assert sum(batch.num_rows for batch in read_partition(only, planned.options)) == 100
+        # Of another process, as the driver is.
+        with dcp.connect(cluster.url) as driver:
+            cluster.rebalance_in()
+            cluster.rebalance_out(0)
+            ranges, _ = ranges_of(driver, planned.options)
+            parts = partitions_of(driver, ranges, 1)
+        assert [part.node for part in parts] == cluster.addresses
+        assert sum(batch.num_rows for part in parts for batch in read_partition(part, planned.options)) == 100
 
 
 def test_a_task_that_failed_leaves_no_client() -> None:

@@ -60,7 +60,7 @@ def read_partition(
     connect = partial(_connected, partition, options)
     with (
         task_in_worker() as is_closed,
-        kept_client(options.login_url(), connect, lambda client: client.map.uuid == partition.bucket_uuid) as client,
+        kept_client(options.login_url(), connect, partial(_knows, partition)) as client,
     ):
         remaining = without_dropped(options, partial(client.manifest, partition.manifest_uid)) if followed else options
         projection = Projection(options, partial(_collection_paths, client), partition.cuts)
@@ -80,6 +80,14 @@ def read_partition(
         if options.newest_only:
             rows = NewestVersions(ends)(rows)
         yield from resized(((projection.columns(batch), size) for batch, size in rows), min_bytes)
+
+
+def _knows(partition: Partition, client: Client) -> bool:
+    """Return True if a client has a map of the planned bucket with the node of a partition.
+
+    All nodes of an older map, and of the URL, may have left the cluster since.
+    """
+    return client.map.uuid == partition.bucket_uuid and partition.node in client.node_addresses
 
 
 def _connected(partition: Partition, options: Options) -> Client:
