@@ -305,6 +305,12 @@ EQUIVALENTS: list[Equivalent] = [
         "a step left out",
         "exceptions keep their arguments when they are created, and only the response is read",
     ),
+    Equivalent(
+        "wire/writing.py",
+        "form = None if family is None else family.only_form",
+        "the first choice always",
+        "the request is written as any other frame, which takes longer",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
