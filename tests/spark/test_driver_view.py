@@ -42,3 +42,14 @@ def test_a_recreated_bucket_is_not_taken_for_one_whose_collections_were_dropped(
         view.hurry()
         with pytest.raises(dcp.DcpError, match="bucket 'default' was deleted and recreated"):
             view.current()
+
+
+def test_a_closed_view_has_no_connection_and_connects_again_when_it_is_used() -> None:
+    with Cluster(vbuckets=1) as cluster:
+        view = DriverView(Options.of({"url": cluster.url}))
+        client = view.client
+        view.close()
+        with pytest.raises(dcp.ClosedError):
+            client.high_seqnos()
+        with closing(view):
+            assert view.client.high_seqnos() == {0: 0}
