@@ -93,10 +93,6 @@ def _change(**changes: Any) -> dcp.Frame:
     ("frame", "problem"),
     [
         (_change(name="mutatoin"), "dialect dcp has no request 'mutatoin'; did you mean mutation?"),
-        (
-            dcp.Frame("clustermap_change_notification", 0x80),
-            "dialect dcp has no request 'clustermap_change_notification'",
-        ),
         (_change(magic=0x7F), "mutation: magic: expected one of 0x80, 0x81, 0x08, 0x18, 0x82, 0x83, found 127"),
         (_change(vbucket=1 << 16), "mutation: vbucket: expected an integer of 16 bits, found 65536"),
         (_change(opaque=-1), "mutation: opaque: expected an integer of 32 bits, found -1"),
@@ -118,6 +114,11 @@ def test_a_frame_that_cannot_be_said_is_refused_with_the_reason(frame: dcp.Frame
     with pytest.raises(dcp.LocalProtocolError) as refused:
         encode(frame)
     assert problem in str(refused.value)
+
+
+def test_a_message_that_is_no_request_is_refused_as_one() -> None:
+    with pytest.raises(dcp.UsageError, match="dialect upr1 has no request 'rollback'"):
+        encode(dcp.Frame("rollback", 0x80), "upr1")
 
 
 def test_a_key_has_two_bytes_of_length_without_frame_infos() -> None:

@@ -147,6 +147,12 @@ def test_rows_can_be_counted_and_streamed(cluster: Cluster) -> None:
     assert grouped.rows() == [("order", 30)]
 
 
+def test_an_iterator_of_options_serves_every_read_of_a_frame(cluster: Cluster) -> None:
+    frame = dcp_polars.scan(cluster.url, collections=iter(["shop.order"]), vbuckets=iter([0, 2]))
+    found = [frame.select("vbucket", "collection").unique().sort("vbucket").collect().rows() for _ in range(2)]
+    assert found == 2 * [[(0, "order"), (2, "order")]]
+
+
 def test_the_types_are_those_of_the_rows(cluster: Cluster) -> None:
     for document in (None, SCHEMA):
         frame = dcp_polars.scan(cluster.url, document=document)

@@ -112,3 +112,13 @@ def test_collection_ids_are_removed_from_keys_after_a_hello_with_collections(tmp
     rows = pa.ipc.open_file(tmp_path / "out").read_all()
     assert rows.num_rows
     assert None not in rows.column("collection_id").to_pylist()
+
+
+@pytest.mark.parametrize(("more", "judged"), [(0, True), (1, False)])
+def test_a_response_is_judged_as_long_as_all_requests_are_remembered(more: int, judged: bool) -> None:
+    """The newest 65,536 are: a capture may lack the responses of millions."""
+    checker = ProtocolChecker()
+    for opaque in range(65_536 + more):
+        assert checker.violation(dcp.Frame("get_failover_log", 0x80, opaque=opaque), "client") == ""
+    stray = dcp.Frame("get_failover_log", 0x81, opaque=1 << 20)
+    assert ("expected the opaque of a request" in checker.violation(stray, "server")) is judged

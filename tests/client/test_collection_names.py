@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import dcp
+from dcp import Frame
+from dcp.client.agent import Agent
 from dcp.columns.path_columns import CollectionPaths
 from dcp.embedded import Cluster
 
@@ -57,6 +61,31 @@ def test_a_collection_that_is_new_has_its_name(cluster: Cluster, client: dcp.Cli
     batch = stream.next(10)
     assert batch is not None
     assert batch.to_arrow().to_pylist() == [{"collection": "item", "key": b"c"}]
+
+
+def test_a_node_that_does_not_know_a_new_collection_yet_is_asked_again(
+    cluster: Cluster, client: dcp.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes load a new manifest at different times. One vbucket has heard of it: the other sends nothing."""
+    older = client._agent.ask("get_collections_manifest").value
+    answered, times = Agent.ask, 0
+
+    def outdated(agent: Agent, name: str, **parts: Any) -> Frame:
+        nonlocal times
+        answer = answered(agent, name, **parts)
+        times += name == "get_collections_manifest"
+        return replace(answer, value=older) if name == "get_collections_manifest" and times == 1 else answer
+
+    with cluster.fault("silent", vbuckets=[1]):
+        stream = client.stream("now", columns="collection,key")
+        cluster.create_collection("shop", "item")
+        key = next(key for key in (b"%d" % n for n in range(99)) if cluster._bucket.vbucket_of(key) == 0)
+        monkeypatch.setattr(Agent, "ask", outdated)
+        cluster.upsert(key, b"3", collection="shop.item")
+        batch = stream.next(10)
+        assert batch is not None
+        assert batch.to_arrow().to_pylist() == [{"collection": "item", "key": key}]
+        assert times == 2
 
 
 def test_a_name_that_was_known_stays_when_its_collection_is_dropped() -> None:

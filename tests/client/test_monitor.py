@@ -18,6 +18,7 @@ from dcp.position import StreamPosition
 from dcp.wire.dcp import ENDLESS
 from tests.client.consumer import hasty_threads
 from tests.client.links import ended_link
+from tests.waiting import until
 
 LIMIT = 30.0
 
@@ -123,3 +124,17 @@ def test_the_thread_of_a_stream_that_is_closed_ends() -> None:
         stream.close()
         monitor.join(10)
         assert not monitor.is_alive()
+
+
+def test_the_rates_are_those_of_the_last_interval() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url, stats_interval=0.05) as client:
+        stream = client.stream(linger=0)
+
+        def rates() -> tuple[float, float]:
+            stats = client.stats()
+            return stats.changes_per_second, stats.bytes_per_second
+
+        while min(rates()) <= 1:
+            cluster.upsert("key", b"1")
+            stream.next(10)
+        until(lambda: rates() == (0, 0))

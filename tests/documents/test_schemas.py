@@ -128,6 +128,7 @@ def test_a_text_that_is_no_schema_is_refused(text: str, problem: str) -> None:
     [
         ("bigint", "bigint", "bigint"),
         ("json", "json", "string"),
+        ("timestamp_ms", "timestamp_ms", "timestamp"),
         ("decimal(38,38)", "decimal(38,38)", "decimal(38,38)"),
         ("array<json>", "array<json>", "array<string>"),
         ("map<string, array<int>>", "map<string, array<int>>", "map<string, array<int>>"),

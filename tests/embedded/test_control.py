@@ -25,6 +25,7 @@ from dcp.embedded.control.operations import GROUPS, operations
 from dcp.embedded.control.state import ClusterView, EventStream
 from dcp.embedded.faults.fault import options_of
 from dcp.wire.dcp import OpenFlag, StreamEnd
+from tests.embedded.consumer import Consumer
 from tests.embedded.sockets import TIMEOUT, Client, plain_auth, request
 from tests.embedded.test_management import basic, login, send
 from tests.pages import ROOT
@@ -318,6 +319,33 @@ def test_the_state_has_connections_with_their_streams(cluster: Cluster) -> None:
         assert {"collections", "noop"} <= set(found["shown"][0]["agreed"])
         until(lambda: sum(one["items"] for one in state(cluster)["connections"]["shown"]) == 100)
     until(lambda: state(cluster)["connections"]["count"] == 0)
+
+
+def test_a_stream_whose_window_is_full_is_shown_with_its_backlog() -> None:
+    with Cluster(vbuckets=2) as cluster:
+        for number in range(200):
+            cluster.upsert(f"key-{number}", b"x" * 30)
+        highs = [cluster._bucket.active(number).high_seqno for number in range(2)]
+        with Consumer(cluster, controls={"connection_buffer_size": "300"}) as consumer:
+            consumer.stream(0, end=1000)
+
+            def full() -> Any:
+                (shown,) = state(cluster)["connections"]["shown"]
+                return shown["unacknowledged"] >= 300 and shown
+
+            shown = until(full)
+            (stream,) = shown["shown"]
+            assert 0 < stream["seqno"] < highs[0]
+            assert stream["behind"] == shown["behind"] == highs[0] - stream["seqno"]
+            assert (stream["vbucket"], stream["end"], stream["stream_id"]) == (0, 1000, None)
+            assert (shown["window"], shown["streams"], shown["items"]) == (300, 1, stream["seqno"])
+            consumer.stream(1)
+            # The one that is behind most is the first.
+            (shown,) = state(cluster)["connections"]["shown"]
+            behind = {stream["vbucket"]: stream["behind"] for stream in shown["shown"]}
+            assert behind == {0: highs[0] - stream["seqno"], 1: highs[1]}
+            assert [*behind.values()] == sorted(behind.values(), reverse=True)
+            assert shown["behind"] == sum(behind.values())
 
 
 def test_events_have_the_state_and_then_what_changes(cluster: Cluster) -> None:

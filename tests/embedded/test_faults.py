@@ -19,6 +19,7 @@ from dcp.wire.layout import Magic
 from dcp.wire.memcached import FEATURES, MAX_FRAME, Feature, Status
 from tests.embedded.consumer import ConnectionClosed, Consumer, frames_named, items
 from tests.embedded.sockets import Client, request
+from tests.waiting import until
 
 COUNT = 20
 # The shortest interval that newer releases accept.
@@ -113,6 +114,15 @@ def test_a_connection_is_cut_within_its_streams(cluster: Cluster, at: int) -> No
         consumer.remaining()
         assert consumer.received - before == at
         assert fault.hits == 1
+
+
+def test_a_client_that_closes_its_connection_is_not_cut(cluster: Cluster) -> None:
+    """It has sent more than the fault allows, but nothing since: the next connection is the first that is cut."""
+    consumer = Consumer(cluster)
+    with cluster.fault("cut", received_bytes=10, times=1) as fault:
+        consumer.socket.close()
+        until(lambda: not cluster.stats()[0].connections)
+        assert fault.hits == 0
 
 
 def test_a_connection_is_cut_by_what_is_received(cluster: Cluster) -> None:

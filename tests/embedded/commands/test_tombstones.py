@@ -312,7 +312,7 @@ def test_before_7_6_only_the_changed_xattr_is_written_again() -> None:
 
 REPLICA = 0x20
 # The last release without a part of the requests, the first one with it, a request that has it, and the refusal.
-Ask = Callable[[CommandClient], Status]
+Ask = Callable[[CommandClient], int]
 BEGINNINGS: dict[str, tuple[str, str, Ask, Status]] = {
     "documents may be created as tombstones": (
         *("6.5", "6.6"),

@@ -368,6 +368,19 @@ def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
     assert codes(peer.receive()) == [(0, END)]
 
 
+def test_changes_use_the_whole_window() -> None:
+    peer = LegacyClient(legacy_bucket(vbuckets=1))
+    peer.connect(ACK)
+    # The backfill is closed once its beginning is acknowledged.
+    while frames := peer.receive():
+        for frame in frames:
+            peer.acknowledge(frame)
+    for number, received in ((9_999, 9_999), (1, 1), (1, 0)):
+        for _ in range(number):
+            peer.bucket.store(b"k%d" % peer.bucket.active(0).high_seqno, b"", number=0)
+        assert len(peer.receive()) == received
+
+
 def test_a_client_that_stops_acknowledging_is_disconnected() -> None:
     peer = LegacyClient(legacy_bucket(vbuckets=1))
     load_documents(peer.bucket, 10_500, padded_values(20, 1), b"k", 0)
