@@ -114,7 +114,7 @@ def append(
     min_offsets: Number of seqnos that a batch of a stream waits for (Spark 4.2 and newer). Default: 1.
     max_delay: Time limit of `minOffsetsPerTrigger`, since the batch before. Default: 15m.
 
-    Raises UsageError for a wrong option, and TransportError if the cluster cannot be reached.
+    Raises UsageError for a wrong option. A cluster that cannot be reached, and a wrong password, end the query.
     """
     # Nothing but the parameters is local yet.
     given = _given(locals(), Use.SPARK_APPEND)
@@ -201,7 +201,7 @@ def mirror(
     min_offsets: Number of seqnos that a batch of a stream waits for (Spark 4.2 and newer). Default: 1.
     max_delay: Time limit of `minOffsetsPerTrigger`, since the batch before. Default: 15m.
 
-    Raises UsageError for a wrong option, and TransportError if the cluster cannot be reached.
+    Raises UsageError for a wrong option. A cluster that cannot be reached, and a wrong password, end the query.
     """
     # Nothing but the parameters is local yet.
     given = _given(locals(), Use.SPARK_MIRROR)
