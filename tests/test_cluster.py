@@ -196,6 +196,7 @@ def vbuckets(**members: Any) -> dict[str, Any]:
         (built(collectionsManifestUid="1" * 17), "collectionsManifestUid: expected hexadecimal digits, found '11"),
         (vbuckets(serverList=None), "cluster map.vBucketServerMap: expected a member 'serverList', found none"),
         (vbuckets(serverList=["a", "b:1"]), "serverList[0]: expected a host and a port, found 'a'"),
+        (vbuckets(serverList=[":1", "b:1"]), "serverList[0]: expected a host and a port, found ':1'"),
         (vbuckets(serverList=["a:0", "b:1"]), "serverList[0]: expected a host and a port"),
         (vbuckets(serverList=["a:000001123456", "b:1"]), "serverList[0]: expected a host and a port"),
         (vbuckets(vBucketMap=[]), "vBucketMap: expected 1 to 65536 vbuckets, found 0"),

@@ -348,6 +348,13 @@ def test_a_stream_whose_window_is_full_is_shown_with_its_backlog() -> None:
             assert shown["behind"] == sum(behind.values())
 
 
+def test_a_node_is_up_down_or_failed_over() -> None:
+    with Cluster(nodes=3, vbuckets=4, replicas=1) as cluster:
+        cluster.crash(1)
+        cluster.failover(2)
+        assert [node["state"] for node in state(cluster)["nodes"]] == ["up", "down", "out"]
+
+
 def test_events_have_the_state_and_then_what_changes(cluster: Cluster) -> None:
     cluster.load(100)
     with watching(cluster) as events:

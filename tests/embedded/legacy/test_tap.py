@@ -368,6 +368,20 @@ def test_a_window_of_unacknowledged_messages_stops_the_server() -> None:
     assert codes(peer.receive()) == [(0, END)]
 
 
+@pytest.mark.parametrize(("count", "closing"), [(9_999, False), (10_000, True)])
+def test_only_a_client_with_a_full_window_has_to_acknowledge(count: int, closing: bool) -> None:
+    peer = LegacyClient(legacy_bucket(vbuckets=1))
+    peer.connect(ACK)
+    while frames := peer.receive():
+        for frame in frames:
+            peer.acknowledge(frame)
+    for _ in range(count):
+        peer.bucket.store(b"k%d" % peer.bucket.active(0).high_seqno, b"", number=0)
+    assert len(peer.receive()) == count
+    peer.wait(301)
+    assert peer.connection.closing is closing
+
+
 def test_changes_use_the_whole_window() -> None:
     peer = LegacyClient(legacy_bucket(vbuckets=1))
     peer.connect(ACK)
