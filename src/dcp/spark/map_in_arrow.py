@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -124,7 +125,7 @@ def read(
     else:
         planned = plan_for(Options.of_keywords(source, given), _parallelism(spark))
     # A function of this package itself could not be unpickled by a worker without the package.
-    load = portable(_reader, planned.partitions, planned.options)
+    load = portable(_reader, [pickle.dumps(part) for part in planned.partitions], planned.options)
 
     def dcp_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return load()(batches)
@@ -135,14 +136,18 @@ def read(
 
 
 def _reader(
-    partitions: Sequence[Partition], options: Options
+    partitions: Sequence[bytes], options: Options
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function that yields the rows of the partitions whose numbers are in the first column of batches."""
+    """Return a function that yields the rows of the partitions whose numbers are in the first column of batches.
+
+    partitions: pickled, so that each task, which gets all of them, makes the ranges of its own alone.
+    """
 
     def read_numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from with_short_errors(read_partition(partitions[number], options))
+                partition: Partition = pickle.loads(partitions[number])
+                yield from with_short_errors(read_partition(partition, options))
 
     return read_numbered
 
