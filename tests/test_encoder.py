@@ -188,6 +188,12 @@ def test_a_stream_id_goes_into_no_answer_where_its_number_means_something_else()
     assert (frame.magic, frame.frame_info, frame.key) == (0x81, (), b"k")
 
 
+def test_a_datatype_goes_into_no_answer_where_its_byte_is_the_type() -> None:
+    data = dcp.Encoder("upr1").encode(rows(**MUTATION, datatype=pa.array([300], pa.int32())))
+    (frame,) = dcp.decode(data, "upr1")
+    assert (frame.name, frame.datatype) == ("mutation", 0)
+
+
 def test_the_column_opaque_speaks_where_no_opaque_is_given() -> None:
     made = rows(**MUTATION, opaque=[9])
     assert dcp.decode(dcp.Encoder().encode(made))[0].opaque == 9

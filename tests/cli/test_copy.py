@@ -22,6 +22,7 @@ import pytest
 from pyarrow import parquet
 
 import dcp
+from dcp.checkpoint import Checkpoint
 from dcp.cli.checkpoint_args import copy_checkpoints, load, number_of
 from dcp.cli.copy import _copy, _ProgressBar
 from dcp.cli.copy_output import CopyOutput
@@ -366,6 +367,12 @@ def test_a_commit_begins_a_new_interval(cluster: Cluster, tmp_path: Path) -> Non
         _copy(stream, output, bar, [], max_rows=1000, interval=10.0, clock=map(float, count()).__next__)
         assert 3 <= output.files <= 4
     assert len(copied(tmp_path / "out")) == 30
+
+
+def test_a_bar_that_is_not_shown_asks_for_no_position() -> None:
+    bar = _ProgressBar({}, Checkpoint(), follow=True)
+    with bar:
+        bar.update(lambda: pytest.fail("a checkpoint costs time for each vbucket"))
 
 
 def test_the_second_signal_acts_as_usual() -> None:

@@ -198,8 +198,8 @@ def rows_of(drawn: list[tuple[str, int, str, int, int]]) -> list[dict[str, Any]]
     return rows
 
 
-def replayed(rows: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
-    """Return the documents that result from rows, applied one by one."""
+def replayed(rows: list[dict[str, Any]]) -> tuple[dict[int, dict[str, str]], int]:
+    """Return the documents that result from rows, applied one by one, and how many rows rollbacks undid."""
     kept: list[dict[str, Any]] = []
     for row in rows:
         if row["event"] == "rollback":
@@ -212,7 +212,8 @@ def replayed(rows: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
         documents.pop(row["key"], None)
         if row["event"] == "mutation":
             documents[row["key"]] = row["value"]
-    return {number: documents for number, documents in found.items() if documents}
+    undone = sum(row["event"] != "rollback" for row in rows) - len(kept)
+    return {number: documents for number, documents in found.items() if documents}, undone
 
 
 @settings(max_examples=60, deadline=None)
@@ -233,7 +234,7 @@ def test_the_state_is_the_result_of_applying_all_rows(
             batches.mark_complete(number)
         if rows:
             state = batches.state()
-            assert state.documents == replayed(rows)
+            assert (state.documents, state.undone) == replayed(rows)
             assert state.rows == len(rows)
 
 

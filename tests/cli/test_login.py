@@ -75,6 +75,7 @@ def test_a_password_is_asked_for_on_a_terminal(url: str) -> None:
     [
         (["--username", "me"], "no password for 'me': set DCP_PASSWORD, or pass --password-file"),
         (["--password-file", __file__], "expected --username or DCP_USERNAME beside it, found none"),
+        (["--username", "me", "--password-file", str(Path(__file__).parent)], "is a directory"),
     ],
 )
 def test_half_a_login_is_refused(url: str, arguments: list[str], says: str) -> None:

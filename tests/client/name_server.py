@@ -15,8 +15,9 @@ import pytest
 
 
 @contextmanager
-def name_server(monkeypatch: pytest.MonkeyPatch, records: Mapping[str, Sequence[str]]) -> Iterator[None]:
-    """Answer questions of this process about SRV records, by name, with a dot at its end."""
+def name_server(monkeypatch: pytest.MonkeyPatch, records: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+    """Answer questions of this process about SRV records, by name, with a dot at its end. Yield the names asked for."""
+    asked: list[str] = []
 
     def serve() -> None:
         while True:
@@ -25,6 +26,7 @@ def name_server(monkeypatch: pytest.MonkeyPatch, records: Mapping[str, Sequence[
                 return
             query = dns.message.from_wire(data)
             answer, name = dns.message.make_response(query), query.question[0].name.to_text()
+            asked.append(name)
             if name in records:
                 answer.answer.append(dns.rrset.from_text_list(name, 60, "IN", "SRV", records[name]))
             else:
@@ -39,7 +41,7 @@ def name_server(monkeypatch: pytest.MonkeyPatch, records: Mapping[str, Sequence[
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            yield
+            yield asked
         finally:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
                 bell.sendto(b"", door.getsockname())

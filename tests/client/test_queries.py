@@ -15,6 +15,7 @@ from dcp.client.queries import Heads, KnownLogs, ask_each, heads
 from dcp.cluster_map import ClusterMap, Node
 from dcp.embedded import Cluster
 from dcp.embedded.store import StoredItem
+from dcp.position import StreamPosition
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import VbucketState
 
@@ -98,6 +99,16 @@ def test_what_moved_since_the_client_connected_is_there(cluster: Cluster) -> Non
         assert {here.vbucket: here.seqno for here in positions} == before
         assert all(here.vbuuid for here in positions if here.seqno)
         assert client.positions(positions, vbuckets=[3]) == positions
+
+
+def test_the_position_of_an_empty_vbucket_is_its_beginning() -> None:
+    with Cluster(vbuckets=2) as cluster, dcp.connect(cluster.url) as client:
+        cluster.upsert("key", b"1")
+        (change,) = cluster.truth().values()
+        empty, changed = sorted(client.positions("now"), key=lambda here: here.seqno)
+    assert empty == StreamPosition(1 - change.vbucket)
+    assert (changed.vbucket, changed.seqno) == (change.vbucket, 1)
+    assert changed.vbuuid
 
 
 def test_a_node_that_owns_nothing_and_is_down_is_not_asked() -> None:

@@ -104,6 +104,14 @@ def test_a_bad_document_fails_the_stream_if_that_is_asked_for() -> None:
         assert row["error"] == error.problem
 
 
+def test_without_collections_a_bad_document_is_named_by_its_whole_key() -> None:
+    with Cluster(vbuckets=1, server_version="6.0") as cluster, dcp.connect(cluster.url) as client:
+        cluster.upsert("order::1", '{"n":"text"}')
+        with pytest.raises(dcp.DocumentError) as failed:
+            followed(client, columns=["key"], document="n bigint", on_bad_document="fail")
+        assert (failed.value.key, failed.value.collection_id) == (b"order::1", None)
+
+
 def test_text_that_is_no_utf8_is_set_aside_with_its_bytes() -> None:
     with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
         values = [b"text", "größe".encode(), b"\xff\xfe", b"", b"more"]

@@ -104,6 +104,18 @@ EQUIVALENTS: list[Equivalent] = [
         "the clock does not stop at one moment",
     ),
     Equivalent(
+        "embedded/item_view.py",
+        "if negotiated.values and not negotiated.compress and not datatypes & (hidden | Datatype.XATTR):",
+        "a condition that never holds",
+        "the items are rewritten one by one as they are",
+    ),
+    Equivalent(
+        "cli/demo/scenario.py",
+        "beyond = {vbucket: seqno + 1 for vbucket, seqno in self.highs_at_failure.items()}",
+        "one more",
+        "the writer goes on, so one change more arrives in every vbucket",
+    ),
+    Equivalent(
         "../codec/columns.pxi",
         "while i + 64 <= rows:",
         "< for <=",

@@ -526,6 +526,21 @@ def test_a_transaction_has_only_what_changed_since_the_one_before(
     assert sync.progress.rows == 2
 
 
+def test_a_transaction_begins_a_new_interval(cluster: Cluster, client: dcp.Client, duckdb_table: TableOf) -> None:
+    """The clock advances by a second each time that the run asks whether to stop, and rows come until the last."""
+    time = 0.0
+
+    def stopped() -> bool:
+        nonlocal time
+        time += 1.0
+        cluster.upsert(f"key{time:g}", b"1")
+        return time >= 100.0
+
+    sync = Sync(client, duckdb_table.open(), persisted_only=False, interval=30.0, stopped=stopped, clock=lambda: time)
+    sync.follow()
+    assert 3 <= sync.progress.transactions <= 5
+
+
 class UnwritableState(SyncState):
     """A state that cannot be stored: the transaction ends in its middle."""
 

@@ -123,8 +123,8 @@ class Family:
             self._by_number = {type: _forms(messages, magic.kind, type, 0) for type in types}
         else:
             self._by_number = {status: _forms(messages, magic.kind, None, status) for status in statuses}
-        forms = () if self.typed or self.has_status or self.framed else self._by_number[0]
-        # The form of all frames, if there is one, and it has no more than extras, key and value.
+        forms = self._by_number[0] if magic is Magic.REQUEST and not self.typed else ()
+        # The form of all requests, if there is one, and it has no more than extras, key and value.
         self.only_form = forms[0] if len(forms) == 1 and forms[0].plain else None
         self._others = () if self.typed else _forms(messages, magic.kind, None, _UNDECLARED)
 
