@@ -116,6 +116,30 @@ EQUIVALENTS: list[Equivalent] = [
         "the writer goes on, so one change more arrives in every vbucket",
     ),
     Equivalent(
+        "wire/forms.py",
+        "forms = self._by_number[0] if magic is Magic.REQUEST and not self.typed else ()",
+        "the other choice always",
+        "requests are written in the longer way, to the same bytes",
+    ),
+    Equivalent(
+        "wire/forms.py",
+        "forms = self._by_number[0] if magic is Magic.REQUEST and not self.typed else ()",
+        "is not in a comparison",
+        "requests are written in the longer way, to the same bytes",
+    ),
+    Equivalent(
+        "wire/forms.py",
+        "self.only_form = forms[0] if len(forms) == 1 and forms[0].plain else None",
+        "the other choice always",
+        "requests are written in the longer way, to the same bytes",
+    ),
+    Equivalent(
+        "wire/forms.py",
+        "self.only_form = forms[0] if len(forms) == 1 and forms[0].plain else None",
+        "one more",
+        "requests are written in the longer way, to the same bytes",
+    ),
+    Equivalent(
         "../codec/columns.pxi",
         "while i + 64 <= rows:",
         "< for <=",
