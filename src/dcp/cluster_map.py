@@ -284,13 +284,11 @@ def _chains(map_: JsonReader, num_nodes: int) -> tuple[tuple[int, ...], ...]:
     chains = []
     for chain in map_:
         indexes = chain.value
-        if not isinstance(indexes, list) or not indexes or not all(_is_index(index, num_nodes) for index in indexes):
+        # Booleans are of another type.
+        whole = isinstance(indexes, list) and {*map(type, indexes)} == {int}
+        if not whole or not -1 <= min(indexes) <= max(indexes) < num_nodes:
             chain.refuse(f"a list of indexes from -1 to {num_nodes - 1}")
         chains.append(tuple(indexes))
     if not 0 < len(chains) <= _MOST_VBUCKETS:
         raise RemoteProtocolError(f"{map_.path}: expected 1 to {_MOST_VBUCKETS} vbuckets, found {len(chains)}")
     return tuple(chains)
-
-
-def _is_index(index: object, num_nodes: int) -> bool:
-    return isinstance(index, int) and not isinstance(index, bool) and -1 <= index < num_nodes

@@ -232,8 +232,7 @@ class AnnouncedSnapshot(NamedTuple):
     purge_seqno: int
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """A position while its stream runs. Every step returns a new Progress.
 
     position: may be resumed from at any time.
@@ -275,7 +274,7 @@ class Progress:
         highest seqno is.
         """
         if self.disorder is not None:
-            return replace(self, disorder=max(self.disorder, seqno))
+            return self._replace(disorder=max(self.disorder, seqno))
         here = self.position
         start, end, purge_seqno, marks = here.snapshot_start, here.snapshot_end, here.purge_seqno, here.marks
         if self.announced is not None:
@@ -314,13 +313,13 @@ class Progress:
 
     def manifest(self, uid: int) -> Progress:
         """Record the manifest uid of a system event, unless a newer one is known."""
-        return replace(self, position=replace(self.position, manifest_uid=max(uid, self.position.manifest_uid)))
+        return self._replace(position=replace(self.position, manifest_uid=max(uid, self.position.manifest_uid)))
 
     def disorder_begins(self) -> Progress:
         """Enter an out-of-order snapshot: the position stays where it is until `disorder_ends`."""
         if self.disorder is not None or not self.first:
             self._refuse("an out-of-order snapshot at the beginning only", "another one")
-        return replace(self, disorder=0)
+        return self._replace(disorder=0)
 
     def disorder_ends(self) -> Progress:
         """Leave an out-of-order snapshot: the position moves to its highest seqno, and is complete there."""

@@ -377,12 +377,12 @@ class Session:
                 raise RemoteProtocolError(f"expected noops one at a time, found {_MOST_NOOPS} without an answer")
             self._urgent.append(encode(Frame("dcp_noop", Magic.RESPONSE, frame.opaque)))
             return ()
-        if kind.answers and frame.status == Status.AUTH_STALE:
-            raise TransportError(
-                "the node says that the token has expired: return tokens that are valid for longer, and compare the "
-                "clocks of both machines",
-            )
         if kind.answers:
+            if frame.status == Status.AUTH_STALE:
+                raise TransportError(
+                    "the node says that the token has expired: return tokens that are valid for longer, and compare "
+                    "the clocks of both machines",
+                )
             return self._continue_handshake(frame) if self.agreement is None else self._answer(frame)
         stream = self._stream_of(frame.opaque, frame.vbucket, frame.stream_id)
         if frame.name == "stream_flush" and stream is not None:

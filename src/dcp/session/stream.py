@@ -137,11 +137,11 @@ class ConsumerStream(MovingStream):
         return purge_seqno if missed else 0
 
     def control_arrived(self, frame: Frame) -> None:
-        """Advance by a message of the stream that is not a row."""
+        """Advance by a message of the stream that is not a row. `settle` is called before."""
         event = _event(frame)
         self.transition(event)
         if (step := _STEPS.get(event)) is not None:
-            self.progress = step(self.progress.with_rows(self.last_seqno), frame)
+            self.progress = step(self.progress, frame)
             self.last_seqno = max(self.last_seqno, self.progress.position.seqno)
 
 

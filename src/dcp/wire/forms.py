@@ -7,7 +7,7 @@ from struct import Struct
 from struct import error as StructError
 
 from dcp.wire.field import Field, struct_of
-from dcp.wire.layout import Dialect, Kind, Layout, Magic, Message, Presence
+from dcp.wire.layout import HEADER_STRUCT, Dialect, Kind, Layout, Magic, Message, Presence
 
 Fields = dict[str, "int | bytes"]
 
@@ -26,11 +26,9 @@ class Section:
         self.size = self._struct.size
         self._names = tuple(f.name for f in fields)
         self._plain = all(f.visible for f in fields)
-        # For frames without reserved bytes, which are then written as zeros.
-        self._measures = any(f.measures for f in fields)
-        self._reserved = [f.name for f in fields if f.reserved]
-        self._numbers = tuple(f.name for f in fields if f.visible)
-        self._bare = Struct(">" + "".join(f"{f.width}x" if f.reserved else f.format for f in fields))
+        # Names of the fields, and their format with zeros in place of reserved bytes.
+        self.numbers = tuple(f.name for f in fields if f.visible)
+        self.format = "".join(f"{f.width}x" if f.reserved else f.format for f in fields)
 
     def read(self, raw: bytes, at: int, fields: Fields, lengths: dict[str, int]) -> None:
         """Read the fields at `raw[at:]` into `fields`, and the lengths of other sections into `lengths`."""
@@ -49,12 +47,6 @@ class Section:
         names = [f.name for f in self.fields]
         at = names.index(name)
         return struct_of(self.fields[:at]).size, struct_of(self.fields[at : at + 1]).pack(number)
-
-    def pack_numbers(self, fields: Mapping[str, int | bytes]) -> bytes | None:
-        """Return the bytes of the fields if all are numbers in their range; None if each has to be looked at."""
-        if self._measures or not fields.keys().isdisjoint(self._reserved):
-            return None
-        return pack(self._bare, [fields[name] for name in self._numbers]) if self.fields else b""
 
     def write(self, fields: Mapping[str, int | bytes], lengths: Mapping[str, int]) -> bytes:
         """Return the bytes of the fields. Raises struct.error if a value does not fit."""
@@ -87,6 +79,8 @@ class Form:
         # True if there is more than extras, key and value.
         self.measured = bool(layout.engine) or any(f.measures for f in layout.extras)
         self.plain = not (self.measured or self.content.fields or layout.when)
+        # Header and extras of a plain request.
+        self.request = Struct(HEADER_STRUCT.format + self.extras.format)
         self.key, self.value = _WANTED[layout.key], _WANTED[layout.value]
         self.when = tuple(layout.when.items())
         # Numbers of `when` as bytes, with their offsets in the extras.
@@ -95,7 +89,10 @@ class Form:
 
     def opens(self, raw: bytes, at: int) -> bool:
         """Return whether the extras at `raw[at:]`, of the right size, have the numbers of `when`."""
-        return all(raw.startswith(found, at + offset) for offset, found in self._opening)
+        for offset, found in self._opening:
+            if not raw.startswith(found, at + offset):
+                return False
+        return True
 
     def key_problem(self, length: int) -> str:
         """Return what the length of the key should be instead, or "" if it is right."""

@@ -26,6 +26,8 @@ class Kind(Enum):
     """Kind of a frame, which its magic decides: request or response, of the client or of the server.
 
     Requests of the server have opcodes of their own.
+
+    answers: True for responses. Bytes 6 and 7 of their header hold a status, those of requests a vbucket.
     """
 
     REQUEST = "request"
@@ -33,10 +35,8 @@ class Kind(Enum):
     SERVER_REQUEST = "server request"
     SERVER_RESPONSE = "server response"
 
-    @property
-    def answers(self) -> bool:
-        """True for responses. Bytes 6 and 7 of their header hold a status, those of requests a vbucket."""
-        return self in (Kind.RESPONSE, Kind.SERVER_RESPONSE)
+    def __init__(self, title: str) -> None:
+        self.answers = title.endswith("response")
 
     @property
     def answer(self) -> Kind:

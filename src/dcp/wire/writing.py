@@ -60,17 +60,17 @@ def _write_request(frame: Frame, dialect: Dialect) -> bytes | None:
     form = None if family is None else family.only_form
     if form is None or form.message is not message or frame.fields.keys() != form.layout.required:
         return None
-    extras = None if _shape_problem(frame, form) else form.extras.pack_numbers(frame.fields)
-    if extras is None:
+    if _shape_problem(frame, form):
         return None
-    key_length = len(frame.key)
-    body_length = len(extras) + key_length + len(frame.value)
+    extras_length, key_length = form.extras.size, len(frame.key)
+    body_length = extras_length + key_length + len(frame.value)
     numbers = (
-        *(int(Magic.REQUEST), message.opcode, key_length, len(extras), frame.datatype, frame.vbucket),
+        *(int(Magic.REQUEST), message.opcode, key_length, extras_length, frame.datatype, frame.vbucket),
         *(body_length, frame.opaque, frame.cas),
+        *map(frame.fields.__getitem__, form.extras.numbers),
     )
-    header = pack(HEADER_STRUCT, numbers)
-    return None if header is None else header + extras + frame.key + frame.value
+    head = pack(form.request, numbers)
+    return None if head is None else head + frame.key + frame.value
 
 
 def layout_of(frame: Frame, dialect: Dialect) -> tuple[Message, Layout]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 from dcp._codec import LazyPosition
 from dcp.client import queries
@@ -50,6 +51,7 @@ log = logging.getLogger("dcp.client")
 
 # Seconds for which ignored messages of one node and opcode are not logged again.
 _QUIET = 60.0
+_is_done = attrgetter("done")
 
 
 class Follower:
@@ -108,7 +110,7 @@ class Follower:
         return NodeLink(str(node), self._agent.dialer(node), session, self, self._settings.limits)
 
     def _all_done(self) -> bool:
-        return all(vbucket.done for vbucket in self._vbuckets.values())
+        return all(map(_is_done, self._vbuckets.values()))
 
     # For the consumer.
 

@@ -49,9 +49,8 @@ class NodePool:
 
         wake_times: gets the time of the next attempt.
         """
-        if node in self._links:
-            link = self._links[node]
-            return link if link.ready else None
+        if (known := self._links.get(node)) is not None:
+            return known if known.ready else None
         retry_at, delay = self._backoff.get(node, (0.0, FIRST_DELAY))
         if retry_at > now:
             wake_times.append(retry_at)
