@@ -147,6 +147,9 @@ def main() -> int:
         Random(arguments.seed).shuffle(known)
         results = report(run_known, known, arguments.jobs, arguments.within)
     elif arguments.codec:
+        with copied_source() as source:
+            if not build(source):
+                raise SystemExit("the extension cannot be built without a mutant: run setup.py build_ext to see why")
         chosen = Random(arguments.seed).sample(codec_mutants(ROOT / "src"), arguments.count)
         results = report(run_codec, chosen, arguments.jobs, arguments.within)
     else:
