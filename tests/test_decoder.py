@@ -612,6 +612,17 @@ def test_streams_may_open_and_end_in_any_order(steps: list[tuple[bool, int]]) ->
     assert_same(decode(data), answer(data))
 
 
+def test_a_seqno_that_was_passed_without_a_row_is_refused_in_a_later_row() -> None:
+    decoder = dcp.Decoder()
+    decoder.expect_open_streams()
+    decoder.open_stream(9, 77, 0, 0)
+    passed = dcp.Frame("seqno_advanced", 0x80, 9, vbucket=77, fields={"seqno": 7})
+    decoder.feed(encoded(marker(1, 9), mutation(3), passed, mutation(7)))
+    assert len(decoder.take()) == 1
+    with pytest.raises(dcp.FrameError, match="seqno 7, .*expected one above 7, the last before it"):
+        decoder.take()
+
+
 def test_refused_streams_make_room_for_others() -> None:
     decoder = dcp.Decoder()
     decoder.expect_open_streams()
