@@ -17,7 +17,7 @@ from dcp.bench.frames import Case
 from dcp.bench.timing import Measurement
 
 (_BUCKET,) = bench_producer.CASES
-_FOLLOWED = bench_socket.CASES[0]
+_SMALL, _, _LARGE, _ = bench_socket.CASES
 _ORDER = bench_documents.CASES[2]
 (_IN_SPARK,) = bench_spark_documents.CASES
 _Figure = Callable[[Measurement], "float | None"]
@@ -143,7 +143,12 @@ BUDGETS = (
     *_encode_budgets(in_cache=True),
     *_encode_budgets(in_cache=False),
     Budget("producer, value 1024: times half a sendall, or GB/s", "producer", _BUCKET, _fast_enough, 1),
-    Budget("socket to batches, value 1024: times a recv_into loop", "socket", _FOLLOWED, _speed(CLIENT, BARE), 0.8),
+    *(
+        Budget(
+            f"socket to batches, value {case.value}: times a recv_into loop", "socket", case, _speed(CLIENT, BARE), 0.8
+        )
+        for case in (_SMALL, _LARGE)
+    ),
     *(
         Budget(f"read of Spark, value {case.value}: times the floor", "spark", case, _speed(READ, FLOOR), 0.9)
         for case in bench_spark.CASES
