@@ -619,7 +619,7 @@ def test_a_seqno_that_was_passed_without_a_row_is_refused_in_a_later_row() -> No
     passed = dcp.Frame("seqno_advanced", 0x80, 9, vbucket=77, fields={"seqno": 7})
     decoder.feed(encoded(marker(1, 9), mutation(3), passed, mutation(7)))
     assert len(decoder.take()) == 1
-    with pytest.raises(dcp.FrameError, match="seqno 7, .*expected one above 7, the last before it"):
+    with pytest.raises(dcp.FrameError, match=r"seqno 7, .*expected one above 7, the last before it"):
         decoder.take()
 
 
