@@ -285,6 +285,18 @@ def test_a_scope_stream_gets_new_collections_and_ends_with_the_drop_of_the_scope
     assert shown[1:] == [("system_event", n) for n in (8, 9, 10, 11)] + [("end", StreamEnd.FILTER_EMPTY)]
 
 
+def test_the_stream_of_a_scope_without_collections_waits_for_the_first_one() -> None:
+    bucket = make_bucket()
+    bucket.change_manifest(*bucket.manifest.create_scope("s"))
+    scope = bucket.manifest.scope("s").id
+    consumer = DcpClient(bucket)
+    assert summaries(consumer.stream(chosen={"scope": f"{scope:x}"})) == [("marker", 0, 1, MEMORY), ("system_event", 1)]
+    bucket.change_manifest(*bucket.manifest.create_collection("s", "a"))
+    put(bucket.active(0), b"x", bucket.manifest.collection("s", "a").id)
+    shown = summaries(consumer.receive())
+    assert shown == [("marker", 2, 3, 0x01), ("system_event", 2), ("mutation", 3)]
+
+
 def test_a_client_without_collections_gets_documents_of_the_default_one_only() -> None:
     bucket, vbucket, _, a, _ = with_collections()
     consumer = DcpClient(bucket, features=())

@@ -220,6 +220,43 @@ def test_a_vbucket_that_becomes_active_without_a_transfer_begins_a_history(
     assert active.log.newest.vbuuid != known.newest.vbuuid
 
 
+@pytest.mark.parametrize("change", [*TRANSFERS.values(), *ACTIVATIONS.values()], ids=[*TRANSFERS, *ACTIVATIONS])
+def test_replicas_catch_up_after_any_change_of_the_map(change: Callable[[BucketStore], object]) -> None:
+    bucket = make_bucket()
+    bucket.set_replica_lag(2)
+    fill(bucket, 100)
+    change(bucket)
+    fill(bucket, 50)
+    bucket.set_replica_lag(0)
+    for number, copy in enumerate(bucket.actives()):
+        assert all([*replica] == [*copy] for replica in bucket.live_replicas(number))
+
+
+def test_documents_that_are_loaded_come_after_what_a_replica_lacks() -> None:
+    bucket = make_bucket(nodes=2, vbuckets=1)
+    bucket.set_replica_lag(3)
+    fill(bucket, 2)
+    bucket.load(0, [StoredItem("mutation", n, b"loaded-%d" % n) for n in (3, 4)])
+    assert [item.seqno for item in bucket.nodes[1].vbuckets[0]] == [1, 2, 3, 4]
+
+
+def test_a_node_that_does_not_persist_persists_nothing_of_a_vbucket_that_moves_to_it() -> None:
+    bucket = make_bucket(vbuckets=1)
+    bucket.set_persistence(bucket.nodes[2], at_once=False)
+    topology.move(bucket, 0, 2)
+    fill(bucket, 5)
+    assert (bucket.active(0).high_seqno, bucket.active(0).persisted_seqno) == (5, 0)
+
+
+def test_a_history_has_48_bits() -> None:
+    bucket = make_bucket()
+    assert {bucket.new_vbuuid().bit_length() for _ in range(50)} == {48}
+
+
+def test_versions_are_recorded_on_request_only() -> None:
+    assert BucketStore("b", vbuckets=1, clock=lambda: 1000.0, history=True).recorded is None
+
+
 @pytest.mark.parametrize(("lose", "kept"), [(None, 7), (0, 10), (1, 9), (5, 5)])
 def test_a_failover_loses_the_replica_lag_unless_a_number_is_given(lose: int | None, kept: int) -> None:
     bucket = make_bucket(nodes=2, vbuckets=1)
@@ -304,6 +341,7 @@ def test_a_recreated_vbucket_has_the_system_events_of_the_manifest() -> None:
     fresh = [copy for copy in bucket.actives() if not contents(copy)]
     assert fresh
     for copy in fresh:
+        assert copy.log.newest.seqno == 0
         assert [item.event_id for item in copy if not isinstance(item, StoredItem)] == [
             SystemEvent.SCOPE_CREATE,
             SystemEvent.COLLECTION_BEGIN,
@@ -376,6 +414,26 @@ def test_the_pager_expires_what_is_due() -> None:
         "expiration"
     ) == 1
     assert documents(bucket) == {b"new": b"1"}
+
+
+def test_the_pager_passes_over_vbuckets_without_a_node_that_is_up() -> None:
+    # The last node, which would be taken for that of a vbucket without owner, is up.
+    for change in (topology.failover, topology.crash):
+        bucket = make_bucket(nodes=2, replicas=0)
+        fill(bucket, 50)
+        for key in KEYS:
+            bucket.store(key, b"", expiry=1000)
+        mine = [key for key in KEYS if bucket.owners[bucket.vbucket_of(key)][0] == 1]
+        change(bucket, 0)
+        assert 0 < len(mine) < len(KEYS)
+        assert bucket.expire_due() == len(mine)
+
+
+def test_the_drop_of_the_default_collection_removes_its_documents_from_every_copy() -> None:
+    bucket = make_bucket(vbuckets=1)
+    fill(bucket, 5)
+    bucket.change_manifest(*bucket.manifest.drop_collection("_default", "_default"))
+    assert all(contents(copy) == {} for copy in (bucket.active(0), *bucket.live_replicas(0)))
 
 
 def test_a_purge_reaches_every_copy() -> None:
