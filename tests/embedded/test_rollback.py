@@ -36,6 +36,7 @@ CASES = [
     ((150, C, 150, 150, {"purge_seqno": 180}), 180, None, "no purge since"),
     ((150, C, 150, 150, {"purge_seqno": 170}), 180, 0, "purged again since"),
     ((150, C, 150, 150, {"filtered_high": 140}), 180, None, "nothing of the collection lies beyond"),
+    ((150, C, 150, 150, {"filtered_high": 150}), 180, None, "the collection ends where the consumer is"),
     ((150, C, 150, 150, {"filtered_high": 160}), 180, 0, "160 may have been purged"),
     ((150, C, 150, 150, {"filtered_high": 320}), 180, 0, "there is more of the collection"),
     ((180, C, 150, 200, {}), 180, None, "start equals purge"),

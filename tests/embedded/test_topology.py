@@ -287,6 +287,64 @@ def test_a_cleared_journal_of_one_vbucket_limits_the_lost_writes_of_all() -> Non
         topology.failover(bucket, 0, len(newer) + 1)
 
 
+def test_the_last_writes_of_a_node_have_no_gaps() -> None:
+    # Vbuckets 0 and 2 are on node 0. Nothing can be undone up to the last write of one of them: no older write either.
+    bucket = make_bucket(nodes=2, vbuckets=4)
+    for number in (2, 0, 2):
+        bucket.store(b"key", b"", number=number)
+        if not number:
+            bucket.active(0).drop_collection(99)
+    with pytest.raises(LocalProtocolError, match="at most 1 writes of node 0"):
+        topology.failover(bucket, 0, 2)
+    topology.failover(bucket, 0, 1)
+    assert [bucket.active(number).high_seqno for number in (0, 2)] == [1, 1]
+
+
+def test_no_write_from_before_a_full_journal_can_be_lost() -> None:
+    bucket = make_bucket(nodes=2, vbuckets=4)
+    for number in (2, *[0] * (JOURNAL + 1)):
+        bucket.store(b"key", b"", number=number)
+    with pytest.raises(LocalProtocolError, match=f"at most {JOURNAL} writes of node 0"):
+        topology.failover(bucket, 0, JOURNAL + 1)
+
+
+def test_a_node_without_replicas_comes_back_without_the_writes_that_it_lost() -> None:
+    bucket = make_bucket(nodes=2, replicas=0, vbuckets=1)
+    items = fill(bucket, 5)
+    topology.failover(bucket, 0, 2)
+    topology.recover(bucket, 0)
+    assert documents(bucket) == {item.key: item.value for item in items[:3]}
+
+
+def test_a_node_that_comes_back_has_no_copies_but_those_of_the_map() -> None:
+    bucket = make_bucket()
+    fill(bucket, 20)
+    topology.failover(bucket, 0)
+    topology.rebalance_in(bucket)
+    assert bucket.nodes[0].vbuckets
+    topology.recover(bucket, 0)
+    assert bucket.nodes[0].vbuckets == {}
+
+
+def test_a_clean_restart_persists_everything() -> None:
+    bucket = make_bucket(vbuckets=1)
+    bucket.set_persistence(bucket.nodes[0], at_once=False)
+    fill(bucket, 5)
+    topology.restart(bucket, 0)
+    assert bucket.active(0).persisted_seqno == 5
+
+
+def test_replicas_on_nodes_that_are_down_are_left_alone() -> None:
+    bucket = make_bucket(nodes=3, replicas=2, vbuckets=1)
+    fill(bucket, 2)
+    topology.crash(bucket, 2)
+    before = bucket.nodes[2].vbuckets[0]
+    topology.move(bucket, 0, 1)
+    topology.failover(bucket, 1)
+    assert bucket.nodes[2].vbuckets == {0: before}
+    assert bucket.owners == [[0, NOBODY, 2]]
+
+
 def test_a_vbucket_without_replica_has_no_owner_until_its_node_recovers() -> None:
     bucket = make_bucket(nodes=2, replicas=0)
     fill(bucket, 50)
@@ -352,8 +410,9 @@ def test_a_promotion_loses_writes_that_the_replica_lacks() -> None:
     bucket = make_bucket(nodes=2, vbuckets=1)
     bucket.set_replica_lag(2)
     fill(bucket, 5)
+    revision = bucket.revision
     topology.promote(bucket, 0, 1)
-    assert bucket.owners == [[1, 0]]
+    assert (bucket.owners, bucket.revision) == ([[1, 0]], revision + 1)
     assert documents(bucket) == contents(bucket.nodes[0].vbuckets[0]) == {b"key-%d" % n: b"%d" % n for n in range(3)}
     with pytest.raises(LocalProtocolError, match=r"vbucket 0: expected a node that has a replica, \[0\], found 1"):
         topology.promote(bucket, 0, 1)
@@ -371,6 +430,8 @@ def test_a_rebalance_spreads_vbuckets_evenly_with_few_moves(nodes: int) -> None:
     topology.rebalance_out(bucket, 0)
     assert all(0 not in owners for owners in bucket.owners)
     assert bucket.nodes[0].vbuckets == {}
+    actives = [owners[0] for owners in bucket.owners]
+    assert {actives.count(n) for n in range(1, nodes + 1)} == {24 // nodes}
 
 
 def test_replicas_are_on_the_nodes_that_follow_the_owner() -> None:
@@ -387,6 +448,7 @@ MISTAKES: list[tuple[list[Step], str]] = [
     ([(topology.recover, (0,))], "node 0: expected a node that is down, found it up"),
     ([(topology.move, (0, 0))], "vbucket 0: expected another node than its owner, found 0"),
     ([(topology.move, (8, 0))], "vbucket: expected 0 to 7, found 8"),
+    ([(topology.crash, (0,)), (topology.promote, (0, 1))], "vbucket 0: no node that is up has an active copy"),
     ([(topology.crash, (1,)), (topology.crash, (1,))], "node 1: expected a node that is up, found it down"),
     ([(topology.crash, (1,)), (topology.rebalance_in, ())], "node 1: it is down; recover it"),
     ([(topology.failover, (1,)), (topology.failover, (1,))], "node 1: expected a node with vbuckets, found none"),

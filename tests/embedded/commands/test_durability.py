@@ -211,6 +211,17 @@ def test_a_durable_write_goes_on_without_the_client_that_asked_for_it() -> None:
     assert other.request("get", key=KEY).value == b"new"
 
 
+def test_a_durable_write_outlives_a_crash_of_its_node() -> None:
+    client = pair()
+    client.bucket.set_replica_lag(1)
+    assert durable(client, value=b"new") == []
+    topology.crash(client.bucket, 0)
+    client.bucket.durable_writes.tick(100.0)
+    topology.recover(client.bucket, 0)
+    client.bucket.durable_writes.tick(100.0)
+    assert stored_item(client).value == b"new"
+
+
 def test_a_durable_write_without_its_client_times_out() -> None:
     client = pair()
     client.bucket.set_replica_lag(1)
@@ -255,6 +266,7 @@ def test_a_replica_that_takes_over_completes_the_write() -> None:
     # Reading the old version could show a write that was seen already as if it were lost.
     assert other.status("get", key=KEY) is Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
     # Nobody waits for it any more, so it has no timeout either.
+    assert bucket.durable_writes.due() is None
     other.now = 100.0
     assert other.receive() == []
     for node in bucket.nodes[1:]:
