@@ -265,6 +265,12 @@ def test_messages_of_producers_close_the_connection(name: str, fields: dict[str,
     assert (consumer.receive(), consumer.connection.closing) == ([], True)
 
 
+def test_messages_of_producers_are_refused_before_a_connection_is_opened() -> None:
+    client = CommandClient(make_bucket())
+    assert client.status("add_stream", fields={"flags": 0}) is Status.EINVAL
+    assert not client.closed
+
+
 def test_a_flush_is_not_supported() -> None:
     consumer = DcpClient(make_bucket())
     assert consumer.request("stream_flush").status == Status.NOT_SUPPORTED
@@ -489,6 +495,14 @@ def test_a_consumer_without_snappy_gets_values_inflated(snappy: bool) -> None:
     consumer = DcpClient(bucket, features=ALL_FEATURES - (set() if snappy else {Feature.SNAPPY}))
     (frame,) = (frame for frame in consumer.stream() if frame.name == "mutation")
     assert (frame.value, frame.datatype) == ((stored, Datatype.SNAPPY) if snappy else (value, 0))
+
+
+@pytest.mark.parametrize(("enabled", "sid"), [(False, 4), (True, None)])
+def test_a_stream_is_closed_by_its_id_if_streams_have_ids(enabled: bool, sid: int | None) -> None:
+    consumer = DcpClient(make_bucket(), controls={"enable_stream_id": "true"} if enabled else {})
+    consumer.stream(chosen={"sid": 4} if enabled else None)
+    assert consumer.close_stream(0, sid).status == Status.DCP_STREAM_ID_INVALID
+    assert consumer.close_stream(0, 4 if enabled else None).status == Status.SUCCESS
 
 
 def test_a_consumer_without_noops_gets_none_and_is_never_idle() -> None:

@@ -398,6 +398,10 @@ def test_acknowledgements_of_a_replica_outside_the_map_change_nothing() -> None:
     acknowledgement = Frame("seqno_acknowledged", Magic.REQUEST, 7, fields={"prepared_seqno": 1})
     consumer.send(acknowledgement)
     assert consumer.receive() == client.receive() == []
+    assert not consumer.closed
+    elsewhere = replica(client.bucket, name="elsewhere")
+    elsewhere.send(Frame("seqno_acknowledged", Magic.REQUEST, 7, vbucket=1, fields={"prepared_seqno": 1}))
+    assert [frame.status for frame in elsewhere.receive()] == [Status.NOT_MY_VBUCKET]
     unnamed = replica(client.bucket, name="")
     unnamed.stream()
     unnamed.send(acknowledgement)

@@ -43,6 +43,17 @@ WRITES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize(("asked", "seconds"), [(0, 15), (1, 1), (30, 30), (31, 15)])
+def test_a_lock_lasts_as_long_as_asked_up_to_half_a_minute(
+    locking: CommandClient, clock: Clock, asked: int, seconds: int
+) -> None:
+    lock(locking, lock_time=asked)
+    clock.now += seconds - 0.5
+    assert store(locking).status == Status.LOCKED
+    clock.now += 0.5
+    assert store(locking).status == Status.SUCCESS
+
+
 @pytest.mark.parametrize(("name", "parts"), WRITES.items())
 def test_only_a_write_with_the_cas_of_the_lock_is_possible(
     locking: CommandClient, name: str, parts: dict[str, Any]

@@ -72,6 +72,7 @@ def test_each_copy_says_in_which_state_it_has_documents() -> None:
 
     assert [state for state, _ in states(active)] == [0x01, 0x81, 0x80]
     assert states(active)[0] == (0x01, newest)
+    assert states(active)[2] == (0x80, 0)
     assert states(replica)[0] == (0x01, kept)
     assert states(replica)[1][1] > deleted
     active.bucket.set_replica_lag(0)

@@ -219,6 +219,8 @@ def test_a_dcp_connection_keeps_its_user_and_its_bucket() -> None:
     client = admitted(ALICE)
     client.request("open", **OPEN)
     assert authenticate(client, "sasl_auth", "PLAIN", b"\0alice\0s3cret").status == Status.NOT_SUPPORTED
+    assert authenticate(client, "sasl_step", "SCRAM-SHA512", b"").status == Status.NOT_SUPPORTED
+    assert client.status("sasl_list_mechs") is Status.NOT_SUPPORTED
     assert client.status("select_bucket", key=b"default") is Status.NOT_SUPPORTED
 
 

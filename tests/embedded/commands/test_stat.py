@@ -82,6 +82,8 @@ def test_the_histories_of_a_vbucket() -> None:
         ("failovers -1", Status.EINVAL),
         ("failovers " + 5000 * "9", Status.EINVAL),
         ("failovers 3", Status.NOT_MY_VBUCKET),
+        ("failovers 65535", Status.NOT_MY_VBUCKET),
+        ("failovers 065535", Status.EINVAL),
     ],
 )
 def test_an_unknown_group_is_refused(group: str, status: Status) -> None:

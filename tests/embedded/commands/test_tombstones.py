@@ -168,6 +168,8 @@ def test_a_tombstone_has_no_body(client: CommandClient) -> None:
 def test_only_tombstones_are_revived(client: CommandClient, number: int, status: Status) -> None:
     store(client, value=b"{}")
     assert mutations(client, (UPSERT, XATTR, "txn", b"1"), **flags(number)).status == status
+    if number == DELETED | REVIVE:
+        assert lookups(client, (GET, 0, "n"), **flags(number))[0].status == status
 
 
 def test_a_wrong_cas_keeps_a_tombstone_as_it_is(client: CommandClient) -> None:
@@ -222,6 +224,9 @@ def test_macros_stand_for_the_version_that_was_read(client: CommandClient) -> No
     assert (int(found["CAS"], 16), found["revid"], int(found["seqno"], 16)) == (before.cas, "1", 1)
     assert (found["exptime"], found["flags"], found["value_bytes"], found["deleted"]) == (NOW + 60, 5, 7, False)
     assert (int(found["vbucket_uuid"], 16), found["datatype"]) == (client.bucket.active(0).log.newest.vbuuid, ["json"])
+    mutations(client, (UPSERT, XATTR | MACROS, "written", b'"${$document.last_modified}"'))
+    # A number, although it is text in $document.
+    assert xattrs(client)[b"written"].isdigit()
     unknown = mutations(client, (UPSERT, XATTR | MACROS, "x", b'"${$document.other}"'))
     assert unknown.value == struct.pack(">BH", 0, Status.SUBDOC_XATTR_UNKNOWN_VATTR_MACRO)
 
