@@ -105,7 +105,7 @@ EQUIVALENTS: list[Equivalent] = [
     ),
     Equivalent(
         "embedded/item_view.py",
-        "if negotiated.values and not negotiated.compress and not datatypes & (hidden | Datatype.XATTR):",
+        "if negotiated.values and not negotiated.compress and not datatypes & changed:",
         "a condition that never holds",
         "the items are rewritten one by one as they are",
     ),

@@ -306,6 +306,18 @@ def test_a_vbucket_is_handed_over_after_its_last_item(flags: TapConnectFlag) -> 
     assert peer.connection.closing
 
 
+def test_a_vbucket_is_handed_over_after_all_of_its_changes() -> None:
+    peer = LegacyClient(legacy_bucket())
+    # Changes that no backfill has, more than are sent at once.
+    peer.bucket.active(1).set_persistence(at_once=False)
+    for n in range(600):
+        peer.bucket.store(b"%d" % n, b"", number=1)
+    peer.connect(TapConnectFlag.TAKEOVER_VBUCKETS, vbuckets=(1,))
+    frames = peer.receive()
+    assert len(keys(frames)) == 600
+    assert frames[-1].fields.get("state") == VbucketState.ACTIVE
+
+
 @pytest.mark.parametrize("state", [VbucketState.DEAD, VbucketState.REPLICA])
 def test_a_vbucket_that_is_not_active_stays_as_it_is_when_it_is_handed_over(state: VbucketState) -> None:
     peer = filled()

@@ -216,11 +216,8 @@ class ServerTapStream:
                 until = self._end_of_checkpoint(cursor, vbucket)
                 if cursor.seqno < until:
                     cursor.advance(vbucket, until)
-                    sent = True
-                elif cursor.checkpoint != self._checkpoint_of(vbucket):
-                    if self._send_checkpoint(cursor, vbucket, out):
-                        return True
-                    continue
+                elif cursor.checkpoint != self._checkpoint_of(vbucket) and self._send_checkpoint(cursor, vbucket, out):
+                    return True
             if not cursor.run.done:
                 self._send_run(cursor.run, out)
                 sent = True
