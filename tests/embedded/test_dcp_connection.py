@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ import dcp
 from dcp import Frame, decode, encode
 from dcp.embedded.dcp_connection import IDLE_TIMEOUT
 from dcp.embedded.document import deflate
+from dcp.embedded.negotiated import Negotiated
 from dcp.embedded.store import StoredItem
 from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
 from dcp.wire.document import Datatype, join_xattrs
@@ -102,6 +104,22 @@ def test_old_servers_hang_up_on_a_second_open(version: str) -> None:
 )
 def test_controls_are_taken_as_each_release_takes_them(version: str, name: str, value: str, status: int) -> None:
     assert DcpClient(make_bucket(version)).control(name, value) == status
+
+
+@pytest.mark.parametrize(
+    ("controls", "advanced"),
+    [
+        ({}, True),
+        ({"sync_writes": True}, True),
+        ({"sync_writes": True, "change_streams": True}, True),
+        ({"flatbuffers": True}, True),
+        ({"sync_writes": True, "flatbuffers": True}, False),
+        ({"sync_writes": True, "flatbuffers": True, "noop": True}, False),
+        ({"sync_writes": True, "flatbuffers": True, "skip_deletes": True}, True),
+    ],
+)
+def test_only_a_consumer_of_every_seqno_does_without_advances(controls: dict[str, bool], advanced: bool) -> None:
+    assert replace(Negotiated(collections=True), **controls).seqno_advanced is advanced  # type: ignore[arg-type]
 
 
 def test_stream_ids_and_sync_writes_exclude_each_other() -> None:

@@ -278,7 +278,9 @@ def test_a_connection_whose_token_has_expired_renews_it_and_keeps_its_bucket() -
     client.hello()
     client.log_in()
     assert client.status("select_bucket", key=b"default") == Status.SUCCESS
-    client.clock.now += 61
+    client.clock.now += 60
+    assert client.status("noop") == Status.SUCCESS
+    client.clock.now += 1
     assert client.status("noop") == Status.AUTH_STALE
     client.connection.tokens = {TOKEN: IssuedToken(ALICE, client.clock.now + 60)}
     assert client.log_in() == Status.SUCCESS
