@@ -373,12 +373,6 @@ EQUIVALENTS: list[Equivalent] = [
     ),
     Equivalent(
         "embedded/legacy/tap_stream.py",
-        "min(reached, missing.get(number, reached + 1) - 1), number not in self._backfill.vbuckets",
-        "one more",
-        "the position is not above the seqno that was reached",
-    ),
-    Equivalent(
-        "embedded/legacy/tap_stream.py",
         "self._reached[run.vbucket] = max(reached, self._reached.get(run.vbucket, 0))",
         "one more",
         "no item has a lower seqno",

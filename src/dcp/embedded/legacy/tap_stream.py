@@ -145,7 +145,8 @@ class ServerTapStream:
             missing[message.vbucket] = min(seqno, missing.get(message.vbucket, seqno))
         return {
             number: TapPosition(
-                min(reached, missing.get(number, reached + 1) - 1), number not in self._backfill.vbuckets
+                min(reached, missing[number] - 1) if number in missing else reached,
+                number not in self._backfill.vbuckets,
             )
             for number, reached in self._reached.items()
         }
