@@ -328,6 +328,35 @@ def test_an_out_of_order_snapshot_can_have_its_end_seqno() -> None:
     assert shown[-2:] == [("seqno_advanced", 6), ("oso", 2)]
 
 
+def test_an_out_of_order_snapshot_without_items_has_its_end_seqno() -> None:
+    bucket = make_bucket()
+    bucket.change_manifest(*bucket.manifest.create_scope("s"))
+    bucket.evict_checkpoints()
+    consumer = DcpClient(bucket, controls={"enable_out_of_order_snapshots": "true_with_seqno_advanced"})
+    shown = summaries(consumer.stream(chosen={"collections": ids(0)}))
+    assert shown == [("oso", 1), ("seqno_advanced", 1), ("oso", 2)]
+
+
+def test_a_consumer_that_resumes_gets_its_collection_in_order() -> None:
+    bucket, vbucket, _, a, _ = with_collections()
+    for key in (b"z", b"y", b"x"):
+        put(vbucket, key, a)
+    vbucket.evict_checkpoint()
+    consumer = DcpClient(bucket, controls={"enable_out_of_order_snapshots": "true"})
+    shown = summaries(consumer.stream(4, vbuuid=vbucket.log.newest.vbuuid, chosen={"collections": ids(a)}))
+    assert shown == [("marker", 4, 6, DISK), ("mutation", 5), ("mutation", 6)]
+
+
+def test_a_later_snapshot_from_disk_begins_where_the_consumer_is() -> None:
+    bucket, vbucket = filled_bucket(2)
+    consumer = DcpClient(bucket)
+    consumer.stream()
+    put(vbucket, b"a")
+    put(vbucket, b"a")
+    vbucket.evict_checkpoint()
+    assert summaries(consumer.receive()) == [("marker", 2, 4, DISK), ("mutation", 4)]
+
+
 @pytest.mark.parametrize(("version", "start"), [("7.1", 0), ("7.2", 4)])
 def test_ordinary_snapshots_follow_an_out_of_order_one(version: str, start: int) -> None:
     """Since 7.2 the first of them begins at its end."""

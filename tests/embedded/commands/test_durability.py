@@ -332,6 +332,7 @@ def test_a_replica_gets_an_abort() -> None:
     marker, prepare = consumer.receive()
     assert (marker.fields["snapshot_end"], marker.fields["max_visible_seqno"]) == (1, 0)
     assert (prepare.name, prepare.key, prepare.fields["seqno"], prepare.fields["deleted"]) == ("prepare", KEY, 1, 0)
+    assert (prepare.fields["lock_time"], prepare.fields["nru"]) == (0, 0)
     client.now = 1.0
     client.receive()
     _, abort = consumer.receive()
