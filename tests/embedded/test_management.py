@@ -18,6 +18,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 import pytest
 
 from dcp.embedded import Cluster, Privilege, User
+from dcp.embedded.management.connection import ManagementConnection
 from dcp.embedded.management.http import HttpError, RequestSplitter
 from dcp.embedded.management.routes import ENDPOINTS
 from dcp.errors import LocalProtocolError
@@ -91,6 +92,7 @@ def address(url: str) -> tuple[str, int]:
 def test_the_root_names_the_version_and_the_pool(cluster: Cluster, path: str) -> None:
     found = get(cluster, path)
     assert found["implementationVersion"] == "8.0.0-0000-enterprise"
+    assert (found["isAdminCreds"], found["isROAdminCreds"]) == (True, False)
     assert found["pools"][0]["uri"].partition("?")[0] == "/pools/default"
     assert get(cluster, found["pools"][0]["uri"])["name"] == "default"
 
@@ -123,6 +125,10 @@ def test_the_bucket_has_settings_and_the_state_of_nodes(cluster: Cluster) -> Non
     assert (found["name"], found["replicaNumber"], found["bucketType"]) == ("a-b%", 1, "membase")
     assert len(found["vBucketServerMap"]["vBucketMap"]) == 4
     assert [node["status"] for node in found["nodes"]] == 3 * ["healthy"]
+    assert all(node["ports"].keys() == {"direct"} for node in found["nodes"])
+    assert (found["maxTTL"], found["replicaIndex"]) == (0, False)
+    # These are in the map of the data service only.
+    assert not {"rev", "revEpoch", "nodesExt", "clusterCapabilities", "clusterCapabilitiesVer"} & found.keys()
     cluster.crash(2)
     found = get(cluster, "/pools/default/buckets/a-b%25")
     assert [node["status"] for node in found["nodes"]] == ["healthy", "healthy", "unhealthy"]
@@ -411,6 +417,8 @@ def test_a_body_may_arrive_in_chunks(cluster: Cluster) -> None:
         (b"hello\r\n\r\n", 400),
         (b"GET /pools HTTP/3\r\n\r\n", 400),
         (b"GET /pools HTTP/1.1\r\nno header\r\n\r\n", 400),
+        (b"GET /pools HTTP/1.1\r\n: no name\r\n\r\n", 400),
+        (b"GET /pools HTTP/1.1\r\n name: x\r\n\r\n", 400),
         (b"POST /pools HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST /pools HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", 413),
         (b"POST /pools HTTP/1.1\r\nContent-Length: 1234567890\r\n\r\n", 413),
@@ -427,12 +435,16 @@ def test_what_is_no_request_is_refused(cluster: Cluster, request_: bytes, status
         assert response.getheader("Connection") == "close"
 
 
-def body_of(*data: bytes) -> bytes:
-    """Return the body of a request. Fail if it is not complete."""
+def splitter_of(*data: bytes) -> RequestSplitter:
     splitter = RequestSplitter()
     for part in data:
         splitter.feed(part)
-    (request,) = splitter
+    return splitter
+
+
+def body_of(*data: bytes) -> bytes:
+    """Return the body of a request. Fail if it is not complete."""
+    (request,) = splitter_of(*data)
     return request.body
 
 
@@ -442,9 +454,74 @@ def test_a_body_has_a_mebibyte_at_most() -> None:
     half = b"80000\r\n" + bytes(1 << 19) + b"\r\n"
     assert body_of(whole % (1 << 20), bytes(1 << 20)) == bytes(1 << 20)
     assert body_of(chunks, half, half, b"0\r\n\r\n") == bytes(1 << 20)
-    for longer in (whole % ((1 << 20) + 1), chunks + b"100001\r\n", chunks + half + half + b"1\r\n1\r\n"):
+    assert body_of(b"POST / HTTP/1.1\r\nContent-Length: 0000000000000002\r\n\r\nab") == b"ab"
+    assert [*splitter_of(chunks + bytes(1 << 20))] == []
+    for longer in (chunks + bytes((1 << 20) + 1), whole % ((1 << 20) + 1), chunks + b"100001\r\n", chunks + half + half + b"1\r\n1\r\n"):
         with pytest.raises(HttpError):
             body_of(longer)
+
+
+def connection_of(cluster: Cluster) -> ManagementConnection:
+    """Return a connection to the first node, of which the test has the bytes."""
+    return cluster._new_management_connection(cluster._bucket.nodes[0], encrypted=False)
+
+
+def request_of(cluster: Cluster, path: str, *more: str) -> bytes:
+    lines = [f"GET {path} HTTP/1.1", *(": ".join(pair) for pair in login(cluster).items()), *more, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+def heads(parts: list[bytes | memoryview]) -> int:
+    return b"".join(parts).count(b"HTTP/1.1 200 OK")
+
+
+def test_responses_wait_until_earlier_ones_are_sent(cluster: Cluster) -> None:
+    connection, count = connection_of(cluster), 500
+    request = request_of(cluster, "/control/operations")
+    connection.receive(request, 0.0)
+    (one,) = connection.send(0.0)
+    # 4 MiB of responses may be queued, and one more is added before the node stops.
+    most = (4 << 20) // len(one) + 1
+    assert most < count
+    connection.receive(count * request, 0.0)
+    assert connection.backlogged
+    # What arrives meanwhile is answered later.
+    connection.receive(request, 0.0)
+    sent = []
+    while parts := connection.send(0.0):
+        sent.append(heads(parts))
+    assert (sent[0], sum(sent), connection.backlogged) == (most, count + 1, False)
+
+
+def test_nothing_is_answered_behind_a_stream(cluster: Cluster) -> None:
+    connection = connection_of(cluster)
+    connection.receive(request_of(cluster, "/pools/default/bs/a-b%25") + request_of(cluster, "/pools"), 0.0)
+    assert heads(connection.send(0.0)) == 1
+    connection.receive(request_of(cluster, "/pools"), 0.0)
+    assert connection.send(0.0) == []
+
+
+@pytest.mark.parametrize(("header", "closing"), [("Connection: close", True), ("Connection: keep-alive", False)])
+def test_a_connection_is_closed_after_a_response_on_request(cluster: Cluster, header: str, closing: bool) -> None:
+    connection = connection_of(cluster)
+    connection.receive(request_of(cluster, "/pools", header), 0.0)
+    assert (heads(connection.send(0.0)), connection.closing) == (1, closing)
+
+
+def test_a_connection_whose_socket_is_gone_answers_nothing(cluster: Cluster) -> None:
+    connection = connection_of(cluster)
+    connection.closed()
+    connection.receive(request_of(cluster, "/pools"), 0.0)
+    assert (connection.closing, connection.send(0.0)) == (True, [])
+
+
+def test_only_a_user_is_admitted_by_a_certificate(cluster: Cluster) -> None:
+    known, unknown = connection_of(cluster), connection_of(cluster)
+    known.admit("reader")
+    unknown.admit("nobody")
+    assert (known.closing, unknown.closing) == (False, True)
+    known.receive(b"GET /whoami HTTP/1.1\r\n\r\n", 0.0)
+    assert b'{"id": "reader"' in b"".join(known.send(0.0))
 
 
 def test_other_methods_are_refused(cluster: Cluster) -> None:
