@@ -109,9 +109,7 @@ def test_a_pause_acts_each_time_that_a_link_would_write() -> None:
 
 
 @pytest.mark.parametrize(("sent", "streamed", "expected"), [(400, 1000, 400), (1000, 50, None), (None, 50, None)])
-def test_a_connection_is_cut_at_the_first_of_its_limits(
-    sent: int | None, streamed: int, expected: int | None
-) -> None:
+def test_a_connection_is_cut_at_the_first_of_its_limits(sent: int | None, streamed: int, expected: int | None) -> None:
     faults = Faults()
     consumer = DcpClient(filled_bucket(50)[0])
     started(faults, "cut", sent=sent, streamed=streamed)

@@ -19,7 +19,7 @@ import pytest
 
 from dcp.embedded import Cluster, Privilege, User
 from dcp.embedded.management.connection import ManagementConnection
-from dcp.embedded.management.http import HttpError, RequestSplitter
+from dcp.embedded.management.http import HttpError, HttpRequest, HttpResponse, RequestSplitter, stream_head
 from dcp.embedded.management.routes import ENDPOINTS
 from dcp.errors import LocalProtocolError
 from tests.embedded.sockets import TIMEOUT, addresses_of
@@ -287,6 +287,25 @@ def test_collections_are_created_and_dropped(cluster: Cluster) -> None:
     assert list(cluster.collection_ids()) == ["_default._default"]
 
 
+def test_the_longest_lifetime_of_documents_is_accepted(cluster: Cluster) -> None:
+    longest = (1 << 31) - 1
+    change(cluster, "POST", "/_default/collections", name="c", maxTTL=longest)
+    found = get(cluster, "/pools/default/buckets/a-b%25/scopes")["scopes"][0]["collections"]
+    assert [one["maxTTL"] for one in found if one["name"] == "c"] == [longest]
+    with pytest.raises(HTTPError) as caught:
+        change(cluster, "POST", "/_default/collections", name="d", maxTTL=longest + 1)
+    caught.value.close()
+
+
+@pytest.mark.parametrize(("version", "status"), [("6.6", 404), ("7.0", 200)])
+def test_a_manifest_can_be_waited_for_since_7_0(version: str, status: int) -> None:
+    with Cluster(vbuckets=1, server_version=version) as cluster:
+        connection = connection_of(cluster)
+        request = request_of(cluster, "/pools/default/buckets/default/scopes/@ensureManifest/0")
+        connection.receive(request.replace(b"GET", b"POST", 1), 0.0)
+        assert b"".join(connection.send(0.0)).startswith(b"HTTP/1.1 %d " % status)
+
+
 @pytest.mark.parametrize(
     ("status", "method", "path", "form", "reason"),
     [
@@ -415,6 +434,7 @@ def test_a_body_may_arrive_in_chunks(cluster: Cluster) -> None:
     ("request_", "status"),
     [
         (b"hello\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
         (b"GET /pools HTTP/3\r\n\r\n", 400),
         (b"GET /pools HTTP/1.1\r\nno header\r\n\r\n", 400),
         (b"GET /pools HTTP/1.1\r\n: no name\r\n\r\n", 400),
@@ -448,15 +468,63 @@ def body_of(*data: bytes) -> bytes:
     return request.body
 
 
+@pytest.mark.parametrize(
+    ("version", "connection", "persistent"),
+    [
+        ("HTTP/1.1", "", True),
+        ("HTTP/1.1", "Connection: close\r\n", False),
+        ("HTTP/1.0", "", False),
+        ("HTTP/1.0", "Connection: Keep-Alive\r\n", True),
+    ],
+)
+def test_a_connection_persists_by_version_and_on_request(version: str, connection: str, persistent: bool) -> None:
+    (request,) = splitter_of(f"GET / {version}\r\n{connection}\r\n".encode())
+    assert request.persistent is persistent
+
+
+def test_a_head_has_64_kib_at_most() -> None:
+    head = b"GET / HTTP/1.1\r\nX: ".ljust((64 << 10) - 4, b"x") + b"\r\n\r\n"
+    (request,) = splitter_of(head)
+    assert request.method == "GET"
+    assert [*splitter_of(bytes((64 << 10) - 1))] == []
+    for longer in (bytes(64 << 10), b"G" + head):
+        with pytest.raises(HttpError):
+            [*splitter_of(longer)]
+
+
+@pytest.mark.parametrize("given", ["Bearer eDp5", "Basic eHk=", "Basic ?", "Basic"])
+def test_only_names_and_passwords_are_credentials(given: str) -> None:
+    with pytest.raises(HttpError):
+        _ = HttpRequest("GET", (), {"authorization": given}).credentials
+    assert HttpRequest("GET", (), {"authorization": "BASIC eDp5Onog"}).credentials == ("x", "y:z ")
+
+
+def test_a_form_may_have_empty_fields() -> None:
+    assert HttpRequest("POST", (), {}, b"a=&b=1+2").form == {"a": "", "b": "1 2"}
+
+
+def test_a_response_says_what_it_contains() -> None:
+    for content, kind in (("text", b"text/plain"), ({"a": 1}, b"application/json")):
+        assert b"\r\nContent-Type: %b\r\n" % kind in HttpResponse(content).encode()
+    assert b"Connection" not in stream_head("text/event-stream")
+    assert b"Connection: close" in HttpResponse("").encode(persistent=False)
+
+
 def test_a_body_has_a_mebibyte_at_most() -> None:
     whole = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
     chunks = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
     half = b"80000\r\n" + bytes(1 << 19) + b"\r\n"
     assert body_of(whole % (1 << 20), bytes(1 << 20)) == bytes(1 << 20)
     assert body_of(chunks, half, half, b"0\r\n\r\n") == bytes(1 << 20)
+    assert body_of(chunks, b"a\r\n0123456789\r\nA;x\r\n", bytes(10), b"\r\n0\r\n\r\n") == b"0123456789" + bytes(10)
     assert body_of(b"POST / HTTP/1.1\r\nContent-Length: 0000000000000002\r\n\r\nab") == b"ab"
     assert [*splitter_of(chunks + bytes(1 << 20))] == []
-    for longer in (chunks + bytes((1 << 20) + 1), whole % ((1 << 20) + 1), chunks + b"100001\r\n", chunks + half + half + b"1\r\n1\r\n"):
+    for longer in (
+        chunks + bytes((1 << 20) + 1),
+        whole % ((1 << 20) + 1),
+        chunks + b"100001\r\n",
+        chunks + half + half + b"1\r\n1\r\n",
+    ):
         with pytest.raises(HttpError):
             body_of(longer)
 

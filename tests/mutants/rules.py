@@ -515,6 +515,48 @@ EQUIVALENTS: list[Equivalent] = [
         "the first choice always",
         "an out-of-order snapshot has no sync writes",
     ),
+    Equivalent(
+        "embedded/control/state.py",
+        '"user": "" if connection.state.user is None else connection.state.user.name,',
+        "the other choice always",
+        "consumers have a user",
+    ),
+    Equivalent(
+        "embedded/control/state.py",
+        "self._seqnos = [-1] * len(state.bucket.owners)",
+        "one more",
+        "no seqno is negative",
+    ),
+    Equivalent(
+        "embedded/control/state.py",
+        "self._alive_at = 0.0",
+        "a step left out",
+        "the first event is never left out, and sets it",
+    ),
+    Equivalent(
+        "embedded/management/http.py",
+        "while (line_end := data.find(_LINE_END, begin)) >= 0:",
+        "> in a comparison",
+        "a body is behind its head",
+    ),
+    Equivalent(
+        "embedded/faults/streams.py",
+        "if out.stalled and self.hits < self.bytes:",
+        "<= in a comparison",
+        "nothing is left to acknowledge then",
+    ),
+    Equivalent(
+        "embedded/faults/wires.py",
+        "return data[: max(0, len(data) - (link.received - self.received_bytes))]",
+        "one more",
+        "one byte is no request",
+    ),
+    Equivalent(
+        "embedded/management/streams.py",
+        "self._revision = (0, 0)",
+        "one more",
+        "every map is newer",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
