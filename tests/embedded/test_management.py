@@ -383,6 +383,17 @@ def test_each_node_has_its_own_addresses() -> None:
             }
 
 
+def test_a_node_recovers_at_its_addresses_for_tls() -> None:
+    pytest.importorskip("cryptography", reason="certificates are made with cryptography")
+    with Cluster(vbuckets=1, tls=True) as cluster:
+        before = cluster.tls_management_url, cluster.tls_url, cluster.management_url, cluster.url
+        cluster.crash(0)
+        with pytest.raises(LocalProtocolError, match="no node is up: recover one first"):
+            _ = cluster.management_url
+        cluster.recover(0)
+        assert (cluster.tls_management_url, cluster.tls_url, cluster.management_url, cluster.url) == before
+
+
 def test_without_tls_there_is_no_address_for_it(cluster: Cluster) -> None:
     with pytest.raises(LocalProtocolError, match="tls: the cluster was started without it"):
         _ = cluster.tls_management_url
