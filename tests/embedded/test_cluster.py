@@ -102,7 +102,7 @@ def test_a_restarted_node_disconnects_its_clients_and_reads_from_disk() -> None:
             assert vbuuid(again, 0) == uuid
             again.stream(0)
             (marker,) = frames_named(again.until("", seqno=30), "snapshot_marker")
-    assert MarkerFlag.DISK in MarkerFlag(marker.fields["flags"])
+    assert MarkerFlag.DISK in MarkerFlag(int(marker.fields["flags"]))
 
 
 def test_a_stream_ends_when_its_vbucket_moves() -> None:

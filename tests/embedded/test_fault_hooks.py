@@ -24,6 +24,7 @@ from tests.embedded.raw_client import (
     make_bucket,
     summaries,
 )
+from tests.embedded.sockets import TIMEOUT
 
 STORE = {"flags": 0, "expiry": 0}
 
@@ -39,32 +40,34 @@ class Wire:
     def __init__(self, client: RawClient, faults: Faults, ours: socket.socket, theirs: socket.socket) -> None:
         self.link = ServerLink(ours, client.connection, faults)
         self.socket = theirs
+        self._received = 0
 
     def send(self, *frames: Frame) -> None:
         """Send frames at once, and let the node read them."""
-        self.socket.sendall(b"".join(map(encode, frames)))
-        self.link.read(0.0)
+        data = b"".join(map(encode, frames))
+        self.socket.sendall(data)
+        end = self.link.received + len(data)
+        while self.link.received < end:
+            self.link.read(0.0)
 
     def receive(self, now: float = 0.0) -> bytes:
-        """Let the node write all that it may, and return what has arrived."""
+        """Let the node write all that it may, and return that."""
         before = -1
         while self.link.sent != before:
             before = self.link.sent
             self.link.write(now)
-        try:
-            return self.socket.recv(1 << 20)
-        except BlockingIOError:
-            return b""
+        count, self._received = self.link.sent - self._received, self.link.sent
+        return self.socket.recv(count, socket.MSG_WAITALL) if count else b""
 
 
 @contextmanager
 def wire(client: RawClient, faults: Faults) -> Iterator[Wire]:
-    ours, theirs = socket.socketpair()
-    # A link sets options of TCP.
-    with ours, theirs, socket.create_server(("127.0.0.1", 0)) as listener:
-        with socket.create_connection(listener.getsockname()) as theirs, listener.accept()[0] as ours:
-            theirs.setblocking(False)
-            yield Wire(client, faults, ours, theirs)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname(), TIMEOUT) as theirs,
+        listener.accept()[0] as ours,
+    ):
+        yield Wire(client, faults, ours, theirs)
 
 
 VERSION = Frame("version", Magic.REQUEST)

@@ -451,7 +451,8 @@ EQUIVALENTS: list[Equivalent] = [
     ),
     Equivalent(
         "embedded/commands/features.py",
-        "codes = [code for code in dict.fromkeys(requested) if _SINCE.get(code, (99, 0)) <= release.number]  # type: ignore[call-overload]",
+        "codes = [code for code in dict.fromkeys(requested) if _SINCE.get(code, (99, 0)) <= release.number]  "
+        "# type: ignore[call-overload]",
         "one more",
         "no release is so new",
     ),

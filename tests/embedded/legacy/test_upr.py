@@ -209,6 +209,9 @@ def test_the_second_draft_has_a_status_for_an_unknown_history() -> None:
     answers = [outcome(request(filled(draft), start=2, vbuuid=UNKNOWN)[0]) for draft in DRAFTS]
     assert answers == ["rollback", "KEY_ENOENT"]
     assert request(filled("upr1"), start=2, vbuuid=UNKNOWN)[0].fields == {"rollback_seqno": 0}
+    # Even at the beginning, where there is nothing to roll back.
+    answers = [outcome(request(filled(draft), vbuuid=UNKNOWN)[0]) for draft in DRAFTS]
+    assert answers == ["stream_ok", "KEY_ENOENT"]
 
 
 def test_one_vbucket_has_one_stream() -> None:
