@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,9 +88,21 @@ def test_a_slow_link_sends_a_part_of_its_rate_and_waits() -> None:
         assert len(whole) == 45
         assert link.receive() == whole[:20]
         assert (link.link.due(), link.receive(0.01)) == (0.02, b"")
+        # It is read meanwhile.
+        assert link.link.events == selectors.EVENT_READ
         assert link.receive(0.02) == whole[20:40]
         assert link.receive(0.04) == whole[40:]
         assert (faults.paused_until(link.link, 0.04), fault.hits) == (0.045, 3)
+
+
+def test_a_slow_link_is_asked_as_soon_as_its_connection_is() -> None:
+    faults = Faults()
+    started(faults, "slow", rate=1)
+    consumer = DcpClient(make_bucket(), controls={"set_noop_interval": "0.5"})
+    with wire(consumer, faults) as link:
+        link.send(VERSION)
+        assert len(link.receive()) == 1
+        assert link.link.due() == 0.5
 
 
 def test_the_slowest_of_several_faults_counts() -> None:

@@ -252,6 +252,14 @@ def test_a_connection_without_a_request_ends_with_its_node(
     connection.close()
 
 
+def test_a_restarted_node_disconnects_its_clients(cluster: Cluster) -> None:
+    with talk(cluster, request_of(cluster, "/pools")) as sock, HTTPResponse(sock) as response:
+        response.begin()
+        response.read()
+        cluster.restart(0)
+        assert sock.recv(1) == b""
+
+
 def test_a_node_recovers_at_its_address(cluster: Cluster) -> None:
     before = management_ports(cluster)
     cluster.crash(0)

@@ -558,6 +558,36 @@ EQUIVALENTS: list[Equivalent] = [
         "one more",
         "every map is newer",
     ),
+    Equivalent(
+        "embedded/link.py",
+        "sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)",
+        "one more",
+        "any number but 0 is on",
+    ),
+    Equivalent(
+        "embedded/link.py",
+        "sent = self.socket.sendmsg(self._unsent[:_MAX_PARTS] if room is None else [self._unsent[0][:room]])",
+        "the other choice always",
+        "the same bytes are sent in more turns",
+    ),
+    Equivalent(
+        "embedded/link.py",
+        "return self._faults.room(self, now) if self._faults.active else None",
+        "the first choice always",
+        "without faults there is no limit",
+    ),
+    Equivalent(
+        "embedded/server.py",
+        "sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)",
+        "one more",
+        "any number but 0 is on",
+    ),
+    Equivalent(
+        "embedded/cluster.py",
+        'arguments.check_count("before", 0 if before is None else before, "seconds")',
+        "one more",
+        "the check accepts both",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
