@@ -588,6 +588,24 @@ EQUIVALENTS: list[Equivalent] = [
         "one more",
         "the check accepts both",
     ),
+    Equivalent(
+        "embedded/legacy/upr.py",
+        "return draft.respond(frame, Status.NOT_MY_VBUCKET, 0)",
+        "one more",
+        "only a rollback has a seqno",
+    ),
+    Equivalent(
+        "embedded/legacy/upr.py",
+        "return draft.respond(frame, Status.SUCCESS, 0)",
+        "one more",
+        "only a rollback has a seqno",
+    ),
+    Equivalent(
+        "embedded/management/connection.py",
+        "if sum(map(len, self._queued)) > _MAX_QUEUED:",
+        ">= in a comparison",
+        "how much is queued before answers wait is no matter of right or wrong",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
