@@ -606,6 +606,12 @@ EQUIVALENTS: list[Equivalent] = [
         ">= in a comparison",
         "how much is queued before answers wait is no matter of right or wrong",
     ),
+    Equivalent(
+        "embedded/legacy/upr.py",
+        "return True",
+        "False for its opposite",
+        "the stream goes on in the next turn",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
