@@ -283,10 +283,20 @@ def test_messages_of_producers_close_the_connection(name: str, fields: dict[str,
     assert (consumer.receive(), consumer.connection.closing) == ([], True)
 
 
-def test_messages_of_producers_are_refused_before_a_connection_is_opened() -> None:
+@pytest.mark.parametrize(
+    ("name", "fields"), [("add_stream", {"flags": 0}), ("stream_flush", {}), ("buffer_ack", {"bytes": 1})]
+)
+def test_messages_of_dcp_are_refused_before_a_connection_is_opened(name: str, fields: dict[str, int]) -> None:
     client = CommandClient(make_bucket())
-    assert client.status("add_stream", fields={"flags": 0}) is Status.EINVAL
+    assert client.status(name, fields=fields) is Status.EINVAL
     assert not client.closed
+
+
+@pytest.mark.parametrize(("version", "datatype"), [("7.6", Datatype.JSON), ("8.0", 0)])
+def test_documents_without_values_keep_their_datatype_before_8_0(version: str, datatype: int) -> None:
+    bucket, _ = filled_bucket(1, version)
+    _, change = DcpClient(bucket, flags=OpenFlag.PRODUCER | OpenFlag.NO_VALUE).stream()
+    assert (change.value, change.datatype) == (b"", datatype)
 
 
 def test_a_flush_is_not_supported() -> None:
@@ -476,6 +486,8 @@ def test_decoded_items_are_the_stored_ones(
 
 def test_values_are_compressed_where_that_saves_15_percent() -> None:
     values = [bytes(range(170)) + bytes(range(repeated)) for repeated in range(10, 90)]
+    # Snappy makes 85 bytes of these 100.
+    values.append(bytes(range(21)) + bytes(range(79)))
     worthwhile = [len(deflate(value)) <= 0.85 * len(value) for value in values]
     assert {*worthwhile} == {False, True}
     bucket, vbucket = filled_bucket(0)

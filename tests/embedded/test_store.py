@@ -224,6 +224,13 @@ def test_a_purge_removes_tombstones_but_the_last_item_and_sets_the_purge_seqno(
     assert vb.purge_seqno == max((item.seqno for item in gone), default=0)
 
 
+def test_a_tombstone_of_the_very_second_is_not_purged() -> None:
+    # Deleted at seconds 0 to 2; the last item stays in any case.
+    vb, _ = filled([(b"a", "deletion"), (b"b", "deletion"), (b"c", "deletion"), (b"d", "mutation")])
+    assert vb.purge(before=1) == 1
+    assert [item.delete_time for item in vb.since(0) if isinstance(item, StoredItem)] == [1, 2, 3]
+
+
 def test_a_copy_is_independent() -> None:
     vb, _ = filled([(b"a", "mutation")])
     other = vb.copy(VbucketState.REPLICA)

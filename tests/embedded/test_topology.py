@@ -253,7 +253,15 @@ def test_a_history_has_48_bits() -> None:
     assert {bucket.new_vbuuid().bit_length() for _ in range(50)} == {48}
 
 
-def test_versions_are_recorded_on_request_only() -> None:
+def test_only_a_tombstone_has_a_delete_time() -> None:
+    bucket = make_bucket()
+    assert bucket.store(b"key", b"").delete_time == 0
+    removed = bucket.remove(b"key")
+    assert removed is not None
+    assert removed.delete_time == 1000
+
+
+def test_history_is_no_record_of_versions() -> None:
     assert BucketStore("b", vbuckets=1, clock=lambda: 1000.0, history=True).recorded is None
 
 

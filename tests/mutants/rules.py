@@ -396,12 +396,6 @@ EQUIVALENTS: list[Equivalent] = [
         "the event of a collection that begins has its id",
     ),
     Equivalent(
-        "embedded/load.py",
-        "gc.disable()",
-        "a step left out",
-        "documents are loaded all the same, which takes longer",
-    ),
-    Equivalent(
         "embedded/store.py",
         "if self._collection_highs[0] != state:",
         "one more",
