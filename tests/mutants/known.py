@@ -1752,4 +1752,28 @@ KNOWN: list[KnownMutant] = [
         "return self._scope_dropped or not self._collections",
         "embedded/test_stream.py::test_the_stream_of_a_scope_without_collections_waits_for_the_first_one",
     ),
+    KnownMutant(
+        "embedded/control/state.py",
+        '        if not data:\n            return b""\n',
+        "",
+        "embedded/test_control.py::test_a_stream_without_events_says_now_and_then_that_it_is_alive",
+    ),
+    KnownMutant(
+        "embedded/stream_request.py",
+        "purge_seqno=request.filter.purge_seqno or 0,",
+        "purge_seqno=0,",
+        "embedded/test_stream_request.py::test_a_consumer_that_knows_of_a_purge_resumes",
+    ),
+    KnownMutant(
+        "embedded/stream.py",
+        "at_beginning = self.cursor == 0 and not self._marked",
+        "at_beginning = not self._marked",
+        "embedded/test_stream.py::test_a_consumer_that_resumes_gets_its_collection_in_order",
+    ),
+    KnownMutant(
+        "embedded/connection.py",
+        "return min((due for timer in self.timers",
+        "return max((due for timer in self.timers",
+        "embedded/test_connection.py::test_what_is_due_first_is_done_first",
+    ),
 ]
