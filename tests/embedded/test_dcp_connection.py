@@ -140,6 +140,13 @@ def test_a_manifest_ahead_of_the_node_is_refused_before_7_0(version: str, status
     assert consumer.receive()[0].status == status
 
 
+@pytest.mark.parametrize("value", [b"{", b"[]", b'{"collections": 1}'])
+def test_a_malformed_filter_is_refused(value: bytes) -> None:
+    consumer = DcpClient(make_bucket())
+    fields = dict.fromkeys(("flags", "start_seqno", "end_seqno", "vbuuid", "snapshot_start", "snapshot_end"), 0)
+    assert consumer.request("stream_request", fields=fields, value=value).status == Status.EINVAL
+
+
 def test_a_takeover_is_refused() -> None:
     bucket, _ = filled_bucket()
     assert DcpClient(bucket).refused_stream(flags=StreamFlag.TAKE_OVER).status == Status.NOT_SUPPORTED

@@ -32,6 +32,7 @@ CASES = [
     ((345, C, 340, 400, {}), 0, 340, "the snapshot's end was lost"),
     ((340, C, 340, 400, {}), 0, None, "marker only; an end beyond high is tolerated"),
     ((150, C, 150, 150, {}), 180, 0, "purged past the start"),
+    ((1, A, 1, 1, {}), 180, 0, "purged past the first seqno"),
     ((150, C, 150, 150, {"ignore_purged": True}), 180, None, "asked to ignore it"),
     ((150, C, 150, 150, {"purge_seqno": 180}), 180, None, "no purge since"),
     ((150, C, 150, 150, {"purge_seqno": 170}), 180, 0, "purged again since"),

@@ -606,6 +606,18 @@ EQUIVALENTS: list[Equivalent] = [
         "False for its opposite",
         "the stream goes on in the next turn",
     ),
+    Equivalent(
+        "embedded/commands/range_scans.py",
+        "if wanted.samples is not None and wanted.samples < len(found):",
+        "<= in a comparison",
+        "a sample of as many as there are has all of them",
+    ),
+    Equivalent(
+        "embedded/commands/stat.py",
+        "if not argument.isdecimal() or len(argument) > len(str(0xFFFF)):",
+        "one more",
+        "the number has as many digits",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(

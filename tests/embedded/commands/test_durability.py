@@ -8,7 +8,9 @@ import pytest
 
 from dcp.embedded import Cluster, topology
 from dcp.embedded.bucket import BucketStore
-from dcp.wire.dcp import MarkerFlag, OpenFlag
+from dcp.embedded.store import PreparedItem, StoredItem
+from dcp.wire.dcp import DurabilityLevel, MarkerFlag, OpenFlag
+from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.framing import FrameInfo, RequestInfo
 from dcp.wire.layout import Magic
@@ -337,6 +339,15 @@ def test_a_replica_gets_an_abort() -> None:
     client.receive()
     _, abort = consumer.receive()
     assert (abort.name, abort.key, abort.cas, abort.fields) == ("abort", KEY, 0, {"prepared_seqno": 1, "seqno": 2})
+
+
+def test_a_prepare_has_what_its_consumer_gets_of_documents() -> None:
+    bucket = make_bucket()
+    value = join_xattrs([(b"x", b"1")], b"{}")
+    document = StoredItem("mutation", 1, b"key", value, datatype=int(Datatype.JSON | Datatype.XATTR))
+    bucket.active(0).put(PreparedItem(document, DurabilityLevel.MAJORITY))
+    _, prepare = replica(bucket).stream()
+    assert (prepare.name, prepare.value, prepare.datatype) == ("prepare", b"{}", Datatype.JSON)
 
 
 def test_a_prepared_deletion_says_so() -> None:

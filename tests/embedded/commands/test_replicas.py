@@ -37,8 +37,12 @@ def test_an_expired_document_is_not_read_from_a_replica() -> None:
     clock = active.bucket.clock
     assert isinstance(clock, Clock)
     store(active, value=b"1", expiry=NOW + 5)
-    clock.now += 5
+    clock.now += 4
+    assert replica.status("get_replica", key=KEY) is Status.SUCCESS
+    clock.now += 1
     assert replica.status("get_replica", key=KEY) is Status.KEY_ENOENT
+    active.bucket.store(b"long ago", b"1", expiry=1, number=0)
+    assert replica.status("get_replica", key=b"\0long ago") is Status.KEY_ENOENT
 
 
 def test_parts_of_a_document_are_read_from_a_replica() -> None:

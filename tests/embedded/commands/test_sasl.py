@@ -98,6 +98,14 @@ def test_a_proof_with_trailing_bytes_is_refused() -> None:
     assert authenticate(client, "sasl_step", "SCRAM-SHA1", final(longer)).status == Status.AUTH_ERROR
 
 
+def test_a_proof_that_is_no_base64_is_refused() -> None:
+    client = make_client()
+    authenticate(client, "sasl_auth", "SCRAM-SHA1", FIRST)
+    # Decoders that skip what they do not know would accept it.
+    padded = f"{VECTORS['SCRAM-SHA1'][0]}*"
+    assert authenticate(client, "sasl_step", "SCRAM-SHA1", final(padded)).status == Status.AUTH_ERROR
+
+
 @pytest.mark.parametrize("text", [b"", b"n,,", b"y,,n=alice,r=x", b"n,,n=bob,r=x", b"n,,n=alice,r=", b"\xff"])
 def test_a_malformed_first_message_is_refused(text: bytes) -> None:
     assert authenticate(make_client(), "sasl_auth", "SCRAM-SHA1", text).status == Status.AUTH_ERROR

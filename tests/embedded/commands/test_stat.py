@@ -93,7 +93,7 @@ def test_an_unknown_group_is_refused(group: str, status: Status) -> None:
 def test_general_statistics_of_a_node() -> None:
     found = stats(CommandClient(filled()), "")
     assert (found["curr_items"], found["vb_active_num"], found["vb_replica_num"]) == ("2", "3", "0")
-    assert (found["version"], found["ep_dcp_producer_count"]) == ("8.0.0", "0")
+    assert (found["version"], found["ep_dcp_producer_count"], found["ep_bucket_type"]) == ("8.0.0", "0", "couchbase")
 
 
 def test_writes_that_are_not_on_disk_are_queued() -> None:
