@@ -153,6 +153,20 @@ def test_many_items_at_once_are_the_same_as_one_by_one() -> None:
     assert other.last_writes == vb.last_writes == items
 
 
+def test_the_history_has_all_of_many_items() -> None:
+    vb = vbucket()
+    vb.history = []
+    items = [StoredItem("mutation", n, b"key") for n in range(1, JOURNAL + 11)]
+    vb.extend(items)
+    assert vb.history == items
+
+
+def test_no_write_from_before_a_change_of_the_manifest_is_undone() -> None:
+    vb, _ = filled([(b"a", "mutation")])
+    vb.put(SystemItem(2, 3, b"scope", 1, 8))
+    assert vb.last_writes == []
+
+
 def test_an_empty_vbucket_has_its_first_checkpoint() -> None:
     vb = vbucket()
     assert (vb.purge_seqno, vb.checkpoint_start, vb.checkpoint, vb.datatypes) == (0, 1, 1, 0)

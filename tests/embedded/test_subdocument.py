@@ -66,6 +66,12 @@ def test_a_path_that_leads_nowhere_is_refused(path: str, status: Status) -> None
     assert caught.value.status is status
 
 
+def test_a_path_may_be_as_long_and_as_deep_as_servers_take_it() -> None:
+    assert parse_path("a" * 1024) == ["a" * 1024]
+    assert parse_path(".".join("a" * 32)) == ["a"] * 32
+    assert subdocument.get("[5]", parse_path("[-1]")) == "5"
+
+
 def test_children_are_counted() -> None:
     assert subdocument.count(PRODUCT, parse_path("pDistributors")) == "2"
     assert subdocument.count(" [] ", []) == "0"

@@ -618,6 +618,12 @@ EQUIVALENTS: list[Equivalent] = [
         "one more",
         "the number has as many digits",
     ),
+    Equivalent(
+        "embedded/store.py",
+        "early = max(0, len(items) - JOURNAL)",
+        "min for max",
+        "the items are put one by one, which takes longer",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
