@@ -347,6 +347,17 @@ def test_a_consumer_that_resumes_gets_its_collection_in_order() -> None:
     assert shown == [("marker", 4, 6, DISK), ("mutation", 5), ("mutation", 6)]
 
 
+@pytest.mark.parametrize("features", [frozenset[Feature](), ALL_FEATURES], ids=["older", "newer"])
+def test_a_stream_that_misses_purged_deletions_ends_with_a_rollback(features: frozenset[Feature]) -> None:
+    bucket, vbucket = filled_bucket(2)
+    consumer = DcpClient(bucket, features=features)
+    consumer.stream()
+    bucket.remove(b"key1", number=0)
+    bucket.store(b"later", b"", number=0)
+    assert vbucket.purge() == 1
+    assert summaries(consumer.receive()) == [("end", StreamEnd.ROLLBACK)]
+
+
 def test_a_later_snapshot_from_disk_begins_where_the_consumer_is() -> None:
     bucket, vbucket = filled_bucket(2)
     consumer = DcpClient(bucket)

@@ -624,6 +624,18 @@ EQUIVALENTS: list[Equivalent] = [
         "min for max",
         "the items are put one by one, which takes longer",
     ),
+    Equivalent(
+        "embedded/outbox.py",
+        "self._begin = self._at = 0",
+        "one more",
+        "a byte of the chunk is not used",
+    ),
+    Equivalent(
+        "embedded/outbox.py",
+        "if len(data) <= CHUNK - self._at:",
+        "< in a comparison",
+        "the same bytes are sent in buffers of their own",
+    ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
