@@ -13,6 +13,8 @@ import pytest
 
 import dcp
 from dcp.embedded import Cluster
+from dcp.embedded.arguments import check_seconds
+from dcp.embedded.cluster import _bracketed
 from dcp.embedded.faults import FAULTS
 from dcp.embedded.faults.fault import options_of, positive, positive_size
 
@@ -93,6 +95,25 @@ def test_an_option_with_which_a_fault_never_acts_is_refused(name: str) -> None:
         for option, value in never:
             with pytest.raises(dcp.LocalProtocolError, match=f"fault {name}: {option}: expected"):
                 cluster.fault(name, **{option: value})
+
+
+@pytest.mark.parametrize(("version", "option"), [("8.0", ""), ("4.6", "?sasl_mech_force=PLAIN")])
+def test_the_url_has_what_the_cluster_was_given(version: str, option: str) -> None:
+    with Cluster(vbuckets=1, username="a@b", password="p/w", bucket="b%", server_version=version) as cluster:
+        assert (cluster.credentials.username, cluster.credentials.password) == ("a@b", "p/w")
+        assert cluster.url == f"couchbase://a%40b:p%2Fw@{cluster.addresses[0]}/b%25{option}"
+
+
+@pytest.mark.parametrize("value", [True, "1", None, math.nan, math.inf])
+def test_what_is_no_number_of_seconds_is_refused(value: object) -> None:
+    for seconds in (-1.5, 0, 3):
+        check_seconds("lifetime", seconds)
+    with pytest.raises(dcp.LocalProtocolError, match="lifetime: expected seconds, found"):
+        check_seconds("lifetime", value)
+
+
+def test_an_address_of_ipv6_has_brackets() -> None:
+    assert (_bracketed("::1"), _bracketed("127.0.0.1")) == ("[::1]", "127.0.0.1")
 
 
 def test_a_cut_without_options_is_immediate() -> None:

@@ -90,6 +90,21 @@ def test_a_crashed_node_recovers_at_its_address_with_a_new_history() -> None:
             assert again.stream(1, high, vbuuid=uuid).fields == {"rollback_seqno": high - 1}
 
 
+def test_a_restarted_node_disconnects_its_clients_and_reads_from_disk() -> None:
+    with filled(nodes=1, vbuckets=1, replicas=0) as cluster:
+        with Consumer(cluster) as consumer:
+            consumer.stream(0)
+            consumer.until("", seqno=30)
+            uuid = vbuuid(consumer, 0)
+            cluster.restart(0)
+            consumer.remaining()
+        with Consumer(cluster) as again:
+            assert vbuuid(again, 0) == uuid
+            again.stream(0)
+            (marker,) = frames_named(again.until("", seqno=30), "snapshot_marker")
+    assert MarkerFlag.DISK in MarkerFlag(int(marker.fields["flags"]))
+
+
 def test_a_stream_ends_when_its_vbucket_moves() -> None:
     with filled() as cluster, Consumer(cluster) as old, Consumer(cluster, 1) as new:
         high = cluster._bucket.active(0).high_seqno

@@ -14,7 +14,7 @@ import dcp
 from dcp.embedded.link import Link
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
-from tests.embedded.raw_client import CommandClient
+from tests.embedded.raw_client import CommandClient, DcpClient, make_bucket
 
 STORE = {"flags": 0, "expiry": 0}
 
@@ -88,6 +88,30 @@ def test_a_connection_whose_socket_is_gone_handles_no_request() -> None:
     client.connection.receive(encoded("set", key=b"k", fields=STORE), 0.0)
     assert client.connection.send(0.0) == []
     assert not [*client.bucket.active(0)]
+
+
+def test_a_connection_is_closed_once() -> None:
+    consumer, calls = DcpClient(make_bucket()), list[str]()
+    consumer.stream()
+    consumer.connection.on_close.append(lambda: calls.append("closed"))
+    consumer.connection.closed()
+    consumer.connection.closed()
+    assert calls == ["closed"]
+    assert not consumer.connection.sources
+
+
+def test_what_is_due_first_is_done_first() -> None:
+    client = CommandClient()
+    for second in (0, 5):
+        client.now = second
+        assert client.request_all("seqno_persistence", fields={"seqno": 99}) == []
+    assert client.connection.due() == 30.0
+
+
+@pytest.mark.parametrize("opcode", [0x00, 0x0B, 0x53])
+def test_a_request_in_the_form_of_a_server_is_refused(opcode: int) -> None:
+    (answer,) = CommandClient().exchange(bytes([Magic.SERVER_REQUEST, opcode]) + bytes(22))
+    assert (answer.magic, answer.status) == (Magic.SERVER_RESPONSE, Status.UNKNOWN_COMMAND)
 
 
 @given(st.binary(max_size=200))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ import dcp
 from dcp import Frame, decode, encode
 from dcp.embedded.dcp_connection import IDLE_TIMEOUT
 from dcp.embedded.document import deflate
+from dcp.embedded.negotiated import Negotiated
 from dcp.embedded.store import StoredItem
 from dcp.wire.dcp import OpenFlag, StreamEnd, StreamFlag
 from dcp.wire.document import Datatype, join_xattrs
@@ -104,6 +106,22 @@ def test_controls_are_taken_as_each_release_takes_them(version: str, name: str, 
     assert DcpClient(make_bucket(version)).control(name, value) == status
 
 
+@pytest.mark.parametrize(
+    ("controls", "advanced"),
+    [
+        ({}, True),
+        ({"sync_writes": True}, True),
+        ({"sync_writes": True, "change_streams": True}, True),
+        ({"flatbuffers": True}, True),
+        ({"sync_writes": True, "flatbuffers": True}, False),
+        ({"sync_writes": True, "flatbuffers": True, "noop": True}, False),
+        ({"sync_writes": True, "flatbuffers": True, "skip_deletes": True}, True),
+    ],
+)
+def test_only_a_consumer_of_every_seqno_does_without_advances(controls: dict[str, bool], advanced: bool) -> None:
+    assert replace(Negotiated(collections=True), **controls).seqno_advanced is advanced  # type: ignore[arg-type]
+
+
 def test_stream_ids_and_sync_writes_exclude_each_other() -> None:
     first, second = DcpClient(make_bucket()), DcpClient(make_bucket())
     assert first.control("enable_stream_id", "true") == second.control("enable_sync_writes", "true") == 0
@@ -120,6 +138,13 @@ def test_a_manifest_ahead_of_the_node_is_refused_before_7_0(version: str, status
     consumer = DcpClient(bucket)
     consumer.send_stream_request(chosen={"uid": "5"})
     assert consumer.receive()[0].status == status
+
+
+@pytest.mark.parametrize("value", [b"{", b"[]", b'{"collections": 1}'])
+def test_a_malformed_filter_is_refused(value: bytes) -> None:
+    consumer = DcpClient(make_bucket())
+    fields = dict.fromkeys(("flags", "start_seqno", "end_seqno", "vbuuid", "snapshot_start", "snapshot_end"), 0)
+    assert consumer.request("stream_request", fields=fields, value=value).status == Status.EINVAL
 
 
 def test_a_takeover_is_refused() -> None:
@@ -263,6 +288,22 @@ def test_messages_of_producers_close_the_connection(name: str, fields: dict[str,
     consumer = DcpClient(make_bucket())
     consumer.send(Frame(name, Magic.REQUEST, 1, fields=fields, key=key))
     assert (consumer.receive(), consumer.connection.closing) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"), [("add_stream", {"flags": 0}), ("stream_flush", {}), ("buffer_ack", {"bytes": 1})]
+)
+def test_messages_of_dcp_are_refused_before_a_connection_is_opened(name: str, fields: dict[str, int]) -> None:
+    client = CommandClient(make_bucket())
+    assert client.status(name, fields=fields) is Status.EINVAL
+    assert not client.closed
+
+
+@pytest.mark.parametrize(("version", "datatype"), [("7.6", Datatype.JSON), ("8.0", 0)])
+def test_documents_without_values_keep_their_datatype_before_8_0(version: str, datatype: int) -> None:
+    bucket, _ = filled_bucket(1, version)
+    _, change = DcpClient(bucket, flags=OpenFlag.PRODUCER | OpenFlag.NO_VALUE).stream()
+    assert (change.value, change.datatype) == (b"", datatype)
 
 
 def test_a_flush_is_not_supported() -> None:
@@ -452,6 +493,8 @@ def test_decoded_items_are_the_stored_ones(
 
 def test_values_are_compressed_where_that_saves_15_percent() -> None:
     values = [bytes(range(170)) + bytes(range(repeated)) for repeated in range(10, 90)]
+    # Snappy makes 85 bytes of these 100.
+    values.append(bytes(range(21)) + bytes(range(79)))
     worthwhile = [len(deflate(value)) <= 0.85 * len(value) for value in values]
     assert {*worthwhile} == {False, True}
     bucket, vbucket = filled_bucket(0)
@@ -489,6 +532,14 @@ def test_a_consumer_without_snappy_gets_values_inflated(snappy: bool) -> None:
     consumer = DcpClient(bucket, features=ALL_FEATURES - (set() if snappy else {Feature.SNAPPY}))
     (frame,) = (frame for frame in consumer.stream() if frame.name == "mutation")
     assert (frame.value, frame.datatype) == ((stored, Datatype.SNAPPY) if snappy else (value, 0))
+
+
+@pytest.mark.parametrize(("enabled", "sid"), [(False, 4), (True, None)])
+def test_a_stream_is_closed_by_its_id_if_streams_have_ids(enabled: bool, sid: int | None) -> None:
+    consumer = DcpClient(make_bucket(), controls={"enable_stream_id": "true"} if enabled else {})
+    consumer.stream(chosen={"sid": 4} if enabled else None)
+    assert consumer.close_stream(0, sid).status == Status.DCP_STREAM_ID_INVALID
+    assert consumer.close_stream(0, 4 if enabled else None).status == Status.SUCCESS
 
 
 def test_a_consumer_without_noops_gets_none_and_is_never_idle() -> None:

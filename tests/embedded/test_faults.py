@@ -372,13 +372,15 @@ def test_fault_stream_ids(cluster: Cluster, counted: bool) -> None:
     cluster.delete("key-3")
     controls = NOOPS | {"enable_stream_id": "true"}
     with (
-        cluster.fault("stream_ids", counted=counted),
+        cluster.fault("stream_ids", counted=counted) as fault,
         Consumer(cluster, features=[Feature.XERROR, Feature.COLLECTIONS], controls=controls) as consumer,
     ):
         assert consumer.stream(0, sid=3).status == Status.SUCCESS
         deletion = consumer.until("deletion")[-1]
     assert deletion.stream_id == 3
     assert [info.counted for info in deletion.frame_info] == [counted]
+    # Servers do not count it.
+    assert fault.hits == counted
 
 
 def test_fault_downgrade(cluster: Cluster) -> None:
@@ -396,6 +398,8 @@ def test_a_downgrade_refuses_controls_and_flags_as_unknown(cluster: Cluster) -> 
         assert consumer.request("control", key=b"enable_noop", value=b"true").status == Status.EINVAL
         assert consumer.request("control", key=b"set_noop_interval", value=b"1").status == Status.SUCCESS
         assert fault.hits == 1
+    with cluster.fault("downgrade", without=["INCLUDE_XATTRS"]) as fault, Consumer(cluster):
+        assert fault.hits == 0
     with cluster.fault("downgrade", without=["INCLUDE_DELETE_TIMES"]) as fault, pytest.raises(AssertionError):
         Consumer(cluster)
     assert fault.hits == 1

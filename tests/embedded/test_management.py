@@ -18,7 +18,8 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 import pytest
 
 from dcp.embedded import Cluster, Privilege, User
-from dcp.embedded.management.http import HttpError, RequestSplitter
+from dcp.embedded.management.connection import ManagementConnection
+from dcp.embedded.management.http import HttpError, HttpRequest, HttpResponse, RequestSplitter, stream_head
 from dcp.embedded.management.routes import ENDPOINTS
 from dcp.errors import LocalProtocolError
 from tests.embedded.sockets import TIMEOUT, addresses_of
@@ -91,6 +92,7 @@ def address(url: str) -> tuple[str, int]:
 def test_the_root_names_the_version_and_the_pool(cluster: Cluster, path: str) -> None:
     found = get(cluster, path)
     assert found["implementationVersion"] == "8.0.0-0000-enterprise"
+    assert (found["isAdminCreds"], found["isROAdminCreds"]) == (True, False)
     assert found["pools"][0]["uri"].partition("?")[0] == "/pools/default"
     assert get(cluster, found["pools"][0]["uri"])["name"] == "default"
 
@@ -123,6 +125,10 @@ def test_the_bucket_has_settings_and_the_state_of_nodes(cluster: Cluster) -> Non
     assert (found["name"], found["replicaNumber"], found["bucketType"]) == ("a-b%", 1, "membase")
     assert len(found["vBucketServerMap"]["vBucketMap"]) == 4
     assert [node["status"] for node in found["nodes"]] == 3 * ["healthy"]
+    assert all(node["ports"].keys() == {"direct"} for node in found["nodes"])
+    assert (found["maxTTL"], found["replicaIndex"]) == (0, False)
+    # These are in the map of the data service only.
+    assert not {"rev", "revEpoch", "nodesExt", "clusterCapabilities", "clusterCapabilitiesVer"} & found.keys()
     cluster.crash(2)
     found = get(cluster, "/pools/default/buckets/a-b%25")
     assert [node["status"] for node in found["nodes"]] == ["healthy", "healthy", "unhealthy"]
@@ -246,6 +252,14 @@ def test_a_connection_without_a_request_ends_with_its_node(
     connection.close()
 
 
+def test_a_restarted_node_disconnects_its_clients(cluster: Cluster) -> None:
+    with talk(cluster, request_of(cluster, "/pools")) as sock, HTTPResponse(sock) as response:
+        response.begin()
+        response.read()
+        cluster.restart(0)
+        assert sock.recv(1) == b""
+
+
 def test_a_node_recovers_at_its_address(cluster: Cluster) -> None:
     before = management_ports(cluster)
     cluster.crash(0)
@@ -279,6 +293,25 @@ def test_collections_are_created_and_dropped(cluster: Cluster) -> None:
     assert change(cluster, "DELETE", "/inventory/collections/hotel") == {"uid": "3"}
     assert change(cluster, "DELETE", "/inventory") == {"uid": "4"}
     assert list(cluster.collection_ids()) == ["_default._default"]
+
+
+def test_the_longest_lifetime_of_documents_is_accepted(cluster: Cluster) -> None:
+    longest = (1 << 31) - 1
+    change(cluster, "POST", "/_default/collections", name="c", maxTTL=longest)
+    found = get(cluster, "/pools/default/buckets/a-b%25/scopes")["scopes"][0]["collections"]
+    assert [one["maxTTL"] for one in found if one["name"] == "c"] == [longest]
+    with pytest.raises(HTTPError) as caught:
+        change(cluster, "POST", "/_default/collections", name="d", maxTTL=longest + 1)
+    caught.value.close()
+
+
+@pytest.mark.parametrize(("version", "status"), [("6.6", 404), ("7.0", 200)])
+def test_a_manifest_can_be_waited_for_since_7_0(version: str, status: int) -> None:
+    with Cluster(vbuckets=1, server_version=version) as cluster:
+        connection = connection_of(cluster)
+        request = request_of(cluster, "/pools/default/buckets/default/scopes/@ensureManifest/0")
+        connection.receive(request.replace(b"GET", b"POST", 1), 0.0)
+        assert b"".join(connection.send(0.0)).startswith(b"HTTP/1.1 %d " % status)
 
 
 @pytest.mark.parametrize(
@@ -358,6 +391,17 @@ def test_each_node_has_its_own_addresses() -> None:
             }
 
 
+def test_a_node_recovers_at_its_addresses_for_tls() -> None:
+    pytest.importorskip("cryptography", reason="certificates are made with cryptography")
+    with Cluster(vbuckets=1, tls=True) as cluster:
+        before = cluster.tls_management_url, cluster.tls_url, cluster.management_url, cluster.url
+        cluster.crash(0)
+        with pytest.raises(LocalProtocolError, match="no node is up: recover one first"):
+            _ = cluster.management_url
+        cluster.recover(0)
+        assert (cluster.tls_management_url, cluster.tls_url, cluster.management_url, cluster.url) == before
+
+
 def test_without_tls_there_is_no_address_for_it(cluster: Cluster) -> None:
     with pytest.raises(LocalProtocolError, match="tls: the cluster was started without it"):
         _ = cluster.tls_management_url
@@ -409,8 +453,11 @@ def test_a_body_may_arrive_in_chunks(cluster: Cluster) -> None:
     ("request_", "status"),
     [
         (b"hello\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
         (b"GET /pools HTTP/3\r\n\r\n", 400),
         (b"GET /pools HTTP/1.1\r\nno header\r\n\r\n", 400),
+        (b"GET /pools HTTP/1.1\r\n: no name\r\n\r\n", 400),
+        (b"GET /pools HTTP/1.1\r\n name: x\r\n\r\n", 400),
         (b"POST /pools HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST /pools HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", 413),
         (b"POST /pools HTTP/1.1\r\nContent-Length: 1234567890\r\n\r\n", 413),
@@ -427,13 +474,59 @@ def test_what_is_no_request_is_refused(cluster: Cluster, request_: bytes, status
         assert response.getheader("Connection") == "close"
 
 
-def body_of(*data: bytes) -> bytes:
-    """Return the body of a request. Fail if it is not complete."""
+def splitter_of(*data: bytes) -> RequestSplitter:
     splitter = RequestSplitter()
     for part in data:
         splitter.feed(part)
-    (request,) = splitter
+    return splitter
+
+
+def body_of(*data: bytes) -> bytes:
+    """Return the body of a request. Fail if it is not complete."""
+    (request,) = splitter_of(*data)
     return request.body
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "persistent"),
+    [
+        ("HTTP/1.1", "", True),
+        ("HTTP/1.1", "Connection: close\r\n", False),
+        ("HTTP/1.0", "", False),
+        ("HTTP/1.0", "Connection: Keep-Alive\r\n", True),
+    ],
+)
+def test_a_connection_persists_by_version_and_on_request(version: str, connection: str, persistent: bool) -> None:
+    (request,) = splitter_of(f"GET / {version}\r\n{connection}\r\n".encode())
+    assert request.persistent is persistent
+
+
+def test_a_head_has_64_kib_at_most() -> None:
+    head = b"GET / HTTP/1.1\r\nX: ".ljust((64 << 10) - 4, b"x") + b"\r\n\r\n"
+    (request,) = splitter_of(head)
+    assert request.method == "GET"
+    assert [*splitter_of(bytes((64 << 10) - 1))] == []
+    for longer in (bytes(64 << 10), b"G" + head):
+        with pytest.raises(HttpError):
+            [*splitter_of(longer)]
+
+
+@pytest.mark.parametrize("given", ["Bearer eDp5", "Basic eHk=", "Basic ?", "Basic"])
+def test_only_names_and_passwords_are_credentials(given: str) -> None:
+    with pytest.raises(HttpError):
+        _ = HttpRequest("GET", (), {"authorization": given}).credentials
+    assert HttpRequest("GET", (), {"authorization": "BASIC eDp5Onog"}).credentials == ("x", "y:z ")
+
+
+def test_a_form_may_have_empty_fields() -> None:
+    assert HttpRequest("POST", (), {}, b"a=&b=1+2").form == {"a": "", "b": "1 2"}
+
+
+def test_a_response_says_what_it_contains() -> None:
+    for content, kind in (("text", b"text/plain"), ({"a": 1}, b"application/json")):
+        assert b"\r\nContent-Type: %b\r\n" % kind in HttpResponse(content).encode()
+    assert b"Connection" not in stream_head("text/event-stream")
+    assert b"Connection: close" in HttpResponse("").encode(persistent=False)
 
 
 def test_a_body_has_a_mebibyte_at_most() -> None:
@@ -442,9 +535,80 @@ def test_a_body_has_a_mebibyte_at_most() -> None:
     half = b"80000\r\n" + bytes(1 << 19) + b"\r\n"
     assert body_of(whole % (1 << 20), bytes(1 << 20)) == bytes(1 << 20)
     assert body_of(chunks, half, half, b"0\r\n\r\n") == bytes(1 << 20)
-    for longer in (whole % ((1 << 20) + 1), chunks + b"100001\r\n", chunks + half + half + b"1\r\n1\r\n"):
+    assert body_of(chunks, b"a\r\n0123456789\r\nA;x\r\n", bytes(10), b"\r\n0\r\n\r\n") == b"0123456789" + bytes(10)
+    assert body_of(b"POST / HTTP/1.1\r\nContent-Length: 0000000000000002\r\n\r\nab") == b"ab"
+    assert [*splitter_of(chunks + bytes(1 << 20))] == []
+    for longer in (
+        chunks + bytes((1 << 20) + 1),
+        whole % ((1 << 20) + 1),
+        chunks + b"100001\r\n",
+        chunks + half + half + b"1\r\n1\r\n",
+    ):
         with pytest.raises(HttpError):
             body_of(longer)
+
+
+def connection_of(cluster: Cluster) -> ManagementConnection:
+    """Return a connection to the first node, of which the test has the bytes."""
+    return cluster._new_management_connection(cluster._bucket.nodes[0], encrypted=False)
+
+
+def request_of(cluster: Cluster, path: str, *more: str) -> bytes:
+    lines = [f"GET {path} HTTP/1.1", *(": ".join(pair) for pair in login(cluster).items()), *more, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+def heads(parts: list[bytes | memoryview]) -> int:
+    return b"".join(parts).count(b"HTTP/1.1 200 OK")
+
+
+def test_responses_wait_until_earlier_ones_are_sent(cluster: Cluster) -> None:
+    connection, count = connection_of(cluster), 500
+    request = request_of(cluster, "/control/operations")
+    connection.receive(request, 0.0)
+    (one,) = connection.send(0.0)
+    # 4 MiB of responses may be queued, and one more is added before the node stops.
+    most = (4 << 20) // len(one) + 1
+    assert most < count
+    connection.receive(count * request, 0.0)
+    assert connection.backlogged
+    # What arrives meanwhile is answered later.
+    connection.receive(request, 0.0)
+    sent = []
+    while parts := connection.send(0.0):
+        sent.append(heads(parts))
+    assert (sent[0], sum(sent), connection.backlogged) == (most, count + 1, False)
+
+
+def test_nothing_is_answered_behind_a_stream(cluster: Cluster) -> None:
+    connection = connection_of(cluster)
+    connection.receive(request_of(cluster, "/pools/default/bs/a-b%25") + request_of(cluster, "/pools"), 0.0)
+    assert heads(connection.send(0.0)) == 1
+    connection.receive(request_of(cluster, "/pools"), 0.0)
+    assert connection.send(0.0) == []
+
+
+@pytest.mark.parametrize(("header", "closing"), [("Connection: close", True), ("Connection: keep-alive", False)])
+def test_a_connection_is_closed_after_a_response_on_request(cluster: Cluster, header: str, closing: bool) -> None:
+    connection = connection_of(cluster)
+    connection.receive(request_of(cluster, "/pools", header), 0.0)
+    assert (heads(connection.send(0.0)), connection.closing) == (1, closing)
+
+
+def test_a_connection_whose_socket_is_gone_answers_nothing(cluster: Cluster) -> None:
+    connection = connection_of(cluster)
+    connection.closed()
+    connection.receive(request_of(cluster, "/pools"), 0.0)
+    assert (connection.closing, connection.send(0.0)) == (True, [])
+
+
+def test_only_a_user_is_admitted_by_a_certificate(cluster: Cluster) -> None:
+    known, unknown = connection_of(cluster), connection_of(cluster)
+    known.admit("reader")
+    unknown.admit("nobody")
+    assert (known.closing, unknown.closing) == (False, True)
+    known.receive(b"GET /whoami HTTP/1.1\r\n\r\n", 0.0)
+    assert b'{"id": "reader"' in b"".join(known.send(0.0))
 
 
 def test_other_methods_are_refused(cluster: Cluster) -> None:

@@ -50,3 +50,12 @@ def test_a_malformed_request_is_told_what_it_lacks(key: int, extras: int, said: 
     raw = bytearray(encode(Frame("get", Magic.REQUEST, key=b"key")))
     raw[2:5] = key.to_bytes(2, "big") + bytes([extras])
     assert malformed_context(bytes(raw), DCP) == said
+
+
+@pytest.mark.parametrize(
+    ("extras", "said"), [(0, ""), (4, ""), (8, ""), (5, "Request must include extras of length 0")]
+)
+def test_a_request_may_have_the_extras_of_any_of_its_forms(extras: int, said: str) -> None:
+    raw = bytearray(encode(Frame("get_all_vb_seqnos", Magic.REQUEST)))
+    raw[4] = extras
+    assert malformed_context(bytes(raw), DCP) == said

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dcp.embedded.release import Release
+from dcp.errors import UsageError
 from dcp.wire.dcp import OpenFlag, StreamFlag
 from dcp.wire.memcached import Status
 
@@ -77,3 +78,9 @@ def test_every_difference_is_compared() -> None:
 def test_a_release_does_as_its_source_says(what: str) -> None:
     ask, first, last = CALLED[what]
     assert behaving({release: bool(ask(Release.of(release))) for release in RELEASES}) == (first, last)
+
+
+@pytest.mark.parametrize("version", ["", "7", "7.x", "x.2", "7.2.x", "2.5", "8.6", "9.0"])
+def test_only_known_releases_are_read(version: str) -> None:
+    with pytest.raises(UsageError, match="server_version: expected"):
+        Release.of(version)

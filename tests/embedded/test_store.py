@@ -153,6 +153,35 @@ def test_many_items_at_once_are_the_same_as_one_by_one() -> None:
     assert other.last_writes == vb.last_writes == items
 
 
+def test_the_history_has_all_of_many_items() -> None:
+    vb = vbucket()
+    vb.history = []
+    items = [StoredItem("mutation", n, b"key") for n in range(1, JOURNAL + 11)]
+    vb.extend(items)
+    assert vb.history == items
+
+
+def test_no_write_from_before_a_change_of_the_manifest_is_undone() -> None:
+    vb, _ = filled([(b"a", "mutation")])
+    vb.put(SystemItem(2, 3, b"scope", 1, 8))
+    assert vb.last_writes == []
+
+
+def test_an_empty_vbucket_has_its_first_checkpoint() -> None:
+    vb = vbucket()
+    assert (vb.purge_seqno, vb.checkpoint_start, vb.checkpoint, vb.datatypes) == (0, 1, 1, 0)
+    # The default collection exists in every vbucket.
+    assert (vb.high_seqno_of(0), vb.high_seqno_of(8)) == (0, None)
+
+
+def test_many_items_at_once_replace_those_of_the_same_keys() -> None:
+    vb, _ = filled([(b"0", "mutation"), (b"other", "mutation")])
+    first = vb.high_seqno + 1
+    vb.extend([StoredItem("mutation", first + n, b"%d" % n, datatype=4 if n == 1 else 1) for n in range(JOURNAL + 10)])
+    assert [item.seqno for item in vb] == [3, *range(first, first + JOURNAL + 10)]
+    assert vb.datatypes == 5
+
+
 def test_of_many_items_each_collection_has_its_last_seqno() -> None:
     """Streams of the default collection read each item if the vbucket has other items as well."""
     vb = vbucket()
@@ -209,6 +238,13 @@ def test_a_purge_removes_tombstones_but_the_last_item_and_sets_the_purge_seqno(
     assert vb.purge_seqno == max((item.seqno for item in gone), default=0)
 
 
+def test_a_tombstone_of_the_very_second_is_not_purged() -> None:
+    # Deleted at seconds 0 to 2; the last item stays in any case.
+    vb, _ = filled([(b"a", "deletion"), (b"b", "deletion"), (b"c", "deletion"), (b"d", "mutation")])
+    assert vb.purge(before=1) == 1
+    assert [item.delete_time for item in vb.since(0) if isinstance(item, StoredItem)] == [1, 2, 3]
+
+
 def test_a_copy_is_independent() -> None:
     vb, _ = filled([(b"a", "mutation")])
     other = vb.copy(VbucketState.REPLICA)
@@ -244,6 +280,64 @@ def test_what_was_undone_is_not_persisted() -> None:
         copy.persisted_seqno = persisted
         copy.undo_writes(undone)
         assert copy.persisted_seqno == min(persisted, high - 1)
+
+
+def test_with_history_a_checkpoint_has_each_key_once() -> None:
+    vb = vbucket()
+    vb.history = []
+    begun = []
+    for seqno, key in enumerate((b"a", b"a", b"b", b"a", b"a"), 1):
+        vb.put(StoredItem("mutation", seqno, key))
+        begun.append((vb.checkpoint, vb.checkpoint_start))
+    assert begun == [(1, 1), (2, 2), (2, 2), (3, 4), (4, 5)]
+
+
+def committed(vb: VbucketStore, key: bytes) -> None:
+    """Put a durable write: its prepare, and its commit."""
+    seqno = vb.high_seqno + 1
+    vb.put(PreparedItem(StoredItem("mutation", seqno, key), DurabilityLevel.MAJORITY))
+    vb.put(CommittedItem(StoredItem("mutation", seqno + 1, key), seqno))
+
+
+def test_a_durable_write_in_a_checkpoint_leaves_other_keys_as_they_are() -> None:
+    vb = vbucket()
+    committed(vb, b"durable")
+    for seqno in (3, 4):
+        vb.put(StoredItem("mutation", seqno, b"plain"))
+    assert (vb.checkpoint, vb.checkpoint_start) == (1, 1)
+    vb.put(StoredItem("mutation", 5, b"durable"))
+    assert (vb.checkpoint, vb.checkpoint_start) == (2, 5)
+
+
+def test_what_a_consumer_has_of_a_durable_write_is_not_sent_again() -> None:
+    vb = vbucket()
+    prepare = PreparedItem(StoredItem("mutation", 1, b"a"), DurabilityLevel.MAJORITY)
+    vb.put(prepare)
+    assert [vb.with_sync_writes([], seqno, disk=False) for seqno in (0, 1)] == [[prepare], []]
+
+
+def test_all_prepares_up_to_a_seqno_are_completed() -> None:
+    vb = vbucket()
+    committed(vb, b"first")
+    pending = PreparedItem(StoredItem("mutation", 3, b"pending"), DurabilityLevel.MAJORITY)
+    vb.put(pending)
+    vb.put(PreparedItem(StoredItem("mutation", 4, b"aborted"), DurabilityLevel.MAJORITY))
+    vb.put(AbortedItem(5, b"aborted", 4))
+    assert vb.high_completed_seqno == 2
+    vb.put(CommittedItem(pending.document._replace(seqno=6), 3))
+    assert vb.high_completed_seqno == 4
+
+
+def test_nothing_is_left_of_durable_writes_that_were_undone() -> None:
+    vb = vbucket()
+    vb.put(StoredItem("mutation", 1, b"kept"))
+    committed(vb, b"lost")
+    vb.put(PreparedItem(StoredItem("mutation", 4, b"pending"), DurabilityLevel.MAJORITY))
+    vb.undo_writes(1)
+    assert (vb.high_seqno, vb.prepared) == (1, {})
+    for seqno in (2, 3):
+        vb.put(StoredItem("mutation", seqno, b"new %d" % seqno))
+    assert vb.with_sync_writes(vb.since(0), 0, disk=False) == vb.since(0)
 
 
 @pytest.mark.parametrize("key", [b"same", b"key %d"])

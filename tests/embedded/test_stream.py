@@ -285,6 +285,18 @@ def test_a_scope_stream_gets_new_collections_and_ends_with_the_drop_of_the_scope
     assert shown[1:] == [("system_event", n) for n in (8, 9, 10, 11)] + [("end", StreamEnd.FILTER_EMPTY)]
 
 
+def test_the_stream_of_a_scope_without_collections_waits_for_the_first_one() -> None:
+    bucket = make_bucket()
+    bucket.change_manifest(*bucket.manifest.create_scope("s"))
+    scope = bucket.manifest.scope("s").id
+    consumer = DcpClient(bucket)
+    assert summaries(consumer.stream(chosen={"scope": f"{scope:x}"})) == [("marker", 0, 1, MEMORY), ("system_event", 1)]
+    bucket.change_manifest(*bucket.manifest.create_collection("s", "a"))
+    put(bucket.active(0), b"x", bucket.manifest.collection("s", "a").id)
+    shown = summaries(consumer.receive())
+    assert shown == [("marker", 2, 3, 0x01), ("system_event", 2), ("mutation", 3)]
+
+
 def test_a_client_without_collections_gets_documents_of_the_default_one_only() -> None:
     bucket, vbucket, _, a, _ = with_collections()
     consumer = DcpClient(bucket, features=())
@@ -314,6 +326,46 @@ def test_a_collection_from_disk_may_be_sent_out_of_order() -> None:
 def test_an_out_of_order_snapshot_can_have_its_end_seqno() -> None:
     shown = out_of_order("true_with_seqno_advanced", 0)
     assert shown[-2:] == [("seqno_advanced", 6), ("oso", 2)]
+
+
+def test_an_out_of_order_snapshot_without_items_has_its_end_seqno() -> None:
+    bucket = make_bucket()
+    bucket.change_manifest(*bucket.manifest.create_scope("s"))
+    bucket.evict_checkpoints()
+    consumer = DcpClient(bucket, controls={"enable_out_of_order_snapshots": "true_with_seqno_advanced"})
+    shown = summaries(consumer.stream(chosen={"collections": ids(0)}))
+    assert shown == [("oso", 1), ("seqno_advanced", 1), ("oso", 2)]
+
+
+def test_a_consumer_that_resumes_gets_its_collection_in_order() -> None:
+    bucket, vbucket, _, a, _ = with_collections()
+    for key in (b"z", b"y", b"x"):
+        put(vbucket, key, a)
+    vbucket.evict_checkpoint()
+    consumer = DcpClient(bucket, controls={"enable_out_of_order_snapshots": "true"})
+    shown = summaries(consumer.stream(4, vbuuid=vbucket.log.newest.vbuuid, chosen={"collections": ids(a)}))
+    assert shown == [("marker", 4, 6, DISK), ("mutation", 5), ("mutation", 6)]
+
+
+@pytest.mark.parametrize("features", [frozenset[Feature](), ALL_FEATURES], ids=["older", "newer"])
+def test_a_stream_that_misses_purged_deletions_ends_with_a_rollback(features: frozenset[Feature]) -> None:
+    bucket, vbucket = filled_bucket(2)
+    consumer = DcpClient(bucket, features=features)
+    consumer.stream()
+    bucket.remove(b"key1", number=0)
+    bucket.store(b"later", b"", number=0)
+    assert vbucket.purge() == 1
+    assert summaries(consumer.receive()) == [("end", StreamEnd.ROLLBACK)]
+
+
+def test_a_later_snapshot_from_disk_begins_where_the_consumer_is() -> None:
+    bucket, vbucket = filled_bucket(2)
+    consumer = DcpClient(bucket)
+    consumer.stream()
+    put(vbucket, b"a")
+    put(vbucket, b"a")
+    vbucket.evict_checkpoint()
+    assert summaries(consumer.receive()) == [("marker", 2, 4, DISK), ("mutation", 4)]
 
 
 @pytest.mark.parametrize(("version", "start"), [("7.1", 0), ("7.2", 4)])

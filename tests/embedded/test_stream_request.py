@@ -57,6 +57,26 @@ def test_requests_are_refused_as_servers_refuse_them(
     assert decide(stream_request, PLAIN, make_vbucket(), BucketManifest()) == answer
 
 
+@pytest.mark.parametrize(
+    ("window", "granted"), [((5, 12), (5, 12)), ((5, 13), (5, 5)), ((4, 12), (4, 12)), ((5, 5), (5, 5))]
+)
+def test_the_lost_end_of_a_snapshot_of_which_nothing_was_received_is_forgotten(
+    window: tuple[int, int], granted: tuple[int, int]
+) -> None:
+    request = make_request(5, vbuuid=UUID, window=window)
+    expected = GrantedStream(5, ENDLESS, *granted, frozenset({0}), None)
+    assert decide(request, PLAIN, make_vbucket(), BucketManifest()) == expected
+
+
+def test_a_consumer_that_knows_of_a_purge_resumes() -> None:
+    vbucket = make_vbucket()
+    vbucket.purge_seqno = 6
+    knowing = make_request(5, vbuuid=UUID, filter=StreamFilter(purge_seqno=6), has_value=True)
+    assert isinstance(decide(knowing, COLLECTIONS, vbucket, BucketManifest()), GrantedStream)
+    other = make_request(5, vbuuid=UUID, filter=StreamFilter(purge_seqno=5), has_value=True)
+    assert decide(other, COLLECTIONS, vbucket, BucketManifest()) == RefusedStream(Status.ROLLBACK, 0)
+
+
 def test_checks_come_in_the_order_of_servers() -> None:
     """Begin with a request in which everything is wrong; each correction reveals the next check."""
     manifest, _ = BucketManifest().create_scope("s")

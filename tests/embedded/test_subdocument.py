@@ -66,6 +66,12 @@ def test_a_path_that_leads_nowhere_is_refused(path: str, status: Status) -> None
     assert caught.value.status is status
 
 
+def test_a_path_may_be_as_long_and_as_deep_as_servers_take_it() -> None:
+    assert parse_path("a" * 1024) == ["a" * 1024]
+    assert parse_path(".".join("a" * 32)) == ["a"] * 32
+    assert subdocument.get("[5]", parse_path("[-1]")) == "5"
+
+
 def test_children_are_counted() -> None:
     assert subdocument.count(PRODUCT, parse_path("pDistributors")) == "2"
     assert subdocument.count(" [] ", []) == "0"
@@ -139,6 +145,7 @@ def test_objects_on_the_way_are_created_on_request(edit: Edit, path: str, expect
         (subdocument.dict_upsert, '{"a":[]}', "a.b", "1", Status.SUBDOC_PATH_MISMATCH),
         (subdocument.dict_upsert, '{"a":[]}', "a[0].b", "1", Status.SUBDOC_PATH_ENOENT),
         (subdocument.replace, "{}", "a", "1", Status.SUBDOC_PATH_ENOENT),
+        (subdocument.replace, '{"a":1}', "a", "1,2", Status.SUBDOC_VALUE_CANTINSERT),
         (subdocument.delete, "{}", "a", "", Status.SUBDOC_PATH_ENOENT),
         (subdocument.delete, "{}", "", "", Status.SUBDOC_PATH_EINVAL),
         (subdocument.array_push_last, '{"a":1}', "a", "1", Status.SUBDOC_PATH_MISMATCH),
@@ -157,6 +164,7 @@ def test_objects_on_the_way_are_created_on_request(edit: Edit, path: str, expect
         (subdocument.array_insert, "{}", "[0]", "null", Status.SUBDOC_PATH_MISMATCH),
         (subdocument.array_add_unique, "[1]", "", "1", Status.SUBDOC_PATH_EEXISTS),
         (subdocument.array_add_unique, "[1]", "", "[1]", Status.SUBDOC_VALUE_CANTINSERT),
+        (subdocument.array_add_unique, "[]", "", "1,2", Status.SUBDOC_VALUE_CANTINSERT),
         (subdocument.array_add_unique, "[{}]", "", "1", Status.SUBDOC_PATH_MISMATCH),
         (subdocument.counter, '{"a":"1"}', "a", "1", Status.SUBDOC_PATH_MISMATCH),
         (subdocument.counter, '{"a":1.5}', "a", "1", Status.SUBDOC_PATH_MISMATCH),

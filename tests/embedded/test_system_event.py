@@ -9,7 +9,7 @@ from flatbuffers import encode as reading
 from flatbuffers import number_types as numbers
 from flatbuffers import packer
 from flatbuffers.table import Table
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dcp.embedded.store import SystemItem
@@ -49,6 +49,7 @@ def read(data: bytes, codes: list[str]) -> list[Any]:
 
 
 @given(st.lists(SLOTS, max_size=12))
+@example([("?", True), ("s", b"aligned")])
 def test_a_table_is_read_as_it_was_written(slots: list[tuple[str, Any]]) -> None:
     data = flatbuffer(slots)
     assert read(data, [code for code, _ in slots]) == [
@@ -73,9 +74,20 @@ COLLECTION, DROPPED, SCOPE, DROPPED_SCOPE = "QII?Is", "QII", "QIs", "QI"
 )
 def test_an_event_has_its_slots(event: SystemEvent, codes: str, content: list[Any]) -> None:
     collection = 9 if "COLLECTION" in event.name else None
-    fields, _, value = system_event(SystemItem(3, int(event), b"hotel", 5, 8, collection, 60), flatbuffers=True)
+    item = SystemItem(3, int(event), b"hotel", 5, 8, collection, 60)
+    fields, key, value = system_event(item, flatbuffers=True)
     assert fields == {"seqno": 3, "event_id": int(event), "version": 2}
+    assert key == (b"hotel" if b"hotel" in content else b"")
     assert read(value, list(codes)) == content
+
+
+@pytest.mark.parametrize(("max_ttl", "version"), [(None, 0), (0, 1), (60, 1)])
+def test_a_packed_event_has_the_version_of_its_fields(max_ttl: int | None, version: int) -> None:
+    item = SystemItem(3, int(SystemEvent.COLLECTION_BEGIN), b"hotel", 5, 8, 9, max_ttl)
+    fields, key, value = system_event(item, flatbuffers=False)
+    ids = {"seqno": 3, "event_id": 0, "manifest_uid": 5, "scope_id": 8, "collection_id": 9}
+    assert fields == ids | {"version": version} | ({} if max_ttl is None else {"max_ttl": max_ttl})
+    assert (key, value) == (b"hotel", b"")
 
 
 def test_a_connection_gets_flatbuffers_for_all_events_once_enabled() -> None:

@@ -220,6 +220,51 @@ def test_a_vbucket_that_becomes_active_without_a_transfer_begins_a_history(
     assert active.log.newest.vbuuid != known.newest.vbuuid
 
 
+@pytest.mark.parametrize("change", [*TRANSFERS.values(), *ACTIVATIONS.values()], ids=[*TRANSFERS, *ACTIVATIONS])
+def test_replicas_catch_up_after_any_change_of_the_map(change: Callable[[BucketStore], object]) -> None:
+    bucket = make_bucket()
+    bucket.set_replica_lag(2)
+    fill(bucket, 100)
+    change(bucket)
+    fill(bucket, 50)
+    bucket.set_replica_lag(0)
+    for number, copy in enumerate(bucket.actives()):
+        assert all([*replica] == [*copy] for replica in bucket.live_replicas(number))
+
+
+def test_documents_that_are_loaded_come_after_what_a_replica_lacks() -> None:
+    bucket = make_bucket(nodes=2, vbuckets=1)
+    bucket.set_replica_lag(3)
+    fill(bucket, 2)
+    bucket.load(0, [StoredItem("mutation", n, b"loaded-%d" % n) for n in (3, 4)])
+    assert [item.seqno for item in bucket.nodes[1].vbuckets[0]] == [1, 2, 3, 4]
+
+
+def test_a_node_that_does_not_persist_persists_nothing_of_a_vbucket_that_moves_to_it() -> None:
+    bucket = make_bucket(vbuckets=1)
+    bucket.set_persistence(bucket.nodes[2], at_once=False)
+    topology.move(bucket, 0, 2)
+    fill(bucket, 5)
+    assert (bucket.active(0).high_seqno, bucket.active(0).persisted_seqno) == (5, 0)
+
+
+def test_a_history_has_48_bits() -> None:
+    bucket = make_bucket()
+    assert {bucket.new_vbuuid().bit_length() for _ in range(50)} == {48}
+
+
+def test_only_a_tombstone_has_a_delete_time() -> None:
+    bucket = make_bucket()
+    assert bucket.store(b"key", b"").delete_time == 0
+    removed = bucket.remove(b"key")
+    assert removed is not None
+    assert removed.delete_time == 1000
+
+
+def test_history_is_no_record_of_versions() -> None:
+    assert BucketStore("b", vbuckets=1, clock=lambda: 1000.0, history=True).recorded is None
+
+
 @pytest.mark.parametrize(("lose", "kept"), [(None, 7), (0, 10), (1, 9), (5, 5)])
 def test_a_failover_loses_the_replica_lag_unless_a_number_is_given(lose: int | None, kept: int) -> None:
     bucket = make_bucket(nodes=2, vbuckets=1)
@@ -248,6 +293,64 @@ def test_a_cleared_journal_of_one_vbucket_limits_the_lost_writes_of_all() -> Non
     newer = [copy for n in (0, 2) for copy in [bucket.active(n)] for item in copy.last_writes if item.cas > last]
     with pytest.raises(LocalProtocolError, match=f"at most {len(newer)} writes"):
         topology.failover(bucket, 0, len(newer) + 1)
+
+
+def test_the_last_writes_of_a_node_have_no_gaps() -> None:
+    # Vbuckets 0 and 2 are on node 0. Nothing can be undone up to the last write of one of them: no older write either.
+    bucket = make_bucket(nodes=2, vbuckets=4)
+    for number in (2, 0, 2):
+        bucket.store(b"key", b"", number=number)
+        if not number:
+            bucket.active(0).drop_collection(99)
+    with pytest.raises(LocalProtocolError, match="at most 1 writes of node 0"):
+        topology.failover(bucket, 0, 2)
+    topology.failover(bucket, 0, 1)
+    assert [bucket.active(number).high_seqno for number in (0, 2)] == [1, 1]
+
+
+def test_no_write_from_before_a_full_journal_can_be_lost() -> None:
+    bucket = make_bucket(nodes=2, vbuckets=4)
+    for number in (2, *[0] * (JOURNAL + 1)):
+        bucket.store(b"key", b"", number=number)
+    with pytest.raises(LocalProtocolError, match=f"at most {JOURNAL} writes of node 0"):
+        topology.failover(bucket, 0, JOURNAL + 1)
+
+
+def test_a_node_without_replicas_comes_back_without_the_writes_that_it_lost() -> None:
+    bucket = make_bucket(nodes=2, replicas=0, vbuckets=1)
+    items = fill(bucket, 5)
+    topology.failover(bucket, 0, 2)
+    topology.recover(bucket, 0)
+    assert documents(bucket) == {item.key: item.value for item in items[:3]}
+
+
+def test_a_node_that_comes_back_has_no_copies_but_those_of_the_map() -> None:
+    bucket = make_bucket()
+    fill(bucket, 20)
+    topology.failover(bucket, 0)
+    topology.rebalance_in(bucket)
+    assert bucket.nodes[0].vbuckets
+    topology.recover(bucket, 0)
+    assert bucket.nodes[0].vbuckets == {}
+
+
+def test_a_clean_restart_persists_everything() -> None:
+    bucket = make_bucket(vbuckets=1)
+    bucket.set_persistence(bucket.nodes[0], at_once=False)
+    fill(bucket, 5)
+    topology.restart(bucket, 0)
+    assert bucket.active(0).persisted_seqno == 5
+
+
+def test_replicas_on_nodes_that_are_down_are_left_alone() -> None:
+    bucket = make_bucket(nodes=3, replicas=2, vbuckets=1)
+    fill(bucket, 2)
+    topology.crash(bucket, 2)
+    before = bucket.nodes[2].vbuckets[0]
+    topology.move(bucket, 0, 1)
+    topology.failover(bucket, 1)
+    assert bucket.nodes[2].vbuckets == {0: before}
+    assert bucket.owners == [[0, NOBODY, 2]]
 
 
 def test_a_vbucket_without_replica_has_no_owner_until_its_node_recovers() -> None:
@@ -304,6 +407,7 @@ def test_a_recreated_vbucket_has_the_system_events_of_the_manifest() -> None:
     fresh = [copy for copy in bucket.actives() if not contents(copy)]
     assert fresh
     for copy in fresh:
+        assert copy.log.newest.seqno == 0
         assert [item.event_id for item in copy if not isinstance(item, StoredItem)] == [
             SystemEvent.SCOPE_CREATE,
             SystemEvent.COLLECTION_BEGIN,
@@ -314,8 +418,9 @@ def test_a_promotion_loses_writes_that_the_replica_lacks() -> None:
     bucket = make_bucket(nodes=2, vbuckets=1)
     bucket.set_replica_lag(2)
     fill(bucket, 5)
+    revision = bucket.revision
     topology.promote(bucket, 0, 1)
-    assert bucket.owners == [[1, 0]]
+    assert (bucket.owners, bucket.revision) == ([[1, 0]], revision + 1)
     assert documents(bucket) == contents(bucket.nodes[0].vbuckets[0]) == {b"key-%d" % n: b"%d" % n for n in range(3)}
     with pytest.raises(LocalProtocolError, match=r"vbucket 0: expected a node that has a replica, \[0\], found 1"):
         topology.promote(bucket, 0, 1)
@@ -333,6 +438,8 @@ def test_a_rebalance_spreads_vbuckets_evenly_with_few_moves(nodes: int) -> None:
     topology.rebalance_out(bucket, 0)
     assert all(0 not in owners for owners in bucket.owners)
     assert bucket.nodes[0].vbuckets == {}
+    actives = [owners[0] for owners in bucket.owners]
+    assert {actives.count(n) for n in range(1, nodes + 1)} == {24 // nodes}
 
 
 def test_replicas_are_on_the_nodes_that_follow_the_owner() -> None:
@@ -349,6 +456,7 @@ MISTAKES: list[tuple[list[Step], str]] = [
     ([(topology.recover, (0,))], "node 0: expected a node that is down, found it up"),
     ([(topology.move, (0, 0))], "vbucket 0: expected another node than its owner, found 0"),
     ([(topology.move, (8, 0))], "vbucket: expected 0 to 7, found 8"),
+    ([(topology.crash, (0,)), (topology.promote, (0, 1))], "vbucket 0: no node that is up has an active copy"),
     ([(topology.crash, (1,)), (topology.crash, (1,))], "node 1: expected a node that is up, found it down"),
     ([(topology.crash, (1,)), (topology.rebalance_in, ())], "node 1: it is down; recover it"),
     ([(topology.failover, (1,)), (topology.failover, (1,))], "node 1: expected a node with vbuckets, found none"),
@@ -376,6 +484,26 @@ def test_the_pager_expires_what_is_due() -> None:
         "expiration"
     ) == 1
     assert documents(bucket) == {b"new": b"1"}
+
+
+def test_the_pager_passes_over_vbuckets_without_a_node_that_is_up() -> None:
+    # The last node, which would be taken for that of a vbucket without owner, is up.
+    for change in (topology.failover, topology.crash):
+        bucket = make_bucket(nodes=2, replicas=0)
+        fill(bucket, 50)
+        for key in KEYS:
+            bucket.store(key, b"", expiry=1000)
+        mine = [key for key in KEYS if bucket.owners[bucket.vbucket_of(key)][0] == 1]
+        change(bucket, 0)
+        assert 0 < len(mine) < len(KEYS)
+        assert bucket.expire_due() == len(mine)
+
+
+def test_the_drop_of_the_default_collection_removes_its_documents_from_every_copy() -> None:
+    bucket = make_bucket(vbuckets=1)
+    fill(bucket, 5)
+    bucket.change_manifest(*bucket.manifest.drop_collection("_default", "_default"))
+    assert all(contents(copy) == {} for copy in (bucket.active(0), *bucket.live_replicas(0)))
 
 
 def test_a_purge_reaches_every_copy() -> None:

@@ -256,7 +256,6 @@ class ServerConnection:
 
     def tick(self, now: float) -> None:
         """Let the timers act on the time."""
-        self.now = now
         for timer in self.timers:
             timer.tick(now)
 

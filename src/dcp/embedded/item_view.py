@@ -36,10 +36,9 @@ def _encoder(collections: bool, delete_times: bool, expirations: bool, defect: b
 
 def visible_items(items: list[StreamItem], datatypes: int, negotiated: Negotiated) -> list[StreamItem]:
     """Return the items as they are sent. `datatypes` are the bits that any of them may have."""
-    hidden = 0 if negotiated.xattrs else int(Datatype.XATTR)
-    hidden |= 0 if negotiated.snappy else int(Datatype.SNAPPY)
+    changed = Datatype.XATTR if negotiated.snappy else Datatype.XATTR | Datatype.SNAPPY
     # The fast path of most streams: nothing in the vbucket has to be changed, so the list is sent as it is.
-    if negotiated.values and not negotiated.compress and not datatypes & (hidden | Datatype.XATTR):
+    if negotiated.values and not negotiated.compress and not datatypes & changed:
         return items
     return [_as_sent(item, negotiated) for item in items]
 

@@ -41,8 +41,8 @@ class Outbox:
         """True if the window is full."""
         return 0 < self.window <= self.outstanding
 
-    def frame(self, data: bytes | memoryview, counted: bool = True) -> None:
-        """Write one frame, or several. Unless they are `counted`, flow control ignores them."""
+    def frame(self, data: bytes | memoryview) -> None:
+        """Write one frame, or several."""
         # As on servers, a frame that crosses the limit of the window is sent whole.
         if len(data) <= CHUNK - self._at:
             self._chunk[self._at : self._at + len(data)] = data
@@ -50,7 +50,7 @@ class Outbox:
         else:
             self._close_part()
             self._parts.append(data)
-        self._count(len(data) if counted else 0)
+        self._count(len(data))
 
     def rows(self, encoder: RowEncoder, rows: list[Any], begin: int, **same: Any) -> int:
         """Write rows from `begin` on until there is no more room; return the index of the next row."""

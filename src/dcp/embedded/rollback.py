@@ -79,4 +79,4 @@ def _misses_tombstones(request: Resume, purge_seqno: int, rules: RollbackRules) 
         return False
     # A filter whose collections have no seqnos after the start cannot have missed any.
     high = request.filtered_high
-    return not (high is not None and start >= high and high <= purge_seqno)
+    return high is None or start < high

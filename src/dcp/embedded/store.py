@@ -163,7 +163,7 @@ class VbucketStore:
         # Seqnos of the latest prepare, and of the latest one that was committed or aborted.
         self.high_prepared_seqno = 0
         self._completed_seqno = 0
-        # By document, in order of seqnos: the latest abort, or the prepare if it is pending or still in memory.
+        # By document: the latest abort, or the prepare if it is pending or still in memory.
         self._prepares: dict[Identity, PreparedItem | AbortedItem] = {}
         # Seqnos of the prepares of the commits in the checkpoint in memory, by the seqno of the commit.
         self._commits: dict[int, int] = {}
@@ -227,7 +227,6 @@ class VbucketStore:
         present = self._items.get(identity)
         if self._prepares_in_memory(identity) or (present is not None and present.seqno >= self.checkpoint_start):
             self._begin_checkpoint(item.seqno)
-        self._prepares.pop(identity, None)
         self._prepares[identity] = item
         self.mixed = self.mixed or item.collection_id != 0
         if isinstance(item, PreparedItem):

@@ -299,7 +299,7 @@ def test_a_map_that_was_sent_is_not_repeated_with_deduplication() -> None:
     client.hello(*USUAL_FEATURES, Feature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP)
     answers = [client.request("set", key=b"\0k", vbucket=vbucket, fields=STORE) for vbucket in (1, 2, 9)]
     assert [answer.status for answer in answers] == 3 * [Status.NOT_MY_VBUCKET]
-    assert [bool(answer.value) for answer in answers] == [True, False, False]
+    assert [(bool(answer.value), answer.datatype) for answer in answers] == [(True, 1), (False, 0), (False, 0)]
     client.bucket.new_map()
     assert client.request("get", key=b"\0k", vbucket=1).body()["rev"] == 2
     client.bucket.new_map()

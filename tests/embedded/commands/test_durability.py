@@ -8,7 +8,9 @@ import pytest
 
 from dcp.embedded import Cluster, topology
 from dcp.embedded.bucket import BucketStore
-from dcp.wire.dcp import MarkerFlag, OpenFlag
+from dcp.embedded.store import PreparedItem, StoredItem
+from dcp.wire.dcp import DurabilityLevel, MarkerFlag, OpenFlag
+from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.frame import Frame, decode, encode
 from dcp.wire.framing import FrameInfo, RequestInfo
 from dcp.wire.layout import Magic
@@ -211,6 +213,17 @@ def test_a_durable_write_goes_on_without_the_client_that_asked_for_it() -> None:
     assert other.request("get", key=KEY).value == b"new"
 
 
+def test_a_durable_write_outlives_a_crash_of_its_node() -> None:
+    client = pair()
+    client.bucket.set_replica_lag(1)
+    assert durable(client, value=b"new") == []
+    topology.crash(client.bucket, 0)
+    client.bucket.durable_writes.tick(100.0)
+    topology.recover(client.bucket, 0)
+    client.bucket.durable_writes.tick(100.0)
+    assert stored_item(client).value == b"new"
+
+
 def test_a_durable_write_without_its_client_times_out() -> None:
     client = pair()
     client.bucket.set_replica_lag(1)
@@ -255,6 +268,7 @@ def test_a_replica_that_takes_over_completes_the_write() -> None:
     # Reading the old version could show a write that was seen already as if it were lost.
     assert other.status("get", key=KEY) is Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
     # Nobody waits for it any more, so it has no timeout either.
+    assert bucket.durable_writes.due() is None
     other.now = 100.0
     assert other.receive() == []
     for node in bucket.nodes[1:]:
@@ -320,10 +334,20 @@ def test_a_replica_gets_an_abort() -> None:
     marker, prepare = consumer.receive()
     assert (marker.fields["snapshot_end"], marker.fields["max_visible_seqno"]) == (1, 0)
     assert (prepare.name, prepare.key, prepare.fields["seqno"], prepare.fields["deleted"]) == ("prepare", KEY, 1, 0)
+    assert (prepare.fields["lock_time"], prepare.fields["nru"]) == (0, 0)
     client.now = 1.0
     client.receive()
     _, abort = consumer.receive()
     assert (abort.name, abort.key, abort.cas, abort.fields) == ("abort", KEY, 0, {"prepared_seqno": 1, "seqno": 2})
+
+
+def test_a_prepare_has_what_its_consumer_gets_of_documents() -> None:
+    bucket = make_bucket()
+    value = join_xattrs([(b"x", b"1")], b"{}")
+    document = StoredItem("mutation", 1, b"key", value, datatype=int(Datatype.JSON | Datatype.XATTR))
+    bucket.active(0).put(PreparedItem(document, DurabilityLevel.MAJORITY))
+    _, prepare = replica(bucket).stream()
+    assert (prepare.name, prepare.value, prepare.datatype) == ("prepare", b"{}", Datatype.JSON)
 
 
 def test_a_prepared_deletion_says_so() -> None:
@@ -386,6 +410,10 @@ def test_acknowledgements_of_a_replica_outside_the_map_change_nothing() -> None:
     acknowledgement = Frame("seqno_acknowledged", Magic.REQUEST, 7, fields={"prepared_seqno": 1})
     consumer.send(acknowledgement)
     assert consumer.receive() == client.receive() == []
+    assert not consumer.closed
+    elsewhere = replica(client.bucket, name="elsewhere")
+    elsewhere.send(Frame("seqno_acknowledged", Magic.REQUEST, 7, vbucket=1, fields={"prepared_seqno": 1}))
+    assert [frame.status for frame in elsewhere.receive()] == [Status.NOT_MY_VBUCKET]
     unnamed = replica(client.bucket, name="")
     unnamed.stream()
     unnamed.send(acknowledgement)

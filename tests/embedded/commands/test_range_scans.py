@@ -14,6 +14,7 @@ import pytest
 
 from dcp.embedded import topology
 from dcp.embedded.bucket import BucketStore
+from dcp.embedded.document import deflate
 from dcp.wire.document import Datatype, join_xattrs
 from dcp.wire.frame import Frame
 from dcp.wire.memcached import Feature, Status
@@ -106,6 +107,16 @@ def test_a_range_has_the_keys_between_its_ends() -> None:
     assert asked(client, between(b"x", b"y")).status == Status.KEY_ENOENT
 
 
+def test_the_id_of_a_collection_is_hexadecimal() -> None:
+    client = filled(b"k")
+    bucket = client.bucket
+    # Ids begin with 8.
+    for number in range(9):
+        bucket.change_manifest(*bucket.manifest.create_collection("_default", f"c{number}"))
+    bucket.store(b"apple", b"1", collection_id=16, number=0)
+    assert scanned(client, {**EVERYTHING, "collection": "10"}) == [b"apple"]
+
+
 def test_a_scan_has_neither_tombstones_nor_other_collections() -> None:
     client = filled(b"gone", b"here")
     bucket = client.bucket
@@ -139,9 +150,10 @@ def test_a_scan_shows_what_is_persisted() -> None:
 def test_limits_end_a_response() -> None:
     client = filled(b"aa", b"bb", b"cc", b"dd")
     scan = created(client, EVERYTHING)
-    found = [continued(client, scan, items=2), continued(client, scan, size=3), continued(client, scan)]
-    assert [[frame.status for frame in frames] for frames in found] == [[MORE], [MORE], [COMPLETE]]
-    assert [keys_of(frames) for frames in found] == [[b"aa", b"bb"], [b"cc", b"dd"], []]
+    found = [continued(client, scan, items=1), continued(client, scan, size=1)]
+    found += [continued(client, scan, size=4), continued(client, scan)]
+    assert [[frame.status for frame in frames] for frames in found] == [[MORE], [MORE], [MORE], [COMPLETE]]
+    assert [keys_of(frames) for frames in found] == [[b"aa"], [b"bb"], [b"cc", b"dd"], []]
     assert continued(client, scan)[0].status == Status.KEY_ENOENT
 
 
@@ -153,21 +165,32 @@ def test_a_long_scan_comes_in_several_responses() -> None:
     assert keys_of(frames) == [b"%05d" % n for n in range(5000)]
 
 
+def test_a_response_is_sent_once_it_has_8_kib() -> None:
+    client = filled(*(b"%07d" % n for n in range(1025)))
+    assert [len(frame.value) for frame in continued(client, created(client, EVERYTHING))] == [8192, 8]
+
+
 def test_a_sample_is_repeated_by_its_seed() -> None:
     keys = [b"%03d" % n for n in range(400)]
     client = filled(*keys)
     first, again, other = (scanned(client, {"sampling": {"samples": 100, "seed": seed}}) for seed in (1, 1, 2))
     assert first == again != other
+    default, zero = (scanned(client, {"sampling": {"samples": 100, **seed}}) for seed in ({}, {"seed": 0}))
+    assert default == zero != first
     assert first == sorted(first)
     assert 50 < len(first) < 150
     assert scanned(client, {"sampling": {"samples": 400}}) == keys
     assert asked(filled(), {"sampling": {"samples": 1}}).status == Status.KEY_ENOENT
 
 
-def test_xattrs_are_included_on_request() -> None:
+@pytest.mark.parametrize("compressed", [False, True])
+def test_xattrs_are_included_on_request(compressed: bool) -> None:
     bucket = make_bucket()
-    value = join_xattrs([(b"x", b"1")], b"{}")
-    bucket.store(b"k", value, datatype=int(Datatype.JSON | Datatype.XATTR), number=0)
+    value, datatype = join_xattrs([(b"x", b"1")], b"{}"), int(Datatype.JSON | Datatype.XATTR)
+    if compressed:
+        bucket.store(b"k", deflate(value), datatype=datatype | Datatype.SNAPPY, number=0)
+    else:
+        bucket.store(b"k", value, datatype=datatype, number=0)
     client = client_of(bucket)
     for included, expected in ((False, b"\x01\x01k\x02{}"), (True, b"\x05\x01k" + bytes([len(value)]) + value)):
         (answer,) = continued(client, created(client, EVERYTHING, key_only=False, include_xattrs=included))
@@ -175,6 +198,8 @@ def test_xattrs_are_included_on_request() -> None:
     assert asked(client, EVERYTHING, include_xattrs=True).status == Status.EINVAL
     without = client_of(bucket, Feature.XERROR, Feature.JSON)
     assert asked(without, EVERYTHING, include_xattrs=True).status == Status.NOT_SUPPORTED
+    # Older releases ignore what they do not know.
+    assert asked(filled(b"a", version="7.6"), EVERYTHING, include_xattrs=True).status == Status.SUCCESS
 
 
 def test_a_snapshot_can_be_required() -> None:
@@ -185,7 +210,7 @@ def test_a_snapshot_can_be_required() -> None:
         snapshot = {"vb_uuid": str(uuid), "seqno": seqno, **more}
         return asked(client, EVERYTHING, snapshot_requirements=snapshot).status
 
-    assert required() == Status.SUCCESS
+    assert required() == required(seqno=0) == Status.SUCCESS
     assert required(vbuuid + 1) == Status.VBUUID_NOT_EQUAL
     assert required(seqno=3) == Status.ETMPFAIL
     client.bucket.store(b"a", b"again", number=0)
@@ -202,6 +227,7 @@ def test_a_scan_can_wait_for_persistence(persisted: bool) -> None:
     snapshot = {"vb_uuid": str(client.bucket.active(0).log.newest.vbuuid), "seqno": 2, "timeout_ms": 500}
     value = json.dumps({"key_only": True, **EVERYTHING, "snapshot_requirements": snapshot}).encode()
     assert client.request_all("range_scan_create", value=value, datatype=1) == []
+    assert client.connection.due() == 0.5
     client.bucket.set_persistence(node, persisted)
     client.now = 0.5
     assert [answer.status for answer in client.receive()] == [Status.SUCCESS if persisted else Status.ETMPFAIL]

@@ -23,6 +23,9 @@ def test_a_key_is_returned_on_request(client: CommandClient) -> None:
     assert (missed.status, missed.key) == (Status.KEY_ENOENT, KEY)
     store(client, value=b"1")
     assert (client.request("getk", key=KEY).key, client.request("get", key=KEY).key) == (KEY, b"")
+    # Clients without collections send keys without one, and get them so.
+    older = CommandClient(client.bucket)
+    assert older.request("getk", key=KEY[1:]).key == KEY[1:]
 
 
 def test_metadata_are_those_of_the_document_or_of_its_tombstone(client: CommandClient) -> None:

@@ -37,8 +37,12 @@ def test_an_expired_document_is_not_read_from_a_replica() -> None:
     clock = active.bucket.clock
     assert isinstance(clock, Clock)
     store(active, value=b"1", expiry=NOW + 5)
-    clock.now += 5
+    clock.now += 4
+    assert replica.status("get_replica", key=KEY) is Status.SUCCESS
+    clock.now += 1
     assert replica.status("get_replica", key=KEY) is Status.KEY_ENOENT
+    active.bucket.store(b"long ago", b"1", expiry=1, number=0)
+    assert replica.status("get_replica", key=b"\0long ago") is Status.KEY_ENOENT
 
 
 def test_parts_of_a_document_are_read_from_a_replica() -> None:
@@ -72,6 +76,7 @@ def test_each_copy_says_in_which_state_it_has_documents() -> None:
 
     assert [state for state, _ in states(active)] == [0x01, 0x81, 0x80]
     assert states(active)[0] == (0x01, newest)
+    assert states(active)[2] == (0x80, 0)
     assert states(replica)[0] == (0x01, kept)
     assert states(replica)[1][1] > deleted
     active.bucket.set_replica_lag(0)

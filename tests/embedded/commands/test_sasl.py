@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 from base64 import b64decode, b64encode
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 import dcp
 from dcp.embedded.users import IssuedToken, Privilege, User, make_token
+from dcp.errors import UsageError
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Status
 from tests.conformance import TRANSCRIPTS, transcript
@@ -93,6 +96,14 @@ def test_a_proof_with_trailing_bytes_is_refused() -> None:
     authenticate(client, "sasl_auth", "SCRAM-SHA1", FIRST)
     longer = b64encode(b64decode(VECTORS["SCRAM-SHA1"][0]) + b"x").decode()
     assert authenticate(client, "sasl_step", "SCRAM-SHA1", final(longer)).status == Status.AUTH_ERROR
+
+
+def test_a_proof_that_is_no_base64_is_refused() -> None:
+    client = make_client()
+    authenticate(client, "sasl_auth", "SCRAM-SHA1", FIRST)
+    # Decoders that skip what they do not know would accept it.
+    padded = f"{VECTORS['SCRAM-SHA1'][0]}*"
+    assert authenticate(client, "sasl_step", "SCRAM-SHA1", final(padded)).status == Status.AUTH_ERROR
 
 
 @pytest.mark.parametrize("text", [b"", b"n,,", b"y,,n=alice,r=x", b"n,,n=bob,r=x", b"n,,n=alice,r=", b"\xff"])
@@ -215,10 +226,57 @@ def test_reading_and_writing_are_separate_privileges() -> None:
     assert writer.status("getkq", key=b"\0k") is Status.EACCESS
 
 
+# Scope 8 has the collections 9 and 10.
+@pytest.mark.parametrize(
+    ("readable", "filter_", "status"),
+    [
+        ("inventory.hotel", {"collections": ["9"]}, Status.SUCCESS),
+        ("inventory.hotel", {"collections": ["9", "a"]}, Status.UNKNOWN_COLLECTION),
+        ("inventory.hotel", {"collections": ["63"]}, Status.UNKNOWN_COLLECTION),
+        ("inventory.hotel", {"scope": "8"}, Status.UNKNOWN_COLLECTION),
+        ("inventory.hotel", {"sid": 1}, Status.EACCESS),
+        ("inventory.hotel", None, Status.EACCESS),
+        ("inventory.hotel", {}, Status.EINVAL),
+        ("inventory", {"collections": ["9", "a"]}, Status.SUCCESS),
+        ("inventory", {"collections": ["9", "0"]}, Status.UNKNOWN_COLLECTION),
+        ("inventory", {"scope": "8"}, Status.SUCCESS),
+        ("inventory", {"scope": "0"}, Status.UNKNOWN_COLLECTION),
+    ],
+)
+def test_a_user_of_some_collections_streams_these_alone(readable: str, filter_: object, status: Status) -> None:
+    client = admitted(User("reader", "x", collections=frozenset({readable})))
+    bucket = client.bucket
+    bucket.change_manifest(*bucket.manifest.create_scope("inventory"))
+    for name in ("hotel", "cart"):
+        bucket.change_manifest(*bucket.manifest.create_collection("inventory", name))
+    numbers = ("flags", "start_seqno", "end_seqno", "vbuuid", "snapshot_start", "snapshot_end")
+    request: dict[str, Any] = {
+        "fields": dict.fromkeys(numbers, 0),
+        "value": b"" if filter_ is None else json.dumps(filter_).encode(),
+    }
+    assert client.status("open", **OPEN) is Status.SUCCESS
+    assert client.status("control", key=b"enable_noop", value=b"true") is Status.SUCCESS
+    answer = client.request_all("stream_request", **request)[0]
+    assert answer.status == status
+    if status is Status.UNKNOWN_COLLECTION:
+        assert (answer.body(), answer.datatype) == ({"manifest_uid": "3"}, 1)
+    for collection, readable_too in ((9, True), (10, readable == "inventory"), (0, False), (99, False)):
+        found = client.status("get_all_vb_seqnos", fields={"state": 1, "collection_id": collection})
+        assert found is (Status.SUCCESS if readable_too else Status.UNKNOWN_COLLECTION)
+    assert client.status("get_all_vb_seqnos", fields={"state": 1}) is Status.EACCESS
+
+
+def test_the_collections_of_a_user_are_a_set() -> None:
+    with pytest.raises(UsageError, match="collections: expected a frozenset of names, found a list"):
+        User("reader", "x", collections=["inventory"])  # type: ignore[arg-type]
+
+
 def test_a_dcp_connection_keeps_its_user_and_its_bucket() -> None:
     client = admitted(ALICE)
     client.request("open", **OPEN)
     assert authenticate(client, "sasl_auth", "PLAIN", b"\0alice\0s3cret").status == Status.NOT_SUPPORTED
+    assert authenticate(client, "sasl_step", "SCRAM-SHA512", b"").status == Status.NOT_SUPPORTED
+    assert client.status("sasl_list_mechs") is Status.NOT_SUPPORTED
     assert client.status("select_bucket", key=b"default") is Status.NOT_SUPPORTED
 
 
@@ -276,7 +334,9 @@ def test_a_connection_whose_token_has_expired_renews_it_and_keeps_its_bucket() -
     client.hello()
     client.log_in()
     assert client.status("select_bucket", key=b"default") == Status.SUCCESS
-    client.clock.now += 61
+    client.clock.now += 60
+    assert client.status("noop") == Status.SUCCESS
+    client.clock.now += 1
     assert client.status("noop") == Status.AUTH_STALE
     client.connection.tokens = {TOKEN: IssuedToken(ALICE, client.clock.now + 60)}
     assert client.log_in() == Status.SUCCESS

@@ -125,6 +125,14 @@ def test_waiting_for_persistence_has_a_timeout() -> None:
     assert client.connection.due() is None
 
 
+def test_a_connection_waits_for_a_limited_number_of_seqnos() -> None:
+    client = CommandClient(filled())
+    for _ in range(1024):
+        assert client.request_all("seqno_persistence", fields={"seqno": 99}) == []
+    assert client.status("seqno_persistence", fields={"seqno": 99}) is Status.ETMPFAIL
+    assert client.status("seqno_persistence", fields={"seqno": 5}) is Status.SUCCESS
+
+
 def test_a_random_key_is_one_of_the_documents_that_are_there() -> None:
     client = CommandClient(make_bucket(vbuckets=2))
     client.hello()

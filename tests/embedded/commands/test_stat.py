@@ -82,6 +82,8 @@ def test_the_histories_of_a_vbucket() -> None:
         ("failovers -1", Status.EINVAL),
         ("failovers " + 5000 * "9", Status.EINVAL),
         ("failovers 3", Status.NOT_MY_VBUCKET),
+        ("failovers 65535", Status.NOT_MY_VBUCKET),
+        ("failovers 065535", Status.EINVAL),
     ],
 )
 def test_an_unknown_group_is_refused(group: str, status: Status) -> None:
@@ -91,7 +93,7 @@ def test_an_unknown_group_is_refused(group: str, status: Status) -> None:
 def test_general_statistics_of_a_node() -> None:
     found = stats(CommandClient(filled()), "")
     assert (found["curr_items"], found["vb_active_num"], found["vb_replica_num"]) == ("2", "3", "0")
-    assert (found["version"], found["ep_dcp_producer_count"]) == ("8.0.0", "0")
+    assert (found["version"], found["ep_dcp_producer_count"], found["ep_bucket_type"]) == ("8.0.0", "0", "couchbase")
 
 
 def test_writes_that_are_not_on_disk_are_queued() -> None:

@@ -174,7 +174,7 @@ def test_documents_are_created_on_request(client: CommandClient, flags: int, exi
     assert single(client, "dict_upsert", "a.b" if flags else "a", b"1", fields={"doc_flags": flags}).status == status
     if status is Status.SUCCESS:
         item = stored_item(client)
-        assert (item.value, item.datatype) == (b'{"a":{"b":1}}', Datatype.JSON)
+        assert (item.value, item.datatype, item.flags) == (b'{"a":{"b":1}}', Datatype.JSON, 0)
 
 
 def test_an_array_is_created_for_items(client: CommandClient) -> None:
@@ -196,6 +196,26 @@ def test_macros_stand_for_what_the_write_becomes(filled: CommandClient) -> None:
     assert refused.status == Status.SUBDOC_XATTR_UNKNOWN_MACRO
     refused = single(filled, "dict_upsert", "x", b'"${Mutation.CAS}"', MACROS)
     assert refused.status == Status.SUBDOC_XATTR_INVALID_FLAG_COMBO
+
+
+def test_a_macro_in_the_only_xattr_stands_for_the_checksum(client: CommandClient) -> None:
+    store(client, value=b"123456789")
+    single(client, "dict_upsert", "sum", b'"${Mutation.value_crc32c}"', XATTR | MACROS)
+    assert split_xattrs(stored_item(client).value) == (((b"sum", b'"0xe3069283"'),), b"123456789")
+
+
+def test_an_xattr_keeps_its_characters(client: CommandClient) -> None:
+    store(client, value=b"{}")
+    single(client, "dict_upsert", "name", '"ü"'.encode(), XATTR)
+    assert split_xattrs(stored_item(client).value)[0] == ((b"name", '"ü"'.encode()),)
+
+
+def test_a_document_stays_below_its_largest_size(client: CommandClient) -> None:
+    def written(size: int) -> int:
+        return mutations(client, (0x01, 0, "", bytes(size)), fields={"doc_flags": MAKE}).status
+
+    assert written(20 << 20) == Status.SUCCESS
+    assert written((20 << 20) + 1) == Status.E2BIG
 
 
 def test_a_change_is_streamed_with_its_xattrs(filled: CommandClient) -> None:
@@ -253,6 +273,10 @@ def test_parts_that_do_not_fit_are_refused_with_the_reason_of_servers(
 def test_a_value_is_binary_or_has_macros(filled: CommandClient) -> None:
     refused = single(filled, "dict_upsert", "x", b'"${Mutation.CAS}"', XATTR | MACROS | 0x20)
     assert refused.status == Status.SUBDOC_XATTR_INVALID_FLAG_COMBO
+    for flag, name in ((MACROS, "EXPAND_MACROS"), (0x20, "BINARY_VALUE")):
+        refused = single(filled, "dict_upsert", "x", b'"${Mutation.CAS}"', flag)
+        assert refused.status == Status.SUBDOC_XATTR_INVALID_FLAG_COMBO
+        assert refused.body()["error"]["context"] == f"{name} flag requires XATTR flag to be set"
 
 
 def test_what_is_cut_off_is_refused(filled: CommandClient) -> None:

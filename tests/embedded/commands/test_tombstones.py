@@ -168,6 +168,8 @@ def test_a_tombstone_has_no_body(client: CommandClient) -> None:
 def test_only_tombstones_are_revived(client: CommandClient, number: int, status: Status) -> None:
     store(client, value=b"{}")
     assert mutations(client, (UPSERT, XATTR, "txn", b"1"), **flags(number)).status == status
+    if number == DELETED | REVIVE:
+        assert lookups(client, (GET, 0, "n"), **flags(number))[0].status == status
 
 
 def test_a_wrong_cas_keeps_a_tombstone_as_it_is(client: CommandClient) -> None:
@@ -222,6 +224,9 @@ def test_macros_stand_for_the_version_that_was_read(client: CommandClient) -> No
     assert (int(found["CAS"], 16), found["revid"], int(found["seqno"], 16)) == (before.cas, "1", 1)
     assert (found["exptime"], found["flags"], found["value_bytes"], found["deleted"]) == (NOW + 60, 5, 7, False)
     assert (int(found["vbucket_uuid"], 16), found["datatype"]) == (client.bucket.active(0).log.newest.vbuuid, ["json"])
+    mutations(client, (UPSERT, XATTR | MACROS, "written", b'"${$document.last_modified}"'))
+    # A number, although it is text in $document.
+    assert xattrs(client)[b"written"].isdigit()
     unknown = mutations(client, (UPSERT, XATTR | MACROS, "x", b'"${$document.other}"'))
     assert unknown.value == struct.pack(">BH", 0, Status.SUBDOC_XATTR_UNKNOWN_VATTR_MACRO)
 
@@ -248,7 +253,9 @@ def test_binary_values_are_kept_in_xattrs(client: CommandClient) -> None:
     mutations(client, (UPSERT, XATTR | CREATE | BINARY, "txn.op.bin", b"\xff\0binary"))
     assert xattrs(client)[b"txn"] == b'{"op":{"bin":"cb-content-base64-encoded:/wBiaW5hcnk="}}'
     assert lookups(client, (GET, XATTR | BINARY, "txn.op.bin"))[1] == [(0, b"\xff\0binary")]
-    assert lookups(client, (GET, XATTR | BINARY, "txn.op"))[1] == [(Status.SUBDOC_FIELD_NOT_BINARY_VALUE, b"")]
+    mutations(client, (UPSERT, XATTR, "other", b'"cb-content-base64-encoded:/w*BiaW5hcnk="'))
+    for path in ("txn.op", "other"):
+        assert lookups(client, (GET, XATTR | BINARY, path))[1] == [(Status.SUBDOC_FIELD_NOT_BINARY_VALUE, b"")]
     mutations(client, (REPLACE_BODY, XATTR | BINARY, "txn.op.bin", b""), **flags(0, expiry=0, flags=9))
     item = stored_item(client)
     assert (split_xattrs(item.value)[1], item.datatype, item.flags) == (b"\xff\0binary", Datatype.XATTR, 9)

@@ -182,6 +182,14 @@ def test_writes_keep_xattrs(client: CommandClient, compressed: bool) -> None:
     assert split_xattrs(stored_item(client).value) == (pairs[:1], b"")
 
 
+@pytest.mark.parametrize(("collection", "longest"), [(b"\0", 250), (b"\x08", 246)])
+def test_a_key_has_a_longest_size(client: CommandClient, collection: bytes, longest: int) -> None:
+    client.bucket.change_manifest(*client.bucket.manifest.create_collection("_default", "fruit"))
+    for length, status in ((0, Status.EINVAL), (1, Status.SUCCESS), (longest, Status.SUCCESS)):
+        assert store(client, key=collection + b"k" * length).status == status
+    assert store(client, key=collection + b"k" * (longest + 1)).status == Status.EINVAL
+
+
 def test_a_document_has_a_largest_size(client: CommandClient) -> None:
     assert store(client, value=bytes(20 << 20)).status == Status.SUCCESS
     assert store(client, value=bytes((20 << 20) + 1)).status == Status.E2BIG

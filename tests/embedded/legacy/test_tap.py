@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.embedded.legacy import clients
+from dcp.embedded.legacy.ack_log import AckLog, TapMessage
 from dcp.embedded.legacy.backfill import Backfill, _without_expired
 from dcp.embedded.load import load_documents, padded_values
 from dcp.embedded.store import StoredItem
@@ -34,6 +35,7 @@ from tests.strategies import CUTS, chunks
 
 BEGIN, END = TapOpaque.INITIAL_VBUCKET_STREAM, TapOpaque.CLOSE_BACKFILL
 DUMP, ACK = TapConnectFlag.DUMP, TapConnectFlag.SUPPORT_ACK
+REGISTERED = TapConnectFlag.REGISTERED_CLIENT | ACK
 # Clients send the largest date to get no existing items at all.
 FUTURE = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -198,7 +200,8 @@ def test_messages_have_a_ttl_and_engine_specific_fields() -> None:
         assert ("rev_seqno" in raw.fields) is (raw.name in ("mutation", "deletion", "tap_checkpoint_start"))
 
 
-def test_changes_before_a_date_are_left_out() -> None:
+@pytest.mark.parametrize(("second", "sent"), [(30, [b"3", b"4", b"5"]), (50, [b"5"])])
+def test_changes_before_a_date_are_left_out(second: int, sent: list[bytes]) -> None:
     clock = Clock()
     peer = LegacyClient(legacy_bucket(clock=clock))
     for n in range(6):
@@ -206,8 +209,8 @@ def test_changes_before_a_date_are_left_out() -> None:
         peer.bucket.store(b"%d" % n, b"")
     settle(peer)
     # An empty list stands for all vbuckets.
-    peer.connect(date=NOW + 30, vbuckets=())
-    assert sorted(keys(peer.receive())) == [b"3", b"4", b"5"]
+    peer.connect(date=NOW + second, vbuckets=())
+    assert sorted(keys(peer.receive())) == sent
 
 
 @pytest.mark.parametrize("date", [NOW + 1, FUTURE])
@@ -220,11 +223,12 @@ def test_a_date_in_the_future_requests_changes_from_now_on(date: int) -> None:
     assert keys(peer.receive()) == [b"new"]
 
 
-def test_items_in_memory_are_sent_again_after_the_backfill() -> None:
+@pytest.mark.parametrize("flags", [TapConnectFlag(0), ACK])
+def test_items_in_memory_are_sent_again_after_the_backfill(flags: TapConnectFlag) -> None:
     peer = filled(4)
     fill(peer.bucket, 3, "later")
-    peer.connect(vbuckets=(0, 1))
-    frames = peer.receive()
+    peer.connect(flags, vbuckets=(0, 1))
+    frames = peer.follow()
     last = max(n for n, frame in enumerate(frames) if frame.name == "tap_opaque")
     assert sorted(keys(frames[:last])) == sorted(item.key for item in stored_items(peer.bucket))
     assert sorted(keys(frames[last:])) == [b"later-0", b"later-1", b"later-2"]
@@ -300,6 +304,32 @@ def test_a_vbucket_is_handed_over_after_its_last_item(flags: TapConnectFlag) -> 
     assert keys(frames) == [item.key for item in stored_items(peer.bucket, 1)]
     assert [peer.bucket.active(n).state for n in (0, 1)] == [VbucketState.ACTIVE, VbucketState.DEAD]
     assert peer.connection.closing
+
+
+def test_a_vbucket_is_handed_over_after_all_of_its_changes() -> None:
+    peer = LegacyClient(legacy_bucket())
+    # Changes that no backfill has, more than are sent at once.
+    peer.bucket.active(1).set_persistence(at_once=False)
+    for n in range(600):
+        peer.bucket.store(b"%d" % n, b"", number=1)
+    peer.connect(TapConnectFlag.TAKEOVER_VBUCKETS, vbuckets=(1,))
+    frames = peer.receive()
+    assert len(keys(frames)) == 600
+    assert frames[-1].fields.get("state") == VbucketState.ACTIVE
+
+
+@pytest.mark.parametrize("state", [VbucketState.DEAD, VbucketState.REPLICA])
+def test_a_vbucket_that_is_not_active_stays_as_it_is_when_it_is_handed_over(state: VbucketState) -> None:
+    peer = filled()
+    peer.connect(ACK | TapConnectFlag.TAKEOVER_VBUCKETS, vbuckets=(0, 1))
+    vbucket = peer.bucket.active(1)
+    peer.receive_bytes()
+    vbucket.state = state
+    for number in (2, 4, 6, 8, 10):
+        peer.send(Frame("tap_opaque", Magic.RESPONSE, number))
+    handed_over = [frame.vbucket for frame in peer.follow() if frame.fields.get("state") == VbucketState.ACTIVE]
+    assert handed_over == [0, 1]
+    assert (peer.bucket.active(0).state, vbucket.state) == (VbucketState.DEAD, state)
 
 
 def test_control_messages_take_two_numbers_and_changes_one() -> None:
@@ -382,6 +412,35 @@ def test_only_a_client_with_a_full_window_has_to_acknowledge(count: int, closing
     assert peer.connection.closing is closing
 
 
+def test_changes_that_have_to_wait_for_the_window_are_not_counted_as_sent() -> None:
+    peer = LegacyClient(legacy_bucket())
+    peer.connect(REGISTERED, name=b"me")
+    peer.follow()
+    # The last changes of the first vbucket fill the window.
+    for changes in ({0: 9_900}, {0: 100, 1: 5}):
+        for vbucket, count in changes.items():
+            for n in range(count):
+                peer.bucket.store(b"%d-%d" % (count, n), b"", number=vbucket)
+        assert {frame.vbucket for frame in peer.receive()} == {0}
+    peer.connection.closed()
+    back = LegacyClient(peer.bucket)
+    back.connect(REGISTERED, name=b"me")
+    assert len(keys(back.follow())) == 10_005
+
+
+def test_changes_after_some_that_were_undone_are_sent() -> None:
+    peer = filled(vbuckets=1)
+    peer.connect()
+    peer.receive()
+    for key in (b"kept", b"lost", b"lost too"):
+        peer.bucket.store(key, b"")
+    assert keys(peer.receive()) == [b"kept", b"lost", b"lost too"]
+    peer.bucket.active(0).undo_writes(2)
+    assert peer.receive() == []
+    peer.bucket.store(b"after", b"")
+    assert keys(peer.receive()) == [b"after"]
+
+
 def test_changes_use_the_whole_window() -> None:
     peer = LegacyClient(legacy_bucket(vbuckets=1))
     peer.connect(ACK)
@@ -389,7 +448,7 @@ def test_changes_use_the_whole_window() -> None:
     while frames := peer.receive():
         for frame in frames:
             peer.acknowledge(frame)
-    for number, received in ((9_999, 9_999), (1, 1), (1, 0)):
+    for number, received in ((9_999, 9_999), (2, 1), (1, 0)):
         for _ in range(number):
             peer.bucket.store(b"k%d" % peer.bucket.active(0).high_seqno, b"", number=0)
         assert len(peer.receive()) == received
@@ -401,8 +460,11 @@ def test_a_client_that_stops_acknowledging_is_disconnected() -> None:
     peer.connect(ACK)
     for frame in peer.receive():
         peer.acknowledge(frame)
-    peer.receive_bytes()
-    # The timeout is 300 s.
+    frames = peer.receive()
+    # The timeout is 300 s since the last acknowledgement.
+    peer.wait(200)
+    peer.acknowledge(frames[0])
+    assert len(peer.receive()) == 1
     peer.wait(299)
     assert not peer.connection.closing
     peer.wait(2)
@@ -417,9 +479,11 @@ def test_items_that_a_client_has_no_room_for_are_sent_again(status: Status) -> N
         peer.acknowledge(frame)
     first = peer.receive()
     peer.acknowledge(first[1], status)
+    # The backoff is 5 s since the first refusal.
+    peer.wait(2.9)
     peer.acknowledge(first[3], status)
-    # The backoff is 5 s.
-    peer.wait(4.9)
+    assert peer.connection.due() == 5
+    peer.wait(2)
     assert peer.receive() == []
     peer.wait(0.2)
     again = peer.receive()
@@ -433,7 +497,7 @@ def test_items_that_a_client_has_no_room_for_are_sent_again(status: Status) -> N
 
 def test_refused_control_messages_are_sent_again() -> None:
     peer = filled()
-    peer.connect(ACK, checkpoints=())
+    peer.connect(ACK, vbuckets=(1,), checkpoints=())
     frames = peer.receive()
     peer.acknowledge(frames[0], Status.ETMPFAIL)
     peer.wait(6)
@@ -544,6 +608,58 @@ def test_checkpoints_are_announced_and_wait_for_their_acknowledgements() -> None
     assert (start.name, start.fields["checkpoint"]) == ("tap_checkpoint_start", vbucket.checkpoint)
 
 
+def test_a_checkpoint_ends_after_its_last_change() -> None:
+    peer = filled(vbuckets=1)
+    peer.connect(ACK, checkpoints=())
+    peer.follow()
+    for key in (b"one", b"two"):
+        peer.bucket.store(key, b"")
+    settle(peer)
+    peer.bucket.store(b"three", b"")
+    sent = [(frame.name, frame.key) for frame in peer.follow()]
+    assert sent == [
+        ("mutation", b"one"),
+        ("mutation", b"two"),
+        ("tap_checkpoint_end", b"checkpoint_end"),
+        ("tap_checkpoint_start", b"checkpoint_start"),
+        ("mutation", b"three"),
+    ]
+
+
+def test_the_end_of_a_checkpoint_waits_for_no_other_vbucket() -> None:
+    peer = filled()
+    peer.connect(ACK, checkpoints=())
+    peer.follow()
+    for key in (b"one", b"two"):
+        settle(peer)
+        for number in (0, 1):
+            peer.bucket.store(b"%s-%d" % (key, number), b"", number=number)
+    assert sorted(keys(peer.follow())) == [b"one-0", b"one-1", b"two-0", b"two-1"]
+
+
+def test_changes_that_no_backfill_has_are_sent_in_the_present_checkpoint() -> None:
+    peer = filled(vbuckets=1)
+    peer.bucket.active(0).set_persistence(at_once=False)
+    peer.bucket.store(b"new", b"")
+    settle(peer)
+    peer.connect(ACK, checkpoints=())
+    assert names(peer.follow())[-2:] == ["tap_checkpoint_start", "mutation"]
+
+
+def test_a_checkpoint_begins_with_the_highest_revision_of_a_deleted_document() -> None:
+    peer = LegacyClient(legacy_bucket(vbuckets=2))
+    for _ in range(5):
+        peer.bucket.store(b"kept", b"", number=0)
+    for key, writes in ((b"one", 1), (b"three", 3), (b"two", 2)):
+        for _ in range(writes):
+            peer.bucket.store(key, b"", number=0)
+        peer.bucket.remove(key, number=0)
+    peer.connect(checkpoints=())
+    starts = [frame for frame in peer.receive() if frame.name == "tap_checkpoint_start"]
+    # The removal is a revision, too. Nothing was deleted in the other vbucket.
+    assert [(frame.vbucket, frame.fields["rev_seqno"]) for frame in starts] == [(0, 4), (1, 0)]
+
+
 def test_a_client_that_has_all_checkpoints_but_the_open_one_needs_no_backfill() -> None:
     peer = filled(vbuckets=1)
     fill(peer.bucket, 3, "later")
@@ -557,8 +673,6 @@ def test_a_client_that_has_all_checkpoints_but_the_open_one_needs_no_backfill() 
 
 
 # Named and registered clients.
-
-REGISTERED = TapConnectFlag.REGISTERED_CLIENT | ACK
 
 
 def test_a_registered_client_resumes_after_its_last_acknowledgement() -> None:
@@ -619,6 +733,18 @@ def test_a_registered_client_gets_the_rest_of_its_backfill() -> None:
     frames = back.follow()
     assert keys(frames) == keys(first[4:])
     assert (0, BEGIN) in codes(frames)
+
+
+def test_a_registered_client_that_leaves_before_its_backfill_gets_all_of_it_later() -> None:
+    peer = filled(8, vbuckets=1)
+    for _ in range(2):
+        early = LegacyClient(peer.bucket)
+        early.connect(REGISTERED, name=b"me")
+        assert keys(early.receive()) == []
+        early.connection.closed()
+    back = LegacyClient(peer.bucket)
+    back.connect(REGISTERED, name=b"me")
+    assert keys(back.follow()) == [item.key for item in stored_items(peer.bucket)]
 
 
 @pytest.mark.parametrize("sender", ["dcp", "tap"])
@@ -686,6 +812,39 @@ def test_the_vbuckets_of_a_client_can_be_changed() -> None:
     fill(peer.bucket, 30, "later")
     assert {frame.vbucket for frame in peer.receive()} == {1, 2}
     assert change_filter(peer, b"nobody", 1) is Status.KEY_ENOENT
+    peer.connection.closed()
+    assert change_filter(peer, b"me", 1) is Status.KEY_ENOENT
+
+
+def test_of_vbuckets_that_a_filter_drops_nothing_more_is_sent() -> None:
+    peer = filled(vbuckets=3)
+    peer.connect(ACK | TapConnectFlag.TAKEOVER_VBUCKETS, name=b"me", vbuckets=(0, 1, 2))
+    change_filter(peer, b"me", 1)
+    frames = peer.follow()
+    assert codes(frames) == [(0, TapOpaque.ENABLE_AUTO_NACK), (1, BEGIN), (0, TapOpaque.START_ONLINEUPDATE), (1, END)]
+    states = [(frame.vbucket, frame.fields["state"]) for frame in frames if frame.name == "tap_vbucket_set"]
+    assert states == [(1, VbucketState.PENDING), (1, VbucketState.ACTIVE)]
+    assert keys(frames) == [item.key for item in stored_items(peer.bucket, 1)]
+    active = [vbucket.number for vbucket in peer.bucket.actives() if vbucket.state is VbucketState.ACTIVE]
+    assert active == [0, 2]
+
+
+@pytest.mark.parametrize("first", ["the refusal", "the filter"])
+def test_refused_items_of_vbuckets_that_a_filter_drops_are_not_sent_again(first: str) -> None:
+    peer = filled()
+    peer.connect(ACK, name=b"me")
+    peer.follow()
+    for number in (0, 1):
+        peer.bucket.store(b"later-%d" % number, b"", number=number)
+    later = peer.receive()
+    if first == "the filter":
+        change_filter(peer, b"me", 1)
+    for frame in later:
+        peer.acknowledge(frame, Status.ETMPFAIL)
+    if first == "the refusal":
+        change_filter(peer, b"me", 1)
+    peer.wait(6)
+    assert keys(peer.follow()) == [b"later-1"]
 
 
 def test_a_vbucket_that_is_added_again_starts_from_the_beginning() -> None:
@@ -763,7 +922,13 @@ def test_the_last_of_all_changes_asks_for_an_acknowledgement() -> None:
     assert asking == [False] * 19 + [True]
 
 
+def test_the_number_of_a_message_has_32_bits_and_is_never_0() -> None:
+    log = AckLog(enabled=True)
+    log._next = 0xFFFF_FFFF
+    assert [log.add(TapMessage("mutation", 0)) for _ in range(2)] == [0xFFFF_FFFF, 1]
+
+
 def test_a_document_expires_in_the_second_of_its_expiry() -> None:
-    items = [StoredItem("mutation", n + 1, b"key", expiry=at) for n, at in enumerate((0, NOW - 1, NOW, NOW + 1))]
+    items = [StoredItem("mutation", n + 1, b"key", expiry=at) for n, at in enumerate((0, 1, NOW, NOW + 1))]
     sent = ["mutation", "deletion", "deletion", "mutation"]
     assert [item.event for item in _without_expired(items, NOW)] == sent

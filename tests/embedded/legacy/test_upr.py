@@ -209,12 +209,18 @@ def test_the_second_draft_has_a_status_for_an_unknown_history() -> None:
     answers = [outcome(request(filled(draft), start=2, vbuuid=UNKNOWN)[0]) for draft in DRAFTS]
     assert answers == ["rollback", "KEY_ENOENT"]
     assert request(filled("upr1"), start=2, vbuuid=UNKNOWN)[0].fields == {"rollback_seqno": 0}
+    # Even at the beginning, where there is nothing to roll back.
+    answers = [outcome(request(filled(draft), vbuuid=UNKNOWN)[0]) for draft in DRAFTS]
+    assert answers == ["stream_ok", "KEY_ENOENT"]
 
 
 def test_one_vbucket_has_one_stream() -> None:
     second = filled("upr2")
     request(second, 1)
     assert [outcome(frame) for frame in request(second, 1, opaque=12)] == ["KEY_EEXISTS"]
+    assert outcome(request(second, 0, end=1)[0]) == "stream_ok"
+    # It has ended.
+    assert outcome(request(second, 0)[0]) == "stream_ok"
     first = filled("upr1")
     request(first, 1)
     again = request(first, 1, opaque=12)
@@ -228,6 +234,8 @@ def test_a_stream_that_ends_before_its_start_is_refused_in_the_second_draft() ->
     peer = filled("upr2", vbuckets=1)
     vbuuid = newest(peer.bucket.active(0))
     assert [outcome(frame) for frame in request(peer, start=5, end=4, vbuuid=vbuuid)] == ["ERANGE"]
+    ended = [outcome(frame) for frame in request(peer, start=5, end=5, vbuuid=vbuuid)]
+    assert ended == ["stream_ok", "stream_start", "stream_end"]
     first = filled("upr1", vbuckets=1)
     frames = request(first, start=5, end=4, vbuuid=newest(first.bucket.active(0)))
     assert names(frames) == ["stream_ok", "stream_start", "stream_end_ok"]

@@ -228,7 +228,7 @@ def _wanted(connection: ServerConnection, options: dict[str, Any]) -> _Wanted:
     if xattrs and keys_only:
         raise Refusal(Status.EINVAL, "cannot set key_only:true and include_xattrs:true")
     samples = None if sampling is None else _needed(sampling, "samples", int)
-    seed = 0 if sampling is None else _get(sampling, "seed", int) or 0
+    seed = _get(sampling or {}, "seed", int) or 0
     collection_id = _collection_id(options)
     return _Wanted(collection_id, keys_only, bool(xattrs), first, last, exclusive_first, exclusive_last, samples, seed)
 

@@ -42,9 +42,9 @@ class RefuseFault(Fault):
 
 def _cluster_map(connection: ServerConnection) -> bytes:
     """Return the value of the node's response to a request for the cluster map."""
-    handler = connection.handlers.get("get_cluster_config")
-    found = handler(connection, Frame("get_cluster_config", Magic.REQUEST)) if handler else None
-    return found.value if isinstance(found, Frame) else b""
+    found = connection.handlers["get_cluster_config"](connection, Frame("get_cluster_config", Magic.REQUEST))
+    assert isinstance(found, Frame)
+    return found.value
 
 
 @dataclass(eq=False)

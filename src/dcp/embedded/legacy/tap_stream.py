@@ -145,7 +145,8 @@ class ServerTapStream:
             missing[message.vbucket] = min(seqno, missing.get(message.vbucket, seqno))
         return {
             number: TapPosition(
-                min(reached, missing.get(number, reached + 1) - 1), number not in self._backfill.vbuckets
+                min(reached, missing[number] - 1) if number in missing else reached,
+                number not in self._backfill.vbuckets,
             )
             for number, reached in self._reached.items()
         }
@@ -216,11 +217,8 @@ class ServerTapStream:
                 until = self._end_of_checkpoint(cursor, vbucket)
                 if cursor.seqno < until:
                     cursor.advance(vbucket, until)
-                    sent = True
-                elif cursor.checkpoint != self._checkpoint_of(vbucket):
-                    if self._send_checkpoint(cursor, vbucket, out):
-                        return True
-                    continue
+                elif cursor.checkpoint != self._checkpoint_of(vbucket) and self._send_checkpoint(cursor, vbucket, out):
+                    return True
             if not cursor.run.done:
                 self._send_run(cursor.run, out)
                 sent = True

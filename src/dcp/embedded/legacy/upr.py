@@ -157,11 +157,11 @@ def stream_request(connection: ServerConnection, frame: Frame) -> Frame:
     vbucket = connection.node.vbucket(frame.vbucket)
     if vbucket is None or vbucket.state not in _STREAMED:
         return draft.respond(frame, Status.NOT_MY_VBUCKET, 0)
-    start, end, vbuuid, high = (int(numbers[name]) for name in ("start_seqno", "end_seqno", "vbuuid", "high_seqno"))
+    start, end, vbuuid = (int(numbers[name]) for name in ("start_seqno", "end_seqno", "vbuuid"))
     if draft.strict:
         _check(connection, vbucket, start, end, vbuuid)
     # The drafts have no snapshot in the request: the consumer has received everything up to its start.
-    resume = Resume(start, vbuuid, min(high, start), start)
+    resume = Resume(start, vbuuid, start, start)
     point = rollback_point(resume, vbucket.log, vbucket.high_seqno, vbucket.purge_seqno)
     if point is not None:
         return draft.respond(frame, Status.ROLLBACK, point)
