@@ -215,10 +215,12 @@ class Reader:
             return Value(value)
         try:
             pairs, body = split_xattrs(value)
-            texts = [(name.decode(), text.decode()) for name, text in pairs] if self.options.xattrs == "map" else []
+            # They become strings only where their column is asked for.
+            as_map = self.options.xattrs == "map" and "xattrs" in self.names
+            texts = [(name.decode(), text.decode()) for name, text in pairs] if as_map else []
         except (dcp.RemoteProtocolError, UnicodeDecodeError):
             raise Wrong(BAD_XATTRS) from None
-        return Value(body, texts if self.options.xattrs == "map" else value[: len(value) - len(body)])
+        return Value(body, texts if as_map else value[: len(value) - len(body)])
 
 
 def inflate(value: bytes, max_value: int) -> bytes:

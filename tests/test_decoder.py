@@ -354,6 +354,15 @@ def test_what_is_wrong_is_raised_behind_the_rows_before_it(frame: dcp.Frame, opt
     assert_same(found, answer(data, options=options))
 
 
+def test_xattrs_that_are_no_text_are_refused_only_where_they_become_text() -> None:
+    data = encoded(marker(0, 1000), mutation(5, value=b"\0\0\0\x08\0\0\0\4a\0\xff\0{}", datatype=4))
+    without = decode(data, options=Options(columns=("value",), xattrs="map"))
+    assert ([row["value"] for row in without.rows], without.error) == ([b"{}"], None)
+    refused = decode(data, options=Options(columns=("value", "xattrs"), xattrs="map"))
+    assert isinstance(refused.error, dcp.FrameError)
+    assert "expected a valid section of xattrs" in refused.error.problem
+
+
 def test_an_empty_key_behind_the_id_of_a_collection_is_not_named() -> None:
     data = encoded(marker(0, 1000), mutation(5, b"\0key"), mutation(5, b"\x08"))
     found = decode(data, options=Options(collections=True))
