@@ -101,6 +101,13 @@ def test_only_complete_snapshots_leave_marks_and_a_marker_that_goes_back_removes
     assert begun.position.marks == (150, 90)
     assert Progress(replace(INSIDE, snapshot_start=200)).marker(200, 260).seen(210).position.marks == (150, 90)
     assert begun.marker(120, 270).seen(220).position.marks == (90,)
+    # Between 149 and 150 it may have replaced versions.
+    assert begun.marker(149, 270).seen(220).position.marks == (90,)
+    assert begun.marker(150, 270).seen(220).position.marks == (150, 90)
+
+
+def test_a_mark_may_be_the_first_seqno() -> None:
+    assert Progress(StreamPosition(7)).marker(1, 1).seen(1).marker(2, 2).seen(2).position.marks == (1,)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +165,8 @@ def test_a_seqno_outside_its_snapshot_is_no_position(numbers: tuple[int, int, in
         StreamPosition(7, 0xC, *numbers)
 
 
-def test_marks_are_in_order() -> None:
+@pytest.mark.parametrize("marks", [(3, 5), (5, 5), (10,), (10, 5)])
+def test_marks_are_in_order_and_not_above_the_seqno(marks: tuple[int, ...]) -> None:
     with pytest.raises(LocalProtocolError, match="newest first"):
-        StreamPosition(7, 0xC, 9, 9, 9, marks=(3, 5))
+        StreamPosition(7, 0xC, 9, 9, 9, marks=marks)
+    assert StreamPosition(7, 0xC, 9, 9, 9, marks=(9, 5)).marks == (9, 5)
