@@ -82,6 +82,17 @@ def test_a_new_stream_forgets_what_was_announced() -> None:
     assert (accepted.announced, accepted.first, accepted.position.vbuuid) == (None, True, 0xD)
 
 
+def test_a_new_stream_keeps_all_that_is_known_of_the_position() -> None:
+    position = replace(INSIDE, manifest_uid=28, purge_seqno=180)
+    log = FailoverLog.of([(0xD, 310), *LOG])
+    assert position.accepted(log) == replace(position, vbuuid=0xD, failover_log=log)
+
+
+def test_at_the_beginning_no_history_is_named() -> None:
+    """A node that has lost that history would ask for a rollback of a stream that has nothing."""
+    assert Progress(StreamPosition(7)).accepted(LOG).position.resume_point() == ResumePoint(0, 0, 0, 0)
+
+
 def test_the_newest_manifest_counts() -> None:
     assert Progress(COMPLETE).manifest(28).manifest(27).position.manifest_uid == 28
 
@@ -142,6 +153,13 @@ def test_a_rollback_goes_to_the_end_of_a_snapshot_under_the_uuid_of_that_time(
     assert back.resume_point() == ResumePoint(seqno, vbuuid, seqno, seqno)
     assert back.purge_seqno == 0
     assert all(branch.seqno <= seqno for branch in back.failover_log)
+
+
+def test_a_rollback_to_the_beginning_of_a_history_is_a_position_of_that_history() -> None:
+    back = replace(INSIDE, marks=(150, 100, 90)).rolled_back(120)
+    assert (back.seqno, back.vbuuid, back.failover_log.newest.vbuuid) == (100, 0xB, 0xB)
+    # Of a checkpoint without a log, no other history is known.
+    assert replace(INSIDE, failover_log=FailoverLog(())).rolled_back(150).vbuuid == 0xC
 
 
 def test_where_a_history_began_right_here_the_one_before_may_be_tried() -> None:
