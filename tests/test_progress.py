@@ -169,6 +169,12 @@ def test_where_a_history_began_right_here_the_one_before_may_be_tried() -> None:
     assert older.resume_point() == ResumePoint(300, 0xB, 300, 300)
     assert older.under_older_uuid() is None
     assert INSIDE.under_older_uuid() is None
+    two, one = (replace(here, failover_log=FailoverLog(LOG.branches[:count])) for count in (2, 1))
+    assert two.under_older_uuid() is not None
+    assert one.under_older_uuid() is None
+    # Inside of a snapshot, and at the end of one that began with the history.
+    assert replace(here, snapshot_end=310).under_older_uuid() is None
+    assert replace(here, seqno=310, snapshot_end=310).under_older_uuid() is None
 
 
 def test_an_unknown_window_sends_back_to_the_beginning() -> None:
