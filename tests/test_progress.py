@@ -25,6 +25,11 @@ def test_a_marker_alone_moves_nothing() -> None:
     assert Progress(COMPLETE).marker(201, 240).marker(241, 260).position == COMPLETE
 
 
+def test_a_marker_may_end_where_the_position_is() -> None:
+    assert Progress(COMPLETE).marker(150, 200).position == COMPLETE
+    assert Progress(COMPLETE).marker(200, 200).position == COMPLETE
+
+
 def test_rows_take_the_window_of_their_marker_and_its_end_closes_it() -> None:
     begun = Progress(COMPLETE).marker(180, 240).seen(210)
     assert window(begun) == (210, 180, 240)
