@@ -39,6 +39,12 @@ def test_rows_take_the_window_of_their_marker_and_its_end_closes_it() -> None:
 
 def test_a_window_starts_no_later_than_the_last_seqno() -> None:
     assert window(Progress(COMPLETE).marker(220, 240).seen(220)) == (220, 200, 240)
+    # That of a complete position may begin earlier, in a checkpoint of another consumer.
+    assert window(Progress(replace(COMPLETE, snapshot_start=150)).marker(220, 240).seen(220)) == (220, 200, 240)
+
+
+def test_a_seqno_may_be_reported_again() -> None:
+    assert window(Progress(COMPLETE).marker(180, 240).seen(200).seen(200)) == (200, 180, 240)
 
 
 def test_a_stream_resumed_inside_a_snapshot_stays_inside_after_its_first_marker() -> None:
