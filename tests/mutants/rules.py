@@ -68,6 +68,18 @@ EQUIVALENTS: list[Equivalent] = [
         "at the seqno itself the position cut short there is the position",
     ),
     Equivalent(
+        "position.py",
+        "if len(ends) > 1:",
+        ">= in a comparison",
+        "the position is at the end of a single snapshot already",
+    ),
+    Equivalent(
+        "position.py",
+        "return Progress(here, AnnouncedSnapshot(start, end, here.purge_seqno), first=False)",
+        "end for start",
+        "the window begins at the position, which is below both",
+    ),
+    Equivalent(
         "cli/doctor_checks.py",
         "starts = {vbucket: high - depth for vbucket, high in chosen.items() if vbucket in logs and high > depth}",
         "one more",
