@@ -88,6 +88,11 @@ def test_disorder_counts_as_a_whole_or_not_at_all() -> None:
     assert begun.disorder_ends().marker(41, 50).seen(45).position.resume_point() == ResumePoint(45, 0xC, 40, 50)
 
 
+def test_disorder_without_rows_moves_nothing() -> None:
+    begun = Progress(StreamPosition(7)).accepted(LOG).disorder_begins()
+    assert begun.disorder_ends().position == begun.position
+
+
 def test_a_new_stream_forgets_what_was_announced() -> None:
     accepted = Progress(COMPLETE).marker(201, 240).accepted(FailoverLog.of([(0xD, 310), *LOG]))
     assert (accepted.announced, accepted.first, accepted.position.vbuuid) == (None, True, 0xD)
