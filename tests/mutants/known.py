@@ -1117,6 +1117,30 @@ KNOWN: list[KnownMutant] = [
         "sync/test_sync.py::test_pauses_between_attempts_grow_until_one_succeeds",
     ),
     KnownMutant(
+        "sync/engine.py",
+        "                self._reached = stream.checkpoint\n                self._commit(final=True)\n                raise\n",
+        "                self._commit(final=True)\n                raise\n",
+        "sync/test_sync.py::test_what_arrived_before_an_error_is_stored_with_its_position",
+    ),
+    KnownMutant(
+        "position.py",
+        "        if len(branches) < 2 or not self.complete or",
+        "        if len(branches) < 2 or",
+        "test_progress.py::test_where_a_history_began_right_here_the_one_before_may_be_tried",
+    ),
+    KnownMutant(
+        "position.py",
+        "        return replace(self, disorder=0)",
+        "        return replace(self, disorder=1)",
+        "test_progress.py::test_disorder_without_rows_moves_nothing",
+    ),
+    KnownMutant(
+        "position.py",
+        "bisect_left(ascending, most + 1)\n",
+        "bisect_left(ascending, most + 2)\n",
+        "test_progress.py::test_only_complete_snapshots_leave_marks_and_a_marker_that_goes_back_removes_them",
+    ),
+    KnownMutant(
         "client/follow/rollback.py",
         "PURGED), {vbucket: here})",
         "PURGED), {})",

@@ -360,6 +360,12 @@ EQUIVALENTS: list[Equivalent] = [
         "the request is written as any other frame, which takes longer",
     ),
     Equivalent(
+        "sync/engine.py",
+        'if scope is None or any(path.startswith(f"{scope}.") for path in paths):',
+        "all for any",
+        "whether the scope exists is asked of the client, which answers the same",
+    ),
+    Equivalent(
         "sync/iceberg_target.py",
         "schema = schema_to_pyarrow(metadata.schema(), include_field_ids=False)",
         "True for its opposite",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -508,6 +509,25 @@ def test_a_run_that_is_stopped_in_a_pause_does_not_wait_for_its_end(
     )
     sync.follow()
     assert len(waits) == 1
+
+
+def test_what_arrived_before_an_error_is_stored_with_its_position(
+    cluster: Cluster, client: dcp.Client, duckdb_table: TableOf
+) -> None:
+    """With the position before it, a failover that takes these rows back would not remove them."""
+    cluster.upsert("key", b"1")
+    with ExitStack() as faults:
+
+        def fail() -> None:
+            if sync.progress.pending and not sync.progress.transactions:
+                faults.enter_context(cluster.fault("garbage"))
+                cluster.upsert("key", b"2")
+
+        sync = Sync(client, duckdb_table.open(), persisted_only=False, on_progress=fail)
+        with pytest.raises(dcp.RemoteProtocolError):
+            sync.follow()
+    assert [value for value, *_ in rows_of(duckdb_table.read()).values()] == [b"1"]
+    assert sum(stored_seqnos(duckdb_table)) == 1
 
 
 def test_a_transaction_has_only_what_changed_since_the_one_before(
