@@ -371,6 +371,7 @@ EQUIVALENTS: list[Equivalent] = [
         "True for its opposite",
         "PyIceberg writes the ids of the table's schema in either case",
     ),
+    Equivalent("spark/newest.py", "count = max(ends, default=0) + 1", "one more", "the arrays are longer than necessary"),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     *(
