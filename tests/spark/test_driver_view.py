@@ -7,9 +7,12 @@ from contextlib import closing
 import pytest
 
 import dcp
+from dcp.checkpoint import Checkpoint
 from dcp.embedded import Cluster
 from dcp.spark.driver_view import DriverView
+from dcp.spark.offsets import LoggedPosition, Offset
 from dcp.spark.options import Options
+from dcp.spark.retry import Timing
 from tests.spark.ports import at_a_port_of_its_own
 
 
@@ -56,6 +59,24 @@ def test_failover_logs_of_vbuckets_without_changes_are_asked_for_once_in_a_while
             view.hurry()
             view.current()
             assert refused.hits == 1
+
+
+@pytest.mark.parametrize(("interval", "asked_again"), [(1e6, False), (-1.0, True)])
+def test_purge_seqnos_are_asked_for_once_in_a_while(interval: float, asked_again: bool) -> None:
+    with (
+        Cluster(vbuckets=1) as cluster,
+        closing(DriverView(Options.of({"url": cluster.url}), Timing(interval=interval))) as view,
+    ):
+        for number in range(3):
+            cluster.upsert(f"key {number}", b"1")
+        begin, here = (Offset(Checkpoint(), (LoggedPosition(0, seqno, seqno, seqno),)) for seqno in (0, 3))
+        assert view.purge_seqnos(here) == {0: 0}
+        cluster.delete("key 1")
+        cluster.upsert("key 2", b"2")
+        cluster.purge()
+        assert view.purge_seqnos(here) == {0: 4 if asked_again else 0}
+        # A first batch cannot have missed deletions.
+        assert view.purge_seqnos(begin) == {}
 
 
 def test_a_closed_view_has_no_connection_and_connects_again_when_it_is_used() -> None:
