@@ -371,6 +371,12 @@ EQUIVALENTS: list[Equivalent] = [
         "True for its opposite",
         "PyIceberg writes the ids of the table's schema in either case",
     ),
+    Equivalent(
+        "spark/stream_reader.py",
+        "super().__init__(None)",
+        "a step left out",
+        "Spark pickles the partition as a whole, and never reads its value",
+    ),
     Equivalent("spark/newest.py", "count = max(ends, default=0) + 1", "one more", "the arrays are longer than necessary"),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
