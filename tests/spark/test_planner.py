@@ -76,6 +76,22 @@ def test_lost_changes_are_undone_or_an_error() -> None:
         range_of(start, 90, 90, 8, replace(OPTIONS, on_rollback="fail"))
 
 
+def test_a_range_never_ends_before_its_start() -> None:
+    start = StreamPosition(3, 7, 100, 100, 100, marks=(80, 20))
+    assert range_of(start, 60, 120, 7, OPTIONS) == Range(start, 100)
+    assert range_of(start, 60, 90, 8, OPTIONS) == Range(start.rolled_back(90), 80, 100)
+    # Nor after what the cluster has left.
+    assert range_of(start, 120, 90, 8, OPTIONS) == Range(start.rolled_back(90), 90, 100)
+    assert [shortened(Range(start, 110), wanted).end for wanted in ({}, {3: 105}, {3: 120}, {3: 7}, {2: 105})] == [
+        *(110, 105, 110, 100, 110)
+    ]
+
+
+def test_a_vbucket_without_changes_stays_at_its_beginning() -> None:
+    assert position_after(Range(StreamPosition(0), 0), 7, 0) == StreamPosition(0)
+    assert not needs_stream(Range(StreamPosition(0), 0), 7)
+
+
 def test_a_window_is_narrowed_in_its_own_history_only() -> None:
     position = StreamPosition(0, 7, 100, 60, UNKNOWN_END)
     assert narrowed(position, 130, 7) == replace(position, snapshot_end=130)
