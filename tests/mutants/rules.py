@@ -253,11 +253,14 @@ EQUIVALENTS: list[Equivalent] = [
         "one more",
         "the key is what is checked: all of these numbers are valid",
     ),
-    Equivalent(
-        "columns/document_schema.py",
-        "if member[2] < 0:",
-        "<= in a comparison",
-        "level 0 is that of the struct itself, never that of a member",
+    *(
+        Equivalent(
+            "columns/document_schema.py",
+            "if member[2] < 0:",
+            rule,
+            "level 0 is that of the struct itself, never that of a member",
+        )
+        for rule in ("<= in a comparison", "one more")
     ),
     Equivalent(
         "cli/doctor_checks.py",
