@@ -1130,6 +1130,30 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         "position.py",
+        "any(branch.vbuuid == self.vbuuid for branch in self.failover_log)",
+        "any(branch.vbuuid != self.vbuuid for branch in self.failover_log)",
+        "test_position.py::test_the_history_of_a_position_has_its_vbuuid",
+    ),
+    KnownMutant(
+        "spark/newest.py",
+        " | (self._passed[found] != snapshots)",
+        "",
+        "spark/test_newest.py::test_a_last_snapshot_that_is_sent_again_differently_fails_the_task",
+    ),
+    KnownMutant(
+        "spark/newest.py",
+        " or (self._passed[vbuckets[hold]] != -1).any()",
+        "",
+        "spark/test_newest.py::test_a_last_snapshot_that_is_sent_again_differently_fails_the_task",
+    ),
+    KnownMutant(
+        "spark/newest.py",
+        '(numbers(rows["vbucket"]) == vbucket) & ',
+        "",
+        "spark/test_newest.py::test_a_rollback_takes_back_what_its_vbucket_has_above_its_seqno",
+    ),
+    KnownMutant(
+        "position.py",
         "        return replace(self, disorder=0)",
         "        return replace(self, disorder=1)",
         "test_progress.py::test_disorder_without_rows_moves_nothing",
