@@ -18,7 +18,7 @@ from dcp.embedded import Cluster
 from dcp.errors import CheckpointError, LocalProtocolError, RollbackError
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.options import Options
-from dcp.spark.planner import Plan, divide, filtered_high_seqnos, plan
+from dcp.spark.planner import Plan, divide, filtered_high_seqnos, partitions_of, plan
 from dcp.spark.ranges import Range, narrowed, needs_stream, position_after, range_of, shortened
 from tests.spark.model import KEYS, LOSSES, ModelReader, ModelVbucket, rollback_answer
 from tests.spark.ports import at_a_port_of_its_own
@@ -124,6 +124,23 @@ def test_below_the_purge_seqno_no_state_counts_as_whole() -> None:
 RANGES = st.lists(st.integers(1, 1000), max_size=40).map(
     lambda sizes: [Range(StreamPosition(number), size) for number, size in enumerate(sizes)]
 )
+
+
+def test_each_task_connects_to_its_own_node_first() -> None:
+    with Cluster(nodes=3, vbuckets=6) as cluster, dcp.connect(cluster.url) as client:
+        ranges = [Range(StreamPosition(vbucket), 1) for vbucket in range(6)]
+        found = {part.node: part.addresses for part in partitions_of(client, ranges, 1)}
+        assert found.keys() == {*cluster.addresses}
+        for node, addresses in found.items():
+            assert addresses[0] == node
+            assert sorted(addresses) == sorted(cluster.addresses)
+        # A vbucket that is lost with its node has none: its task waits for an owner, wherever it connects.
+        lost = cluster.addresses[0]
+        cluster.failover(0)
+        client.refresh_map()
+        found = {part.node: part.addresses for part in partitions_of(client, ranges, 1)}
+        assert found.keys() == {"", *cluster.addresses} - {lost}
+        assert sorted(found[""]) == sorted({*cluster.addresses} - {lost})
 
 
 @given(RANGES, st.integers(1, 4), st.integers(1, 50))
