@@ -375,6 +375,12 @@ EQUIVALENTS: list[Equivalent] = [
         "PyIceberg writes the ids of the table's schema in either case",
     ),
     Equivalent(
+        "spark/planner.py",
+        "first = names.index(part.node) if part.node in addresses else 0",
+        "one more",
+        "where the task of a vbucket without an owner connects first is no matter of right or wrong",
+    ),
+    Equivalent(
         "spark/stream_reader.py",
         "super().__init__(None)",
         "a step left out",

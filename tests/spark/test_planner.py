@@ -110,6 +110,9 @@ def test_the_window_after_a_plan_starts_where_the_state_was_whole() -> None:
     after = position_after(Range(whole, 200), 7, 0)
     assert after == replace(whole, seqno=200, snapshot_end=UNKNOWN_END, marks=(100, 60, 20))
     assert position_after(Range(whole, 200), 8, 0) == StreamPosition(0, 8, 200, 0, UNKNOWN_END)
+    first = StreamPosition(0, 7, 1, 1, 1)
+    assert position_after(Range(first, 200), 7, 0) == StreamPosition(0, 7, 200, 1, UNKNOWN_END, marks=(1,))
+    assert position_after(Range(StreamPosition(0), 200), 0, 0) == StreamPosition(0, 0, 200, 0, UNKNOWN_END)
 
 
 def test_below_the_purge_seqno_no_state_counts_as_whole() -> None:
