@@ -158,6 +158,38 @@ def test_a_limit_ends_the_read(cluster: Cluster) -> None:
     assert frame.select("key").head(0).collect().height == 0
 
 
+def test_a_limit_has_the_first_rows(cluster: Cluster) -> None:
+    frame = dcp_polars.scan(cluster.url, vbuckets=[0])
+    whole = frame.collect()
+    deleted = pl.col("event") != "mutation"
+    for count in (0, 1, 7, whole.height, whole.height + 1):
+        assert frame.head(count).collect().equals(whole.head(count))
+        assert frame.head(count).filter(deleted).collect().equals(whole.head(count).filter(deleted))
+
+
+@pytest.mark.parametrize(
+    ("limit", "batch_rows", "height"), [(5, 2, 5), (4, 2, 4), (3, 0, 3), (None, 40, 46), (None, None, 46)]
+)
+def test_a_limit_counts_the_rows_of_all_batches(
+    cluster: Cluster, limit: int | None, batch_rows: int | None, height: int
+) -> None:
+    stream = {"start": "beginning", "end": "now", **dcp_polars._DECODING}
+    frames = dcp_polars._Reader(cluster.url, stream, None, {}).read(["key", "seqno"], None, limit, batch_rows)
+    heights = [frame.height for frame in frames]
+    assert sum(heights) == height
+    assert all(0 < one <= max(1, batch_rows or height) for one in heights)
+
+
+def test_a_frame_is_of_the_selection_of_its_call(cluster: Cluster) -> None:
+    shop = dcp_polars.scan(cluster.url, scope="shop").collect()
+    assert (shop.height, {*shop["scope"]}) == (30, {"shop"})
+    with dcp.connect(cluster.url) as client:
+        assert dcp_polars.scan(client, start=client.positions("now")).collect().height == 0
+        assert dcp_polars.scan(client, end=client.positions("beginning")).collect().height == 0
+        # The client is that of the caller, and stays open.
+        assert client.high_seqnos()
+
+
 def test_rows_can_be_counted_and_streamed(cluster: Cluster) -> None:
     frame = dcp_polars.scan(cluster.url, collections=["shop.order"])
     assert frame.select(pl.len()).collect().item() == 30

@@ -1135,6 +1135,18 @@ KNOWN: list[KnownMutant] = [
         "test_position.py::test_the_history_of_a_position_has_its_vbuuid",
     ),
     KnownMutant(
+        "spark/driver_view.py",
+        "min((seqno or 0 for seqno in nodes.values()), default=0)",
+        "min((seqno or 0 for seqno in nodes.values()), default=1)",
+        "spark/test_driver_view.py::test_what_no_copy_confirms_is_not_on_disk",
+    ),
+    KnownMutant(
+        "spark/driver_view.py",
+        "min((seqno or 0 for seqno in nodes.values()), default=0)",
+        "min((seqno or 1 for seqno in nodes.values()), default=0)",
+        "spark/test_driver_view.py::test_what_no_copy_confirms_is_not_on_disk",
+    ),
+    KnownMutant(
         "spark/newest.py",
         " | (self._passed[found] != snapshots)",
         "",
