@@ -1118,8 +1118,8 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         "sync/engine.py",
-        "                self._reached = stream.checkpoint\n                self._commit(final=True)\n                raise\n",
-        "                self._commit(final=True)\n                raise\n",
+        "                self._reached = stream.checkpoint\n                self._commit(final=True)\n",
+        "                self._commit(final=True)\n",
         "sync/test_sync.py::test_what_arrived_before_an_error_is_stored_with_its_position",
     ),
     KnownMutant(

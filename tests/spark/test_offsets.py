@@ -169,7 +169,7 @@ def test_a_damaged_offset_of_the_first_version_is_refused(positions: dict[str, A
     ],
 )
 def test_a_position_is_below_what_it_is_known_up_to(wrong: tuple[int, int, tuple[Floor, ...]]) -> None:
-    with pytest.raises(ValueError, match="^$"):
+    with pytest.raises(ValueError, match=r"^$"):
         LoggedPosition(1, 0xAB, *wrong)
     assert LoggedPosition(1, 0xAB, 5, 5, (Floor(5, 5), Floor(1, 1))).seqno == 5
 
