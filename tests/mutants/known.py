@@ -1135,6 +1135,12 @@ KNOWN: list[KnownMutant] = [
         "test_position.py::test_the_history_of_a_position_has_its_vbuuid",
     ),
     KnownMutant(
+        "sync/engine.py",
+        "self._pending.undo(vbucket, seqno)",
+        "self._pending.undo(vbucket, vbucket)",
+        "sync/test_sync.py::test_changes_before_a_lost_one_wait_for_their_transaction",
+    ),
+    KnownMutant(
         "spark/driver_view.py",
         "min((seqno or 0 for seqno in nodes.values()), default=0)",
         "min((seqno or 0 for seqno in nodes.values()), default=1)",

@@ -364,6 +364,12 @@ EQUIVALENTS: list[Equivalent] = [
     ),
     Equivalent(
         "sync/engine.py",
+        "self._emptied = {*range(selected.num_vbuckets or 0)}",
+        "one more",
+        "a client knows the number of vbuckets",
+    ),
+    Equivalent(
+        "sync/engine.py",
         'if scope is None or any(path.startswith(f"{scope}.") for path in paths):',
         "all for any",
         "whether the scope exists is asked of the client, which answers the same",

@@ -148,6 +148,31 @@ def test_a_change_that_is_lost_before_its_transaction_costs_nothing(
     assert rows_of(duckdb_table.read()) == truth_of(cluster)
 
 
+def test_changes_before_a_lost_one_wait_for_their_transaction(duckdb_table: TableOf) -> None:
+    with Cluster(nodes=2, vbuckets=1, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        steps = [
+            lambda: cluster.upsert("first", b"1"),
+            lambda: cluster.upsert("second", b"2"),
+            lambda: cluster.upsert("lost", b"3"),
+            lambda: (cluster.failover(cluster.owner("lost"), lose=1), cluster.upsert("after", b"4")),
+        ]
+
+        def change() -> None:
+            # Each change arrives before the next one is made: a rollback goes back to the end of a snapshot.
+            if steps and sum(sync.progress.events.values()) == 4 - len(steps):
+                steps.pop(0)()
+
+        def stopped() -> bool:
+            change()
+            return sum(sync.progress.events.values()) == 4
+
+        sync = Sync(client, duckdb_table.open(), persisted_only=False, stopped=stopped)
+        sync.follow()
+        assert (sync.progress.restarts, sync.progress.transactions) == (0, 1)
+        assert rows_of(duckdb_table.read()) == truth_of(cluster)
+        assert {key for _, key in rows_of(duckdb_table.read())} == {b"first", b"second", b"after"}
+
+
 def test_a_purge_removes_what_was_deleted_unseen(cluster: Cluster, client: dcp.Client, table: TableOf) -> None:
     cluster.load(20)
     synced(client, table)
