@@ -1136,6 +1136,12 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         "sync/engine.py",
+        "        self._emptied = {*range(selected.num_vbuckets or 0)}\n",
+        "",
+        "sync/test_sync.py::test_with_a_collection_that_was_created_again_the_others_are_read_again_too",
+    ),
+    KnownMutant(
+        "sync/engine.py",
         "self._pending.undo(vbucket, seqno)",
         "self._pending.undo(vbucket, vbucket)",
         "sync/test_sync.py::test_changes_before_a_lost_one_wait_for_their_transaction",
