@@ -1142,6 +1142,12 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         "sync/engine.py",
+        "        self._emptied.clear()\n",
+        "",
+        "sync/test_sync.py::test_rows_that_were_read_again_stay_in_later_transactions",
+    ),
+    KnownMutant(
+        "sync/engine.py",
         "self._pending.undo(vbucket, seqno)",
         "self._pending.undo(vbucket, vbucket)",
         "sync/test_sync.py::test_changes_before_a_lost_one_wait_for_their_transaction",

@@ -158,6 +158,25 @@ def test_a_change_that_is_lost_before_its_transaction_costs_nothing(
     assert rows_of(duckdb_table.read()) == truth_of(cluster)
 
 
+def test_rows_that_were_read_again_stay_in_later_transactions(duckdb_table: TableOf) -> None:
+    with Cluster(nodes=2, vbuckets=1, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        cluster.upsert("kept", b"1")
+        cluster.upsert("lost", b"1")
+        synced(client, duckdb_table)
+        cluster.failover(cluster.owner("lost"), lose=1)
+
+        def stopped() -> bool:
+            if sync.progress.rows == 1 and b"later" not in cluster.truth():
+                cluster.upsert("later", b"2")
+            return sync.progress.rows > 1
+
+        sync = Sync(client, duckdb_table.open(), persisted_only=False, interval=0.0, stopped=stopped, clock=lambda: 0.0)
+        sync.follow()
+        assert sync.progress.restarts == 1
+        assert rows_of(duckdb_table.read()) == truth_of(cluster)
+        assert {key for _, key in rows_of(duckdb_table.read())} == {b"kept", b"later"}
+
+
 @pytest.mark.parametrize("kept", [0, 2])
 def test_changes_before_a_lost_one_wait_for_their_transaction(duckdb_table: TableOf, kept: int) -> None:
     with Cluster(nodes=2, vbuckets=1, replicas=1) as cluster, dcp.connect(cluster.url) as client:
