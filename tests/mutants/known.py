@@ -1142,6 +1142,12 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         "sync/engine.py",
+        "                if self._restarting:\n",
+        "                if False:\n",
+        "sync/test_sync.py::test_rows_that_were_read_again_stay_in_later_transactions",
+    ),
+    KnownMutant(
+        "sync/engine.py",
         "not dropped and not self._emptied and",
         "not dropped and bool(self._emptied) and",
         "sync/test_sync.py::test_rows_that_were_read_again_stay_in_later_transactions",
