@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from dcp.checkpoint import Checkpoint
 from dcp.client.options import spark_options
 from dcp.errors import CheckpointError, LocalProtocolError, UsageError
-from dcp.spark.options import Options
+from dcp.spark.options import Options, as_text
 from dcp.spark.schema import SparkSchema, selected_columns
 
 URL = "couchbase://host/bucket"
@@ -130,6 +130,20 @@ def test_a_wrong_option_is_reported(given: dict[str, object], message: str, monk
     with pytest.raises(LocalProtocolError, match=re.escape(message)) as caught:
         Options.of(given)
     assert "secret" not in str(caught.value)
+
+
+def test_parsed_options_are_texts_again() -> None:
+    end = datetime(2026, 11, 1, 12, 30, tzinfo=timezone.utc)
+    values = {"url": URL, "start": Checkpoint(), "end": end, "collections": ("a.b", "a.c"), "min_partitions": 3}
+    assert as_text(values) == {
+        "url": URL,
+        "startingOffsets": Checkpoint().to_json(),
+        "endingOffsets": "2026-11-01T12:30:00+00:00",
+        "collections": "a.b,a.c",
+        "minPartitions": "3",
+    }
+    with pytest.raises(LocalProtocolError, match="collections: expected names without commas, found 'a,b'"):
+        as_text({"collections": ("a,b",)})
 
 
 @pytest.mark.parametrize(
