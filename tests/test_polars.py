@@ -60,6 +60,7 @@ PREDICATES = {
     "whole, unequal": column("id") != 3,
     "whole, as written otherwise": column("id") == 1,
     "wholes": column("id").is_in([1, 2, 39]),
+    "wholes and null": column("id").is_in([1, None, 39]),
     "small": column("small") <= 2,
     "double": column("total") == 0.3,
     "double above": column("total") > 0.3,
@@ -68,6 +69,7 @@ PREDICATES = {
     "double at most": column("total") <= 0.3,
     "text": column("name") == "n3",
     "texts": column("city").is_in(["c'1", "c'2"]),
+    "texts and null": column("name").is_in(["n3", None]),
     "text, other order": column("name") > "n3",
     "truth": column("ok") == True,  # noqa: E712
     "column of truth": column("ok"),
@@ -106,6 +108,7 @@ def test_a_filter_has_the_rows_that_it_has_after_reading_everything(cluster: Clu
         ("whole, mirrored", {"where": "id <= 5"}),
         ("whole, unequal", {"where": "id != 3"}),
         ("wholes", {"where": "id in (1, 2, 39)"}),
+        ("wholes and null", {}),
         ("small", {"where": "small <= 2"}),
         # The numbers next to 0.3: a document may have more digits than a double.
         ("double", {"where": "total >= 0.29999999999999993 and total <= 0.30000000000000004"}),
@@ -115,6 +118,7 @@ def test_a_filter_has_the_rows_that_it_has_after_reading_everything(cluster: Clu
         ("double at most", {"where": "total <= 0.30000000000000004"}),
         ("text", {"where": "name = 'n3'"}),
         ("texts", {"where": "customer.city in ('c''1', 'c''2')"}),
+        ("texts and null", {}),
         ("text, other order", {}),
         ("truth", {"where": "ok = true"}),
         ("either", {}),

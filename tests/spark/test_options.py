@@ -107,6 +107,7 @@ def test_the_ends_have_the_names_of_spark_and_of_the_client(word: str, meant: st
         ({"url": URL, "startingTimestamp": "0", "dialect": "tap"}, "expected earliest and latest, as TAP has no"),
         ({"url": URL, "startingOffsets": "latest", "dialect": "tap"}, "expected earliest and latest, as TAP has no"),
         ({"url": URL, "endingTimestamp": "0", "dialect": "tap"}, "expected earliest and latest, as TAP has no"),
+        ({"url": URL, "persistedOnly": "true", "dialect": "tap"}, "persisted_only: TAP does not support it"),
         (
             {"url": URL, "startingTimestamp": "1000", "endingTimestamp": "1000"},
             "option endingTimestamp: expected a time after 1970-01-01T00:00:01+00:00, found 1970-01-01T00:00:01+00:00",
@@ -152,6 +153,7 @@ def test_parsed_options_are_texts_again() -> None:
         {"startingTimestamp": "1000", "endingTimestamp": "2000"},
         {"endingTimestamp": "1000", "startingOffsets": "earliest"},
         {"outOfOrder": "true", "persistedOnly": "false"},
+        {"persistedOnly": "false", "dialect": "tap"},
         {"outOfOrder": "false", "persistedOnly": "true"},
         {"dialect": "tap", "startingOffsets": "earliest", "endingOffsets": "latest"},
         {"username": "u", "passwordFile": "f"},
