@@ -110,6 +110,10 @@ def test_the_window_after_a_plan_starts_where_the_state_was_whole() -> None:
     after = position_after(Range(whole, 200), 7, 0)
     assert after == replace(whole, seqno=200, snapshot_end=UNKNOWN_END, marks=(100, 60, 20))
     assert position_after(Range(whole, 200), 8, 0) == StreamPosition(0, 8, 200, 0, UNKNOWN_END)
+    # No snapshot need have ended where a window starts, and a whole position may have its window.
+    without = replace(inside, marks=(20,))
+    assert position_after(Range(without, 200), 7, 0) == replace(without, seqno=200, snapshot_end=UNKNOWN_END)
+    assert position_after(Range(replace(whole, snapshot_start=60), 200), 7, 0) == after
     first = StreamPosition(0, 7, 1, 1, 1)
     assert position_after(Range(first, 200), 7, 0) == StreamPosition(0, 7, 200, 1, UNKNOWN_END, marks=(1,))
     assert position_after(Range(StreamPosition(0), 200), 0, 0) == StreamPosition(0, 0, 200, 0, UNKNOWN_END)
