@@ -148,6 +148,9 @@ MERGES = [
     (at(10, window=(5, 70), marks=(3,)), at(90, 0xB, B), at(3), at(3)),
     (at(10, window=(5, 12)), at(10, window=(7, 15)), at(10, window=(5, 15)), at(10, window=(5, 15))),
     (StreamPosition(3), at(20), StreamPosition(3), at(20)),
+    # Checkpoints of other consumers have no failover log: the vbuuid is a history of its own.
+    (StreamPosition(3, 0xA, 10, 10, 10), at(20), StreamPosition(3, 0xA, 10, 10, 10), at(20)),
+    (StreamPosition(3, 0xA, 10, 10, 10), at(20, 0xB), StreamPosition(3), StreamPosition(3)),
 ]
 
 

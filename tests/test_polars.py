@@ -60,6 +60,7 @@ PREDICATES = {
     "whole, unequal": column("id") != 3,
     "whole, as written otherwise": column("id") == 1,
     "wholes": column("id").is_in([1, 2, 39]),
+    "wholes and null": column("id").is_in([1, None, 39]),
     "small": column("small") <= 2,
     "double": column("total") == 0.3,
     "double above": column("total") > 0.3,
@@ -68,6 +69,7 @@ PREDICATES = {
     "double at most": column("total") <= 0.3,
     "text": column("name") == "n3",
     "texts": column("city").is_in(["c'1", "c'2"]),
+    "texts and null": column("name").is_in(["n3", None]),
     "text, other order": column("name") > "n3",
     "truth": column("ok") == True,  # noqa: E712
     "column of truth": column("ok"),
@@ -96,14 +98,34 @@ def test_a_filter_has_the_rows_that_it_has_after_reading_everything(cluster: Clu
     ("predicate", "options"),
     [
         ("event", {"only_events": ["mutation"]}),
+        ("events", {"only_events": ["deletion", "expiration"]}),
+        ("no event", {"only_events": None}),
         ("key", {"only_keys": ["star\\*"]}),
+        ("keys", {"only_keys": ["order::3", "below", "empty"]}),
         ("prefix", {"only_keys": ["order::1*"]}),
+        ("key from the right", {"only_keys": ["below"]}),
+        ("whole", {"where": "id > 30"}),
         ("whole, mirrored", {"where": "id <= 5"}),
+        ("whole, unequal", {"where": "id != 3"}),
+        ("wholes", {"where": "id in (1, 2, 39)"}),
+        ("wholes and null", {}),
+        ("small", {"where": "small <= 2"}),
+        # The numbers next to 0.3: a document may have more digits than a double.
+        ("double", {"where": "total >= 0.29999999999999993 and total <= 0.30000000000000004"}),
+        ("double above", {"where": "total >= 0.29999999999999993"}),
+        ("double at least", {"where": "total >= 0.29999999999999993"}),
+        ("double below", {"where": "total <= 0.30000000000000004"}),
+        ("double at most", {"where": "total <= 0.30000000000000004"}),
+        ("text", {"where": "name = 'n3'"}),
         ("texts", {"where": "customer.city in ('c''1', 'c''2')"}),
+        ("texts and null", {}),
+        ("text, other order", {}),
         ("truth", {"where": "ok = true"}),
         ("either", {}),
         ("null", {}),
+        ("time", {}),
         ("two columns", {}),
+        ("collection", {}),
     ],
 )
 def test_a_filter_becomes_options_of_the_stream(predicate: str, options: dict[str, object]) -> None:
@@ -138,6 +160,38 @@ def test_a_limit_ends_the_read(cluster: Cluster) -> None:
     frame = dcp_polars.scan(cluster.url)
     assert frame.head(3).collect().height == 3
     assert frame.select("key").head(0).collect().height == 0
+
+
+def test_a_limit_has_the_first_rows(cluster: Cluster) -> None:
+    frame = dcp_polars.scan(cluster.url, vbuckets=[0])
+    whole = frame.collect()
+    deleted = pl.col("event") != "mutation"
+    for count in (0, 1, 7, whole.height, whole.height + 1):
+        assert frame.head(count).collect().equals(whole.head(count))
+        assert frame.head(count).filter(deleted).collect().equals(whole.head(count).filter(deleted))
+
+
+@pytest.mark.parametrize(
+    ("limit", "batch_rows", "height"), [(5, 2, 5), (4, 2, 4), (3, 0, 3), (None, 40, 46), (None, None, 46)]
+)
+def test_a_limit_counts_the_rows_of_all_batches(
+    cluster: Cluster, limit: int | None, batch_rows: int | None, height: int
+) -> None:
+    stream = {"start": "beginning", "end": "now", **dcp_polars._DECODING}
+    frames = dcp_polars._Reader(cluster.url, stream, None, {}).read(["key", "seqno"], None, limit, batch_rows)
+    heights = [frame.height for frame in frames]
+    assert sum(heights) == height
+    assert all(0 < one <= max(1, batch_rows or height) for one in heights)
+
+
+def test_a_frame_is_of_the_selection_of_its_call(cluster: Cluster) -> None:
+    shop = dcp_polars.scan(cluster.url, scope="shop").collect()
+    assert (shop.height, {*shop["scope"]}) == (30, {"shop"})
+    with dcp.connect(cluster.url) as client:
+        assert dcp_polars.scan(client, start=client.positions("now")).collect().height == 0
+        assert dcp_polars.scan(client, end=client.positions("beginning")).collect().height == 0
+        # The client is that of the caller, and stays open.
+        assert client.high_seqnos()
 
 
 def test_rows_can_be_counted_and_streamed(cluster: Cluster) -> None:

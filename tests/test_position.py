@@ -47,6 +47,18 @@ def test_a_log_keeps_the_newest_of_its_histories() -> None:
     assert [branch.seqno for branch in log] == list(range(MOST_BRANCHES + 4, 4, -1))
 
 
+def test_the_history_of_a_position_has_its_vbuuid() -> None:
+    def history(vbuuid: int, *log: tuple[int, int]) -> list[tuple[int, int]]:
+        return [*StreamPosition(1, vbuuid, 10, 10, 10, failover_log=FailoverLog.of(log)).history]
+
+    assert history(2, (3, 300), (2, 100)) == [(3, 300), (2, 100)]
+    assert history(3, (3, 300)) == [(3, 300)]
+    # The log of a checkpoint that somebody else wrote may be of another history, or missing.
+    assert history(9, (3, 300)) == history(9) == [(9, 0)]
+    assert history(0, (3, 300)) == [(3, 300)]
+    assert history(0) == []
+
+
 def test_a_purge_of_the_history_that_was_lost_is_not_known_of_the_one_before() -> None:
     """The same purge seqno would stand for other deletions there, and a marker with it would be no news."""
     position = StreamPosition(1, 3, 350, 350, 350, purge_seqno=310, failover_log=LOG, marks=(290,))

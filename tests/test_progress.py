@@ -25,6 +25,11 @@ def test_a_marker_alone_moves_nothing() -> None:
     assert Progress(COMPLETE).marker(201, 240).marker(241, 260).position == COMPLETE
 
 
+def test_a_marker_may_end_where_the_position_is() -> None:
+    assert Progress(COMPLETE).marker(150, 200).position == COMPLETE
+    assert Progress(COMPLETE).marker(200, 200).position == COMPLETE
+
+
 def test_rows_take_the_window_of_their_marker_and_its_end_closes_it() -> None:
     begun = Progress(COMPLETE).marker(180, 240).seen(210)
     assert window(begun) == (210, 180, 240)
@@ -34,6 +39,12 @@ def test_rows_take_the_window_of_their_marker_and_its_end_closes_it() -> None:
 
 def test_a_window_starts_no_later_than_the_last_seqno() -> None:
     assert window(Progress(COMPLETE).marker(220, 240).seen(220)) == (220, 200, 240)
+    # That of a complete position may begin earlier, in a checkpoint of another consumer.
+    assert window(Progress(replace(COMPLETE, snapshot_start=150)).marker(220, 240).seen(220)) == (220, 200, 240)
+
+
+def test_a_seqno_may_be_reported_again() -> None:
+    assert window(Progress(COMPLETE).marker(180, 240).seen(200).seen(200)) == (200, 180, 240)
 
 
 def test_a_stream_resumed_inside_a_snapshot_stays_inside_after_its_first_marker() -> None:
@@ -77,9 +88,25 @@ def test_disorder_counts_as_a_whole_or_not_at_all() -> None:
     assert begun.disorder_ends().marker(41, 50).seen(45).position.resume_point() == ResumePoint(45, 0xC, 40, 50)
 
 
+def test_disorder_without_rows_moves_nothing() -> None:
+    begun = Progress(StreamPosition(7)).accepted(LOG).disorder_begins()
+    assert begun.disorder_ends().position == begun.position
+
+
 def test_a_new_stream_forgets_what_was_announced() -> None:
     accepted = Progress(COMPLETE).marker(201, 240).accepted(FailoverLog.of([(0xD, 310), *LOG]))
     assert (accepted.announced, accepted.first, accepted.position.vbuuid) == (None, True, 0xD)
+
+
+def test_a_new_stream_keeps_all_that_is_known_of_the_position() -> None:
+    position = replace(INSIDE, manifest_uid=28, purge_seqno=180)
+    log = FailoverLog.of([(0xD, 310), *LOG])
+    assert position.accepted(log) == replace(position, vbuuid=0xD, failover_log=log)
+
+
+def test_at_the_beginning_no_history_is_named() -> None:
+    """A node that has lost that history would ask for a rollback of a stream that has nothing."""
+    assert Progress(StreamPosition(7)).accepted(LOG).position.resume_point() == ResumePoint(0, 0, 0, 0)
 
 
 def test_the_newest_manifest_counts() -> None:
@@ -101,6 +128,13 @@ def test_only_complete_snapshots_leave_marks_and_a_marker_that_goes_back_removes
     assert begun.position.marks == (150, 90)
     assert Progress(replace(INSIDE, snapshot_start=200)).marker(200, 260).seen(210).position.marks == (150, 90)
     assert begun.marker(120, 270).seen(220).position.marks == (90,)
+    # Between 149 and 150 it may have replaced versions.
+    assert begun.marker(149, 270).seen(220).position.marks == (90,)
+    assert begun.marker(150, 270).seen(220).position.marks == (150, 90)
+
+
+def test_a_mark_may_be_the_first_seqno() -> None:
+    assert Progress(StreamPosition(7)).marker(1, 1).seen(1).marker(2, 2).seen(2).position.marks == (1,)
 
 
 @pytest.mark.parametrize(
@@ -137,13 +171,27 @@ def test_a_rollback_goes_to_the_end_of_a_snapshot_under_the_uuid_of_that_time(
     assert all(branch.seqno <= seqno for branch in back.failover_log)
 
 
+def test_a_rollback_to_the_beginning_of_a_history_is_a_position_of_that_history() -> None:
+    back = replace(INSIDE, marks=(150, 100, 90)).rolled_back(120)
+    assert (back.seqno, back.vbuuid, back.failover_log.newest.vbuuid) == (100, 0xB, 0xB)
+    # Of a checkpoint without a log, no other history is known.
+    assert replace(INSIDE, failover_log=FailoverLog(())).rolled_back(150).vbuuid == 0xC
+
+
 def test_where_a_history_began_right_here_the_one_before_may_be_tried() -> None:
     here = StreamPosition(7, 0xC, 300, 300, 300, failover_log=LOG)
     older = here.under_older_uuid()
-    assert older is not None
-    assert older.resume_point() == ResumePoint(300, 0xB, 300, 300)
+    assert older == replace(here, vbuuid=0xB, failover_log=FailoverLog(LOG.branches[1:]))
+    # Purge seqnos of two histories cannot be compared.
+    assert replace(here, purge_seqno=180).under_older_uuid() == older
     assert older.under_older_uuid() is None
     assert INSIDE.under_older_uuid() is None
+    two, one = (replace(here, failover_log=FailoverLog(LOG.branches[:count])) for count in (2, 1))
+    assert two.under_older_uuid() is not None
+    assert one.under_older_uuid() is None
+    # Inside of a snapshot, and at the end of one that began with the history.
+    assert replace(here, snapshot_end=310).under_older_uuid() is None
+    assert replace(here, seqno=310, snapshot_end=310).under_older_uuid() is None
 
 
 def test_an_unknown_window_sends_back_to_the_beginning() -> None:
@@ -158,6 +206,8 @@ def test_a_seqno_outside_its_snapshot_is_no_position(numbers: tuple[int, int, in
         StreamPosition(7, 0xC, *numbers)
 
 
-def test_marks_are_in_order() -> None:
+@pytest.mark.parametrize("marks", [(3, 5), (5, 5), (10,), (10, 5)])
+def test_marks_are_in_order_and_not_above_the_seqno(marks: tuple[int, ...]) -> None:
     with pytest.raises(LocalProtocolError, match="newest first"):
-        StreamPosition(7, 0xC, 9, 9, 9, marks=(3, 5))
+        StreamPosition(7, 0xC, 9, 9, 9, marks=marks)
+    assert StreamPosition(7, 0xC, 9, 9, 9, marks=(9, 5)).marks == (9, 5)

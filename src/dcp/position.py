@@ -295,8 +295,7 @@ class Progress(NamedTuple):
 
     def with_rows(self, last_seqno: int) -> Progress:
         """Advance to the last row that arrived, if it is new."""
-        known = self.position.seqno if self.disorder is None else self.disorder
-        return self.seen(last_seqno) if last_seqno > known else self
+        return self.seen(last_seqno) if last_seqno > self.position.seqno else self
 
     def passed(self, ends: Sequence[int], start: int, end: int) -> Progress:
         """Advance over snapshots that arrived whole, and begin the next one, from `start` to `end`.

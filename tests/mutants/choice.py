@@ -42,6 +42,7 @@ LAST = {
     "client/follow/": [_CHAOS],
     "spark/": ["tests/spark/test_read.py", "tests/spark/test_stream.py", "tests/spark/test_triggers.py"],
     "spark/java.py": ["tests/spark/test_connect.py"],
+    "spark/map_in_arrow.py": ["tests/spark/test_connect.py"],
     "spark/tables.py": ["tests/spark/test_tables.py", "tests/spark/test_sinks.py", "tests/spark/test_connect.py"],
     "cli/demo/": ["tests/spark/test_demo.py"],
 }

@@ -68,6 +68,18 @@ EQUIVALENTS: list[Equivalent] = [
         "at the seqno itself the position cut short there is the position",
     ),
     Equivalent(
+        "position.py",
+        "if len(ends) > 1:",
+        ">= in a comparison",
+        "the position is at the end of a single snapshot already",
+    ),
+    Equivalent(
+        "position.py",
+        "return Progress(here, AnnouncedSnapshot(start, end, here.purge_seqno), first=False)",
+        "end for start",
+        "the window begins at the position, which is below both",
+    ),
+    Equivalent(
         "cli/doctor_checks.py",
         "starts = {vbucket: high - depth for vbucket, high in chosen.items() if vbucket in logs and high > depth}",
         "one more",
@@ -241,11 +253,14 @@ EQUIVALENTS: list[Equivalent] = [
         "one more",
         "the key is what is checked: all of these numbers are valid",
     ),
-    Equivalent(
-        "columns/document_schema.py",
-        "if member[2] < 0:",
-        "<= in a comparison",
-        "level 0 is that of the struct itself, never that of a member",
+    *(
+        Equivalent(
+            "columns/document_schema.py",
+            "if member[2] < 0:",
+            rule,
+            "level 0 is that of the struct itself, never that of a member",
+        )
+        for rule in ("<= in a comparison", "one more")
     ),
     Equivalent(
         "cli/doctor_checks.py",
@@ -346,6 +361,18 @@ EQUIVALENTS: list[Equivalent] = [
         "form = None if family is None else family.only_form",
         "the first choice always",
         "the request is written as any other frame, which takes longer",
+    ),
+    Equivalent(
+        "sync/engine.py",
+        "self._emptied = {*range(selected.num_vbuckets or 0)}",
+        "one more",
+        "a client knows the number of vbuckets",
+    ),
+    Equivalent(
+        "sync/engine.py",
+        'if scope is None or any(path.startswith(f"{scope}.") for path in paths):',
+        "all for any",
+        "whether the scope exists is asked of the client, which answers the same",
     ),
     Equivalent(
         "sync/iceberg_target.py",
@@ -635,6 +662,30 @@ EQUIVALENTS: list[Equivalent] = [
         "if len(data) <= CHUNK - self._at:",
         "< in a comparison",
         "the same bytes are sent in buffers of their own",
+    ),
+    Equivalent(
+        "spark/planner.py",
+        "first = names.index(part.node) if part.node in addresses else 0",
+        "one more",
+        "where the task of a vbucket without an owner connects first is no matter of right or wrong",
+    ),
+    Equivalent(
+        "spark/stream_reader.py",
+        "super().__init__(None)",
+        "a step left out",
+        "Spark pickles the partition as a whole, and never reads its value",
+    ),
+    Equivalent(
+        "spark/newest.py",
+        "self._identities.clear()",
+        "a step left out",
+        "the same rows are read, with more memory in use",
+    ),
+    Equivalent(
+        "spark/newest.py", "self._writer.close()", "a step left out", "a stream of Arrow ends with its file, too"
+    ),
+    Equivalent(
+        "spark/newest.py", "count = max(ends, default=0) + 1", "one more", "the arrays are longer than necessary"
     ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),

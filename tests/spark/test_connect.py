@@ -59,6 +59,14 @@ def test_both_reads_have_all_documents(connect: SparkSession, cluster: Cluster) 
     assert documents(dcp.spark.read(connect, plan)) == truth(cluster)
 
 
+def test_a_read_has_a_task_for_each_core(connect: SparkSession) -> None:
+    """The number is that of the classic session, which this one takes from a plan."""
+    with Cluster(vbuckets=8) as cluster:
+        cluster.load(100)
+        rows = dcp.spark.read(connect, cluster.url, columns="seqno")
+        assert rows.selectExpr("spark_partition_id()").distinct().count() == 2
+
+
 def test_a_stream_calls_a_function_with_each_batch(connect: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
     cluster.load(30)
     rows = str(tmp_path / "rows")

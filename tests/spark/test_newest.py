@@ -133,9 +133,42 @@ def test_what_a_rollback_takes_back_is_no_newest_version() -> None:
     assert passed({0: 4}, first, back, after) == [[(1, b"")], [(1, b"a")], [(2, b"b")]]
 
 
-def test_a_last_snapshot_that_is_sent_again_differently_fails_the_task() -> None:
+def test_a_rollback_takes_back_what_its_vbucket_has_above_its_seqno() -> None:
+    first: list[Row] = [("mutation", vbucket, seqno, b"%d" % seqno, 3) for vbucket in (0, 1) for seqno in (1, 2, 3)]
+    back: list[Row] = [("rollback", 0, 1, b"", 0), ("mutation", 0, 2, b"new", 4), ("mutation", 1, 4, b"4", 4)]
+    _, *kept = passed({0: 4, 1: 4}, first, back)
+    assert kept == [[(1, b"1"), (1, b"1"), (2, b"2"), (3, b"3")], [(2, b"new"), (4, b"4")]]
+
+
+def test_deletions_that_were_purged_take_nothing_back() -> None:
+    first = [("mutation", 0, 1, b"a", 1), ("mutation", 0, 2, b"b", 2)]
+    purged: list[Row] = [("purged", 0, 1, b"", 0)]
+    assert passed({0: 4}, first, purged, [("mutation", 0, 3, b"c", 4)]) == [
+        [(1, b"")],
+        [(1, b"a"), (2, b"b")],
+        [(3, b"c")],
+    ]
+
+
+# Rows of a vbucket that passed, and then rows of another snapshot.
+AGAIN: dict[str, list[list[Row]]] = {
+    "a later end": [[("mutation", 3, 9, b"a", 12)], [("mutation", 3, 14, b"a", 14)]],
+    "a later end in the same batch": [[("mutation", 3, 9, b"a", 12), ("mutation", 3, 14, b"a", 14)]],
+    "an end before that of the read": [[("mutation", 3, 9, b"a", 12)], [("mutation", 3, 5, b"b", 6)]],
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_a_last_snapshot_that_is_sent_again_differently_fails_the_task(name: str) -> None:
     with pytest.raises(dcp.TransportError, match="vbucket 3: its last snapshot was sent again"):
-        passed({3: 10}, [("mutation", 3, 9, b"a", 12)], [("mutation", 3, 14, b"a", 14)])
+        passed({3: 10}, *AGAIN[name])
+
+
+@pytest.mark.parametrize("event", ["rollback", "purged"])
+def test_after_a_rollback_the_last_snapshot_may_be_another_one(event: str) -> None:
+    reported: list[Row] = [(event, 3, 5, b"", 0)]
+    found = passed({3: 10}, [("mutation", 3, 9, b"a", 12)], reported, [("mutation", 3, 14, b"a", 14)])
+    assert found == [[(9, b"a")], [(5, b"")], [(14, b"a")]]
 
 
 @given(st.data())

@@ -154,6 +154,26 @@ def test_a_damaged_offset_of_the_first_version_is_refused(positions: dict[str, A
         from_offset(OLD | {"positions": positions})
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        # The seqno is negative, or above what it is known up to.
+        (-1, 5, ()),
+        (5, 4, ()),
+        (5, UNKNOWN_END + 1, ()),
+        # So are floors, or they are not in order.
+        (5, 5, (Floor(0, 3),)),
+        (5, 5, (Floor(3, 2),)),
+        (5, 5, (Floor(6, 6),)),
+        (5, 5, (Floor(3, 3), Floor(3, 4))),
+    ],
+)
+def test_a_position_is_below_what_it_is_known_up_to(wrong: tuple[int, int, tuple[Floor, ...]]) -> None:
+    with pytest.raises(ValueError, match=r"^$"):
+        LoggedPosition(1, 0xAB, *wrong)
+    assert LoggedPosition(1, 0xAB, 5, 5, (Floor(5, 5), Floor(1, 1))).seqno == 5
+
+
 @given(st.sampled_from(sorted({*to_offset(HERE)} - {"rows"})))
 def test_an_offset_that_lacks_something_is_refused(name: str) -> None:
     offset = to_offset(HERE)

@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from dcp.checkpoint import Checkpoint
 from dcp.client.options import spark_options
 from dcp.errors import CheckpointError, LocalProtocolError, UsageError
-from dcp.spark.options import Options
+from dcp.spark.options import Options, as_text
 from dcp.spark.schema import SparkSchema, selected_columns
 
 URL = "couchbase://host/bucket"
@@ -105,6 +105,19 @@ def test_the_ends_have_the_names_of_spark_and_of_the_client(word: str, meant: st
         ({"url": URL, "startingTimestamp": "9" * 30}, "startingTimestamp: expected a time with a UTC offset"),
         ({"url": URL, "startingTimestamp": "now"}, "startingTimestamp: expected a time with a UTC offset"),
         ({"url": URL, "startingTimestamp": "0", "dialect": "tap"}, "expected earliest and latest, as TAP has no"),
+        ({"url": URL, "startingOffsets": "latest", "dialect": "tap"}, "expected earliest and latest, as TAP has no"),
+        ({"url": URL, "endingTimestamp": "0", "dialect": "tap"}, "expected earliest and latest, as TAP has no"),
+        ({"url": URL, "persistedOnly": "true", "dialect": "tap"}, "persisted_only: TAP does not support it"),
+        (
+            {"url": URL, "startingTimestamp": "1000", "endingTimestamp": "1000"},
+            "option endingTimestamp: expected a time after 1970-01-01T00:00:01+00:00, found 1970-01-01T00:00:01+00:00",
+        ),
+        ({"url": URL, "startingTimestamp": "2000", "endingTimestamp": "1000"}, "endingTimestamp: expected a time"),
+        ({"url": URL, "outOfOrder": "true", "persistedOnly": "true"}, "outOfOrder: expected it without persistedOnly"),
+        ({"url": URL, "owner": "root"}, "CREATE TABLE: expected a view, found a table"),
+        ({"url": URL, "passwordFile": "f"}, "option username: expected it beside a password, or DCP_USERNAME"),
+        ({"url": URL, "credentialProvider": "a:b", "username": "u"}, "credentialProvider: expected it without user"),
+        ({"url": "couchbase://u:p@host/b", "credentialProvider": "a:b"}, "option url: expected no user in it beside"),
         ({"url": URL, "maxTriggerDelay": "soon"}, "option maxTriggerDelay: expected a duration such as 500ms"),
         ({"url": URL, "events": "rollback"}, "option events: expected some of mutation, deletion"),
         ({"url": URL, "scope": ""}, "option scope: expected text, found ''"),
@@ -118,6 +131,38 @@ def test_a_wrong_option_is_reported(given: dict[str, object], message: str, monk
     with pytest.raises(LocalProtocolError, match=re.escape(message)) as caught:
         Options.of(given)
     assert "secret" not in str(caught.value)
+
+
+def test_parsed_options_are_texts_again() -> None:
+    end = datetime(2026, 11, 1, 12, 30, tzinfo=timezone.utc)
+    values = {"url": URL, "start": Checkpoint(), "end": end, "collections": ("a.b", "a.c"), "min_partitions": 3}
+    assert as_text(values) == {
+        "url": URL,
+        "startingOffsets": Checkpoint().to_json(),
+        "endingOffsets": "2026-11-01T12:30:00+00:00",
+        "collections": "a.b,a.c",
+        "minPartitions": "3",
+    }
+    with pytest.raises(LocalProtocolError, match="collections: expected names without commas, found 'a,b'"):
+        as_text({"collections": ("a,b",)})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingTimestamp": "1000", "endingTimestamp": "2000"},
+        {"endingTimestamp": "1000", "startingOffsets": "earliest"},
+        {"outOfOrder": "true", "persistedOnly": "false"},
+        {"persistedOnly": "false", "dialect": "tap"},
+        {"outOfOrder": "false", "persistedOnly": "true"},
+        {"dialect": "tap", "startingOffsets": "earliest", "endingOffsets": "latest"},
+        {"username": "u", "passwordFile": "f"},
+        {"username": "u", "password": "p"},
+        {"credentialProvider": "a:b"},
+    ],
+)
+def test_options_that_agree_are_accepted(given: dict[str, str]) -> None:
+    assert Options.of({"url": URL, **given}).url
 
 
 def test_the_error_for_an_unknown_option_lists_all_options() -> None:

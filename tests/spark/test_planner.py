@@ -18,7 +18,7 @@ from dcp.embedded import Cluster
 from dcp.errors import CheckpointError, LocalProtocolError, RollbackError
 from dcp.position import UNKNOWN_END, StreamPosition
 from dcp.spark.options import Options
-from dcp.spark.planner import Plan, divide, filtered_high_seqnos, plan
+from dcp.spark.planner import Plan, divide, filtered_high_seqnos, partitions_of, plan
 from dcp.spark.ranges import Range, narrowed, needs_stream, position_after, range_of, shortened
 from tests.spark.model import KEYS, LOSSES, ModelReader, ModelVbucket, rollback_answer
 from tests.spark.ports import at_a_port_of_its_own
@@ -76,6 +76,22 @@ def test_lost_changes_are_undone_or_an_error() -> None:
         range_of(start, 90, 90, 8, replace(OPTIONS, on_rollback="fail"))
 
 
+def test_a_range_never_ends_before_its_start() -> None:
+    start = StreamPosition(3, 7, 100, 100, 100, marks=(80, 20))
+    assert range_of(start, 60, 120, 7, OPTIONS) == Range(start, 100)
+    assert range_of(start, 60, 90, 8, OPTIONS) == Range(start.rolled_back(90), 80, 100)
+    # Nor after what the cluster has left.
+    assert range_of(start, 120, 90, 8, OPTIONS) == Range(start.rolled_back(90), 90, 100)
+    assert [shortened(Range(start, 110), wanted).end for wanted in ({}, {3: 105}, {3: 120}, {3: 7}, {2: 105})] == [
+        *(110, 105, 110, 100, 110)
+    ]
+
+
+def test_a_vbucket_without_changes_stays_at_its_beginning() -> None:
+    assert position_after(Range(StreamPosition(0), 0), 7, 0) == StreamPosition(0)
+    assert not needs_stream(Range(StreamPosition(0), 0), 7)
+
+
 def test_a_window_is_narrowed_in_its_own_history_only() -> None:
     position = StreamPosition(0, 7, 100, 60, UNKNOWN_END)
     assert narrowed(position, 130, 7) == replace(position, snapshot_end=130)
@@ -94,6 +110,13 @@ def test_the_window_after_a_plan_starts_where_the_state_was_whole() -> None:
     after = position_after(Range(whole, 200), 7, 0)
     assert after == replace(whole, seqno=200, snapshot_end=UNKNOWN_END, marks=(100, 60, 20))
     assert position_after(Range(whole, 200), 8, 0) == StreamPosition(0, 8, 200, 0, UNKNOWN_END)
+    # No snapshot need have ended where a window starts, and a whole position may have its window.
+    without = replace(inside, marks=(20,))
+    assert position_after(Range(without, 200), 7, 0) == replace(without, seqno=200, snapshot_end=UNKNOWN_END)
+    assert position_after(Range(replace(whole, snapshot_start=60), 200), 7, 0) == after
+    first = StreamPosition(0, 7, 1, 1, 1)
+    assert position_after(Range(first, 200), 7, 0) == StreamPosition(0, 7, 200, 1, UNKNOWN_END, marks=(1,))
+    assert position_after(Range(StreamPosition(0), 200), 0, 0) == StreamPosition(0, 0, 200, 0, UNKNOWN_END)
 
 
 def test_below_the_purge_seqno_no_state_counts_as_whole() -> None:
@@ -108,6 +131,23 @@ def test_below_the_purge_seqno_no_state_counts_as_whole() -> None:
 RANGES = st.lists(st.integers(1, 1000), max_size=40).map(
     lambda sizes: [Range(StreamPosition(number), size) for number, size in enumerate(sizes)]
 )
+
+
+def test_each_task_connects_to_its_own_node_first() -> None:
+    with Cluster(nodes=3, vbuckets=6) as cluster, dcp.connect(cluster.url) as client:
+        ranges = [Range(StreamPosition(vbucket), 1) for vbucket in range(6)]
+        found = {part.node: part.addresses for part in partitions_of(client, ranges, 1)}
+        assert found.keys() == {*cluster.addresses}
+        for node, addresses in found.items():
+            assert addresses[0] == node
+            assert sorted(addresses) == sorted(cluster.addresses)
+        # A vbucket that is lost with its node has none: its task waits for an owner, wherever it connects.
+        lost = cluster.addresses[0]
+        cluster.failover(0)
+        client.refresh_map()
+        found = {part.node: part.addresses for part in partitions_of(client, ranges, 1)}
+        assert found.keys() == {"", *cluster.addresses} - {lost}
+        assert sorted(found[""]) == sorted({*cluster.addresses} - {lost})
 
 
 @given(RANGES, st.integers(1, 4), st.integers(1, 50))

@@ -389,6 +389,8 @@ def test_the_progress_has_the_backlog_of_the_query(cluster: Cluster) -> None:
         query.end = query.next_end(MaxRows(10))
         progress = query.driver.reportLatestOffset() or {}
         assert sum(progress["seqnos"].values()) == 100
+        # It is asked for with persistedOnly only.
+        assert "lagging" not in progress
         assert progress["behind"] == 100 - sum(position.seqno for position in from_offset(query.end))
         query.batch()
         query.batch()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,13 @@ def synced(client: dcp.Client, table: TableOf, content: TableContent | None = No
     return sync
 
 
+def number_of(table: TableOf) -> int:
+    """Return the number of the last transaction."""
+    state = table.open().load()
+    assert state is not None
+    return state.number
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_equals_the_cluster_after_any_changes_and_crashes(kind: str, seed: int) -> None:
@@ -71,12 +80,15 @@ def test_inserts_updates_deletions_and_expirations_are_applied(
     for key in ("kept", "updated", "deleted", "expired"):
         cluster.upsert(key, b'{"a":1}')
     assert synced(client, table).progress.rows == 4
+    assert number_of(table) == 1
     cluster.upsert("updated", b'{"a":2}')
     cluster.upsert("inserted", b"\xff")
     cluster.delete("deleted")
     cluster.expire("expired")
     sync = synced(client, table)
     assert (sync.progress.rows, sync.progress.deleted, sync.progress.transactions) == (2, 2, 1)
+    assert sync.progress.pending == 0
+    assert number_of(table) == 2
     assert rows_of(table.read()) == truth_of(cluster)
     assert {key for _, key in rows_of(table.read())} == {b"kept", b"updated", b"inserted"}
 
@@ -147,6 +159,56 @@ def test_a_change_that_is_lost_before_its_transaction_costs_nothing(
     assert rows_of(duckdb_table.read()) == truth_of(cluster)
 
 
+def test_rows_that_were_read_again_stay_in_later_transactions(table: TableOf) -> None:
+    with Cluster(nodes=2, vbuckets=1, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        for key in ("kept", "lost"):
+            # Each is a snapshot of its own: the stream goes on after the first one.
+            cluster.upsert(key, b"1")
+            synced(client, table)
+        cluster.failover(cluster.owner("lost"), lose=1)
+
+        asked = 0
+
+        def stopped() -> bool:
+            nonlocal asked
+            asked += 1
+            if sync.progress.rows == 1 and b"later" not in cluster.truth():
+                cluster.upsert("later", b"2")
+            return sync.progress.rows > 1 or asked > 100
+
+        sync = Sync(client, table.open(), persisted_only=False, interval=0.0, stopped=stopped, clock=lambda: 0.0)
+        sync.follow()
+        assert sync.progress.restarts == 1
+        assert rows_of(table.read()) == truth_of(cluster)
+        assert {key for _, key in rows_of(table.read())} == {b"kept", b"later"}
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_changes_before_a_lost_one_wait_for_their_transaction(duckdb_table: TableOf, kept: int) -> None:
+    with Cluster(nodes=2, vbuckets=1, replicas=1) as cluster, dcp.connect(cluster.url) as client:
+        steps = [partial(cluster.upsert, f"key{number}", b"1") for number in range(kept)]
+        steps.append(partial(cluster.upsert, "lost", b"1"))
+
+        def stopped() -> bool:
+            found = sum(sync.progress.events.values())
+            # Each change arrives before the next one is made: a rollback goes back to the end of a snapshot.
+            if steps and found == kept + 1 - len(steps):
+                steps.pop(0)()
+            elif not cluster.truth().get(b"after") and found == kept + 1:
+                cluster.failover(cluster.owner("lost"), lose=1)
+                cluster.upsert("after", b"2")
+            return found >= kept + 2
+
+        sync = Sync(client, duckdb_table.open(), persisted_only=False, stopped=stopped)
+        sync.follow()
+        assert (sync.progress.restarts, sync.progress.transactions) == (0, 1)
+        assert rows_of(duckdb_table.read()) == truth_of(cluster)
+        assert {key for _, key in rows_of(duckdb_table.read())} == {
+            b"after",
+            *(b"key%d" % number for number in range(kept)),
+        }
+
+
 def test_a_purge_removes_what_was_deleted_unseen(cluster: Cluster, client: dcp.Client, table: TableOf) -> None:
     cluster.load(20)
     synced(client, table)
@@ -183,6 +245,27 @@ def test_a_collection_that_was_created_again_is_read_from_its_beginning(
     cluster.upsert("new", b"2", collection="shop.order")
     synced(client, table, content)
     assert rows_of(table.read()) == truth_of(cluster, ["shop.order"])
+
+
+def test_with_a_collection_that_was_created_again_the_others_are_read_again_too(
+    cluster: Cluster, client: dcp.Client, duckdb_table: TableOf
+) -> None:
+    cluster.create_scope("shop")
+    for name in ("order", "item"):
+        cluster.create_collection("shop", name)
+    content = TableContent(collections=("shop.order", "shop.item"))
+    for key in ("kept", "deleted"):
+        cluster.upsert(key, b"1", collection="shop.item")
+    synced(client, duckdb_table, content)
+    cluster.drop_collection("shop", "order")
+    cluster.create_collection("shop", "order")
+    # A stream from the beginning does not report it.
+    cluster.delete("deleted", collection="shop.item")
+    cluster.upsert("later", b"2", collection="shop.item")
+    cluster.purge()
+    synced(client, duckdb_table, content)
+    assert rows_of(duckdb_table.read()) == truth_of(cluster, ["shop.order", "shop.item"])
+    assert duckdb_table.read().num_rows == 2
 
 
 @pytest.mark.parametrize("content", [TableContent(collections=("shop.order",)), TableContent(scope="shop")])
@@ -508,6 +591,25 @@ def test_a_run_that_is_stopped_in_a_pause_does_not_wait_for_its_end(
     )
     sync.follow()
     assert len(waits) == 1
+
+
+def test_what_arrived_before_an_error_is_stored_with_its_position(
+    cluster: Cluster, client: dcp.Client, duckdb_table: TableOf
+) -> None:
+    """With the position before it, a failover that takes these rows back would not remove them."""
+    cluster.upsert("key", b"1")
+    with ExitStack() as faults:
+
+        def fail() -> None:
+            if sync.progress.pending and not sync.progress.transactions:
+                faults.enter_context(cluster.fault("garbage"))
+                cluster.upsert("key", b"2")
+
+        sync = Sync(client, duckdb_table.open(), persisted_only=False, on_progress=fail)
+        with pytest.raises(dcp.RemoteProtocolError):
+            sync.follow()
+    assert [value for value, *_ in rows_of(duckdb_table.read()).values()] == [b"1"]
+    assert sum(stored_seqnos(duckdb_table)) == 1
 
 
 def test_a_transaction_has_only_what_changed_since_the_one_before(

@@ -32,7 +32,7 @@ class NewestVersions:
     """
 
     def __init__(self, ends: Mapping[int, int], in_memory: int = _IN_MEMORY) -> None:
-        count = max(ends, default=-1) + 1
+        count = max(ends, default=0) + 1
         self._ends = np.zeros(count, np.int64)
         for vbucket, end in ends.items():
             self._ends[vbucket] = end

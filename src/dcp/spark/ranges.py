@@ -98,11 +98,12 @@ def position_after(part: Range, uuid: int, purged: int | None) -> StreamPosition
         return start
     safe = start.seqno if start.complete else start.snapshot_start
     ends = (safe, *start.marks) if start.complete else start.marks
-    if purged is None or safe < purged:
+    least = UNKNOWN_END if purged is None else purged
+    if safe < least:
         # The node may answer the task with a rollback to 0, and the new rows then lack the versions that were replaced
         # since: the reader's state is whole nowhere before the end of that snapshot.
         safe = 0
-    marks = sorted({mark for mark in ends if 0 < mark <= safe and mark >= (purged or 0)}, reverse=True)
+    marks = sorted({mark for mark in ends if mark and least <= mark <= safe}, reverse=True)
     return replace(
         start, seqno=part.end, snapshot_start=safe, snapshot_end=UNKNOWN_END, marks=tuple(marks[:_MAX_MARKS])
     )

@@ -272,8 +272,6 @@ class Sync:
         A table has one version of each row, and cannot go back. If lost changes are in it already, the rows of the
         vbucket are removed, and read again from the beginning.
         """
-        if vbucket in self._restarting:
-            return
         self._pending.undo(vbucket, seqno)
         if self._table_seqno(vbucket) <= seqno:
             return
