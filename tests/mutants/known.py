@@ -1196,8 +1196,8 @@ KNOWN: list[KnownMutant] = [
     ),
     KnownMutant(
         "position.py",
-        "        return replace(self, disorder=0)",
-        "        return replace(self, disorder=1)",
+        "        return self._replace(disorder=0)",
+        "        return self._replace(disorder=1)",
         "test_progress.py::test_disorder_without_rows_moves_nothing",
     ),
     KnownMutant(
