@@ -1,0 +1,279 @@
+"""What becomes of a vbucket when its node accepts, ends or refuses its stream, one event at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import dcp
+from dcp.client.follow.transitions import Transitions
+from dcp.client.follow.vbucket import FollowedVbucket
+from dcp.embedded import Cluster
+from dcp.session.events import StreamAccepted, StreamRefused
+from dcp.session.refusals import STREAM_REQUEST, refused
+from dcp.session.states import REQUESTED
+from dcp.session.stream import ConsumerStream
+from dcp.wire.dcp import StreamEnd
+from dcp.wire.memcached import Status
+from tests.client.consumer import PATIENCE, link_of
+from tests.waiting import until
+
+# Seconds for which refusals are repeated, and in which a vbucket has to be announced over TAP.
+REFUSED_FOR, WITHIN = 10.0, 600.0
+DOCUMENTS = 20
+
+
+class Streamed:
+    """A stream whose vbuckets were delivered so far. Its threads stand still: the caller has the lock."""
+
+    def __init__(self, stream: dcp.ChangeStream) -> None:
+        self.stream, self.follower, self.link = stream, stream._follower, link_of(stream)
+        self.transitions: Transitions = self.follower._transitions
+        self.follower._maps.due = None
+
+    def vbucket(self, number: int = 0) -> tuple[FollowedVbucket, ConsumerStream]:
+        vbucket = self.follower._vbuckets[number]
+        assert vbucket.stream is not None
+        return vbucket, vbucket.stream
+
+    @property
+    def asks_for_map(self) -> bool:
+        return self.follower._maps.due is not None
+
+    def refuse(self, status: Status, body: object = None) -> FollowedVbucket:
+        vbucket, stream = self.vbucket()
+        self.transitions.refused(StreamRefused(stream, status, body), self.link.name)
+        return vbucket
+
+
+@contextlib.contextmanager
+def streaming(dialect: str = "dcp", start: str = "beginning", **options: Any) -> Iterator[Streamed]:
+    """Stream two vbuckets from an embedded node."""
+    with Cluster(vbuckets=2, dialect=dialect) as cluster:
+        cluster.load(DOCUMENTS)
+        with (
+            dcp.connect(cluster.url, dialect=dialect, refusal_timeout=REFUSED_FOR, bootstrap_timeout=WITHIN) as client,
+            client.stream(start, **options) as stream,
+        ):
+            rows = 0
+            while start != "now" and rows < DOCUMENTS:
+                batch = stream.next(PATIENCE)
+                assert batch is not None
+                rows += batch.num_rows
+            vbuckets = stream._follower._vbuckets.values()
+            until(lambda: all(vbucket.stream is not None and not vbucket.asked for vbucket in vbuckets))
+            with stream._follower._lock:
+                yield Streamed(stream)
+
+
+@pytest.fixture
+def streamed() -> Iterator[Streamed]:
+    with streaming() as streamed:
+        yield streamed
+
+
+def waits(vbucket: FollowedVbucket, reason: str) -> bool:
+    """Return whether the vbucket has no stream, and is requested again, after a while, because of this."""
+    assert (vbucket.link, vbucket.stream) == (None, None)
+    return not vbucket.done and vbucket.retry_at > time.monotonic() and vbucket.last_error == reason
+
+
+def test_an_accepted_vbucket_is_waited_for_no_more_and_its_refusals_are_forgotten(streamed: Streamed) -> None:
+    vbucket, stream = streamed.vbucket()
+    vbucket.asked = streamed.link.name
+    busy = refused(STREAM_REQUEST, "busy", Status.ETMPFAIL)
+
+    def is_final(now: float) -> bool:
+        return streamed.follower._patience.exhausted(0, streamed.link.name, busy, now) is not None
+
+    assert not is_final(0.0)
+    streamed.follower.on_events(streamed.link, [StreamAccepted(stream)])
+    assert vbucket.asked == ""
+    assert not is_final(REFUSED_FOR + 1)
+    assert is_final(2 * REFUSED_FOR + 2)
+
+
+@pytest.mark.parametrize("reason", [StreamEnd.OK, StreamEnd.FILTER_EMPTY])
+def test_a_vbucket_is_done_when_its_stream_ends_at_its_end_or_nothing_can_pass_its_filter(
+    streamed: Streamed, reason: StreamEnd
+) -> None:
+    for number in (0, 1):
+        vbucket, stream = streamed.vbucket(number)
+        streamed.transitions.ended(stream, reason)
+        assert (vbucket.done, vbucket.link, vbucket.stream) == (True, None, None)
+    assert streamed.stream.counters.stream_ends == {reason.name.lower(): 2}
+    assert not streamed.follower.failed
+
+
+@pytest.mark.parametrize(
+    ("reason", "name", "asks"),
+    [
+        (StreamEnd.STATE_CHANGED, "state_changed", True),
+        (StreamEnd.SLOW, "slow", False),
+        (StreamEnd.CLOSED, "closed", False),
+        (4711, "4711", False),
+    ],
+)
+def test_a_stream_that_ends_early_is_requested_again_from_its_position(
+    streamed: Streamed, reason: int, name: str, asks: bool
+) -> None:
+    vbucket, stream = streamed.vbucket()
+    vbucket.position = vbucket.position.rolled_back(0)
+    streamed.transitions.ended(stream, reason)
+    assert waits(vbucket, f"stream ended, {name}")
+    assert vbucket.position.seqno == stream.last_seqno > 0
+    # Another node owns the vbucket if its state changed.
+    assert streamed.asks_for_map is asks
+    assert not streamed.follower.failed
+
+
+def test_a_stream_ends_with_an_error_when_its_user_may_not_read_it_any_more(streamed: Streamed) -> None:
+    streamed.transitions.ended(streamed.vbucket()[1], StreamEnd.LOST_PRIVILEGES)
+    assert isinstance(streamed.follower._queue.error, dcp.ServerError)
+
+
+@pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.KEY_ENOENT, Status.UNKNOWN_COLLECTION])
+def test_a_refused_vbucket_is_requested_again_after_a_while(streamed: Streamed, status: Status) -> None:
+    assert waits(streamed.refuse(status), f"refused, {status.name}")
+    assert not streamed.asks_for_map
+    assert not streamed.follower.failed
+
+
+def test_a_vbucket_that_moved_is_requested_with_the_map_that_its_node_sends(streamed: Streamed) -> None:
+    agent = streamed.follower._agent
+    found = agent.map
+    newer = {
+        "name": found.name,
+        "uuid": found.uuid,
+        "rev": found.revision + 1,
+        "revEpoch": found.epoch,
+        "nodeLocator": "vbucket",
+        "nodesExt": [{"services": {"kv": 11210}, "hostname": "another"}],
+        "vBucketServerMap": {
+            "hashAlgorithm": "CRC",
+            "numReplicas": 0,
+            "serverList": ["another:11210"],
+            "vBucketMap": [[0], [0]],
+        },
+    }
+    assert waits(streamed.refuse(Status.NOT_MY_VBUCKET, newer), "refused, NOT_MY_VBUCKET")
+    assert agent.map.revision == found.revision + 1
+    # The map of the node may be older than that of others.
+    assert streamed.asks_for_map
+
+
+def test_a_vbucket_that_moved_without_a_map_is_requested_with_another_map(streamed: Streamed) -> None:
+    streamed.refuse(Status.NOT_MY_VBUCKET, b"")
+    assert streamed.asks_for_map
+
+
+def test_a_connection_on_which_nothing_succeeds_any_more_is_replaced(streamed: Streamed) -> None:
+    with pytest.raises(dcp.TransportError, match=r"stream request refused: NO_BUCKET .*; the connection is of no use"):
+        streamed.refuse(Status.NO_BUCKET)
+    assert not streamed.follower.failed
+
+
+def test_a_refusal_that_does_not_pass_ends_the_stream_and_names_the_node(streamed: Streamed) -> None:
+    streamed.refuse(Status.EINVAL)
+    error = streamed.follower._queue.error
+    assert isinstance(error, dcp.ServerError)
+    assert (error.node, error.status, error.step) == (streamed.link.name, Status.EINVAL, STREAM_REQUEST)
+    assert "ignore_purged" not in str(error)
+    assert "dialect" not in str(error)
+
+
+def test_a_position_that_a_node_rejects_is_rolled_back_to_the_beginning(streamed: Streamed) -> None:
+    vbucket = streamed.refuse(Status.ERANGE)
+    assert (vbucket.link, vbucket.stream, vbucket.position.seqno) == (None, None, 0)
+    [item] = streamed.follower._queue.waiting()
+    assert item.rolled_back == {0: 0}
+    assert not streamed.follower.failed
+
+
+# ------------------------------------------------------------------ TAP
+
+
+def test_a_refusal_over_tap_says_which_dialect_may_be_right() -> None:
+    with streaming("tap") as streamed:
+        streamed.refuse(Status.UNKNOWN_COMMAND)
+        assert "dialect" in str(streamed.follower._queue.error)
+
+
+def test_a_vbucket_that_a_tap_node_leaves_out_has_a_limit_of_its_own() -> None:
+    with streaming("tap") as streamed:
+        streamed.follower._patience._within = 0
+        vbucket = streamed.refuse(Status.NOT_MY_VBUCKET)
+        assert waits(vbucket, "refused, NOT_MY_VBUCKET")
+        assert not streamed.follower.failed
+        vbucket.stream = streamed.vbucket(1)[1]
+        streamed.refuse(Status.ETMPFAIL)
+        assert streamed.follower.failed
+
+
+def test_dialects_with_answers_wait_for_no_announcement(streamed: Streamed) -> None:
+    streamed.vbucket()[0].requested(streamed.link, 0.0)
+    assert streamed.transitions.report_unannounced() == math.inf
+
+
+@pytest.mark.parametrize("end", [None, "now"])
+def test_vbuckets_that_are_not_announced_in_time_are_reported_once(
+    end: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with streaming("tap") as streamed:
+        transitions, now = streamed.transitions, time.monotonic()
+        vbuckets = [streamed.vbucket(number)[0] for number in (0, 1)]
+        assert transitions.report_unannounced() == math.inf
+        for vbucket, since in zip(vbuckets, (WITHIN + 1, WITHIN / 2), strict=True):
+            vbucket.requested(streamed.link, now - since)
+            vbucket.end = vbucket.end if end is None else 100
+        with caplog.at_level(logging.WARNING):
+            assert WITHIN / 2 - 10 < transitions.report_unannounced() <= WITHIN / 2
+            assert transitions.report_unannounced() <= WITHIN / 2
+        [record] = caplog.records
+        assert record.getMessage().startswith(f"{streamed.link.name}: vbuckets 0 were not announced within 600 s")
+        assert [vbucket.overdue for vbucket in vbuckets] == [True, False]
+        # A stream with an end would never reach it.
+        assert streamed.follower.failed is (end is not None)
+        # Without a connection nothing is asked, and no time passes.
+        vbuckets[1].release()
+        assert transitions.report_unannounced() == math.inf
+
+
+def test_a_lost_connection_over_tap_restarts_its_vbuckets() -> None:
+    with streaming("tap") as streamed:
+        vbucket, _ = streamed.vbucket()
+        streamed.transitions.cut_off(vbucket)
+        assert (vbucket.link, vbucket.stream) == (None, None)
+        [item] = streamed.follower._queue.waiting()
+        assert item.rolled_back == {0: 0}
+
+
+def test_a_lost_connection_over_tap_ends_a_stream_of_changes_alone() -> None:
+    with streaming("tap", "now") as streamed:
+        streamed.transitions.cut_off(streamed.vbucket()[0])
+        assert isinstance(streamed.follower._queue.error, dcp.TransportError)
+        assert streamed.follower._queue.waiting() == []
+
+
+def test_a_lost_connection_on_which_a_vbucket_was_only_requested_changes_nothing() -> None:
+    with streaming("tap") as streamed:
+        vbucket, stream = streamed.vbucket()
+        stream.state = REQUESTED
+        vbucket.requested(streamed.link, now := time.monotonic())
+        streamed.transitions.cut_off(vbucket)
+        assert streamed.follower._queue.waiting() == []
+        # The time until the next request is not the node's.
+        assert vbucket.unanswered(now + 1000) < 500
+
+
+def test_a_stream_that_resumes_is_resumed_where_its_connection_was_lost(streamed: Streamed) -> None:
+    vbucket, stream = streamed.vbucket()
+    streamed.transitions.cut_off(vbucket)
+    assert (vbucket.link, vbucket.position.seqno) == (None, stream.last_seqno)
+    assert streamed.follower._queue.waiting() == []
