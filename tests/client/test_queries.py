@@ -66,6 +66,7 @@ def test_nodes_are_asked_at_the_same_time() -> None:
         found = ask_each({node: partial(barrier.wait, 10.0) for node in nodes})
         assert sorted(found.values()) == [0, 1, 2, 3]
         assert [*found] == [*nodes]
+        assert ask_each({}) == {}
 
 
 def test_histories_are_those_that_a_stream_is_told(cluster: Cluster) -> None:

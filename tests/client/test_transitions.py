@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -54,14 +54,14 @@ class Streamed:
 
 @contextlib.contextmanager
 def streaming(
-    dialect: Literal["dcp", "tap"] = "dcp", start: str = "beginning", *, vbuckets: int = 2
+    dialect: Literal["dcp", "tap"] = "dcp", start: str = "beginning", *, vbuckets: int = 2, **options: Any
 ) -> Iterator[Streamed]:
     """Stream all vbuckets from an embedded node."""
     with Cluster(vbuckets=vbuckets, dialect=dialect) as cluster:
         cluster.load(DOCUMENTS)
         with (
             dcp.connect(cluster.url, dialect=dialect, refusal_timeout=REFUSED_FOR, bootstrap_timeout=WITHIN) as client,
-            client.stream(start) as stream,
+            client.stream(start, **options) as stream,
         ):
             rows = 0
             while start != "now" and rows < DOCUMENTS:
@@ -196,6 +196,15 @@ def test_a_position_that_a_node_rejects_is_rolled_back_to_the_beginning(streamed
     [item] = streamed.follower._queue.waiting()
     assert item.rolled_back == {0: 0}
     assert not streamed.follower.failed
+
+
+def test_a_stream_that_may_not_go_back_fails_where_a_node_rejects_its_position() -> None:
+    with streaming(on_rollback="fail") as streamed:
+        reached = streamed.vbucket()[1].last_seqno
+        streamed.refuse(Status.ERANGE)
+        error = streamed.follower._queue.error
+        assert isinstance(error, dcp.RollbackError)
+        assert (error.vbucket, error.seqno, error.rollback_seqno) == (0, reached, 0)
 
 
 # ------------------------------------------------------------------ TAP

@@ -355,6 +355,18 @@ EQUIVALENTS: list[Equivalent] = [
     ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
+    Equivalent(
+        "session/handshake.py",
+        "return [str(each.name) for each in (OpenFlag if isinstance(features, OpenFlag) else features) if each in features]",
+        "the other choice always",
+        "from Python 3.11 on a combination of flags yields its flags",
+    ),
+    Equivalent(
+        "client/follow/node_link.py",
+        "self._wake_receive.recv(4096)",
+        "one more",
+        "what is left in the socket wakes the thread again",
+    ),
     *(
         Equivalent("../codec/fast_path.pxi", line, rule, "the row is left to the general loop, which decodes it alike")
         for line, rule in (
