@@ -102,6 +102,14 @@ def test_a_long_wait_is_remembered_from_its_beginning_in_bounded_memory() -> Non
     assert len(backlog._moments) <= 64
 
 
+def test_of_many_moments_every_second_one_is_remembered() -> None:
+    backlog = Backlog()
+    for now in range(65):
+        backlog.add(now, {7: now})
+    # It has what was there at 1, and the next one that is remembered is that of 2.
+    assert backlog.lag(64, {7: 1}) == Lag(63, 62)
+
+
 def test_what_is_not_followed_does_not_count() -> None:
     backlog = Backlog()
     backlog.add(0.0, {1: 5, 2: 70})

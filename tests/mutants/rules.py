@@ -367,6 +367,12 @@ EQUIVALENTS: list[Equivalent] = [
         "one more",
         "what is left in the socket wakes the thread again",
     ),
+    Equivalent(
+        "client/monitor.py",
+        "if len(self._moments) > _MOST_MOMENTS:",
+        ">= in a comparison",
+        "one moment fewer is remembered",
+    ),
     *(
         Equivalent("../codec/fast_path.pxi", line, rule, "the row is left to the general loop, which decodes it alike")
         for line, rule in (
