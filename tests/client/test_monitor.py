@@ -340,6 +340,8 @@ def test_a_node_with_a_question_that_it_has_not_answered_gets_no_other() -> None
             monitor._poll()
             [question] = monitor._questions.values()
             assert question.pending
+            # A process does not wait for its end.
+            assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("dcp monitor"))
             monitor._poll()
             assert [*monitor._questions.values()] == [question]
             partition.clear()
