@@ -12,6 +12,7 @@ import pytest
 import dcp
 from dcp.client.follow.backoff import FIRST_DELAY, LONGEST_DELAY
 from dcp.client.follow.disk_wait import DiskWait
+from dcp.client.follow.node_link import NodeLink
 from dcp.client.follow.node_pool import NodePool
 from dcp.client.follow.vbucket import FollowedVbucket
 from dcp.cluster_map import Node, NodeAddress
@@ -172,6 +173,58 @@ def test_a_vbucket_is_warned_of_again_once_another_node_is_asked() -> None:
     vbucket.asked = "another:11210"
     vbucket.requested(link, 2.0)
     assert (vbucket.overdue, vbucket.asked, vbucket.unanswered(5.0)) == (False, link.name, 3.0)
+
+
+def test_what_was_processed_takes_no_room_of_the_window_any_more() -> None:
+    link = ended_link()
+    link.unprocessed, link.held = 10, 20
+    link.processed(3, 5)
+    assert (link.unprocessed, link.held) == (7, 15)
+
+
+ONE, OTHER = (Node(NodeAddress(name, 11210, None)) for name in ("one", "other"))
+
+
+def ready_link(pool: NodePool, node: Node, now: float = 0.0) -> NodeLink:
+    """Connect to a node, and return the link as if its handshake had succeeded."""
+    before = set[NodeLink](pool)
+    assert pool.link_to(node, now, []) is None
+    [link] = set[NodeLink](pool) - before
+    link.thread.join()
+    pool.mark_ready(link)
+    return link
+
+
+def test_a_connection_that_takes_no_more_requests_is_kept_for_its_streams() -> None:
+    pool = NodePool(lambda _: unconnected_link())
+    full = ready_link(pool, ONE)
+    assert pool.link_to(ONE, 0.0, []) is full
+    pool.mark_full(full)
+    assert (pool.serves(full, ONE), pool.serves(full, OTHER), pool.node_of(full)) == (True, False, ONE)
+    assert pool.by_node() == {ONE: full}
+    taking, of_other = ready_link(pool, ONE, LONGEST_DELAY), ready_link(pool, OTHER)
+    assert [*pool] == [taking, of_other, full]
+    assert [pool.serves(link, ONE) for link in pool] == [True, False, True]
+    assert pool.link_to(ONE, 0.0, []) is taking
+    pool.close_idle({full})
+    assert not full.closing
+    pool.close_idle({taking})
+    assert [link.closing for link in (full, taking, of_other)] == [True, False, False]
+    assert [*pool] == [taking, of_other]
+    assert pool.node_of(full) is None
+    pool.stop()
+    assert taking.closing
+    assert of_other.closing
+
+
+def test_the_last_error_of_a_node_is_known_until_it_is_ready_again() -> None:
+    pool = NodePool(lambda _: unconnected_link())
+    link = ready_link(pool, ONE)
+    assert pool.windows() == {link.name: (0, 0)}
+    pool.remove_lost(link, dcp.TransportError("lost"))
+    assert ([*pool], pool.last_errors, pool.windows()) == ([], {link.name: "lost"}, {})
+    ready_link(pool, ONE, LONGEST_DELAY)
+    assert pool.last_errors == {}
 
 
 def test_no_stream_is_requested_from_a_node_that_left() -> None:
