@@ -15,6 +15,7 @@ import dcp
 from dcp.client.follow.transitions import Transitions
 from dcp.client.follow.vbucket import FollowedVbucket
 from dcp.embedded import Cluster
+from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.events import StreamAccepted, StreamRefused
 from dcp.session.refusals import STREAM_REQUEST, refused
 from dcp.session.states import REQUESTED
@@ -41,6 +42,17 @@ class Streamed:
         vbucket = self.follower._vbuckets[number]
         assert vbucket.stream is not None
         return vbucket, vbucket.stream
+
+    @property
+    def rollbacks(self) -> list[tuple[int, int | None, int]]:
+        """Vbucket, seqno before and seqno after of each rollback that waits to be delivered."""
+        found = []
+        for item in self.follower._queue.waiting():
+            [row] = item.batch.to_arrow().to_pylist()
+            assert row["event"] == "rollback"
+            assert item.rolled_back == {row["vbucket"]: row["seqno"]}
+            found.append((row["vbucket"], row["snapshot_end"], row["seqno"]))
+        return found
 
     @property
     def asks_for_map(self) -> bool:
@@ -193,8 +205,7 @@ def test_a_refusal_that_does_not_pass_ends_the_stream_and_names_the_node(streame
 def test_a_position_that_a_node_rejects_is_rolled_back_to_the_beginning(streamed: Streamed) -> None:
     vbucket = streamed.refuse(Status.ERANGE)
     assert (vbucket.link, vbucket.stream, vbucket.position.seqno) == (None, None, 0)
-    [item] = streamed.follower._queue.waiting()
-    assert item.rolled_back == {0: 0}
+    assert [vbucket for vbucket, _, _ in streamed.rollbacks] == [0]
     assert not streamed.follower.failed
 
 
@@ -205,6 +216,42 @@ def test_a_stream_that_may_not_go_back_fails_where_a_node_rejects_its_position()
         error = streamed.follower._queue.error
         assert isinstance(error, dcp.RollbackError)
         assert (error.vbucket, error.seqno, error.rollback_seqno) == (0, reached, 0)
+
+
+def test_a_refusal_of_flags_of_newer_servers_says_so() -> None:
+    with streaming(ignore_purged=True) as streamed:
+        streamed.refuse(Status.EINVAL)
+        assert "ignore_purged requires servers of 7.2 or newer" in str(streamed.follower._queue.error)
+
+
+def test_a_vbucket_is_requested_from_where_it_was_rolled_back_to(streamed: Streamed) -> None:
+    vbucket, stream = streamed.vbucket()
+    streamed.transitions.rolled_back(stream, 0)
+    assert (vbucket.link, vbucket.stream, vbucket.position.seqno) == (None, None, 0)
+    assert streamed.rollbacks == [(0, stream.last_seqno, 0)]
+
+
+def test_a_node_that_may_know_the_history_before_only_is_asked_for_that_first(streamed: Streamed) -> None:
+    vbucket, _ = streamed.vbucket()
+    log = FailoverLog.of([(0xB, 50), (0xA, 0)])
+    vbucket.release()
+    for before, uuid, rollbacks in (
+        (StreamPosition(0, 0xB, 50, 50, 50, failover_log=log), 0xA, []),
+        (StreamPosition(0, 0xA, 50, 50, 50, failover_log=FailoverLog.of([(0xA, 0)])), 0, [(0, 50, 0)]),
+    ):
+        streamed.follower._rollbacks.roll_back(vbucket, before, 0)
+        assert (vbucket.position.vbuuid, streamed.rollbacks) == (uuid, rollbacks)
+
+
+@pytest.mark.parametrize(("more", "rollbacks"), [(0, 0), (5, 1)])
+def test_rows_of_an_out_of_order_snapshot_that_broke_are_taken_back(
+    streamed: Streamed, more: int, rollbacks: int
+) -> None:
+    vbucket, stream = streamed.vbucket()
+    stream.progress, reached = Progress(stream.position).disorder_begins(), stream.last_seqno
+    stream.last_seqno += more
+    streamed.transitions.cut_off(vbucket)
+    assert streamed.rollbacks == [(0, reached + more, reached)] * rollbacks
 
 
 # ------------------------------------------------------------------ TAP
@@ -262,15 +309,23 @@ def test_a_lost_connection_over_tap_restarts_its_vbuckets() -> None:
         vbucket, _ = streamed.vbucket()
         streamed.transitions.cut_off(vbucket)
         assert (vbucket.link, vbucket.stream) == (None, None)
-        [item] = streamed.follower._queue.waiting()
-        assert item.rolled_back == {0: 0}
+        # Its snapshots have no seqnos.
+        assert streamed.rollbacks == [(0, None, 0)]
+
+
+def test_a_lost_connection_over_tap_ends_a_stream_that_may_not_go_back() -> None:
+    with streaming("tap", on_rollback="fail") as streamed:
+        streamed.transitions.cut_off(streamed.vbucket(1)[0])
+        error = streamed.follower._queue.error
+        assert isinstance(error, dcp.RollbackError)
+        assert (error.vbucket, error.seqno, error.rollback_seqno) == (1, 0, 0)
 
 
 def test_a_lost_connection_over_tap_ends_a_stream_of_changes_alone() -> None:
     with streaming("tap", "now") as streamed:
         streamed.transitions.cut_off(streamed.vbucket()[0])
         assert isinstance(streamed.follower._queue.error, dcp.TransportError)
-        assert streamed.follower._queue.waiting() == []
+        assert streamed.rollbacks == []
 
 
 def test_a_lost_connection_on_which_a_vbucket_was_only_requested_changes_nothing() -> None:
@@ -279,7 +334,7 @@ def test_a_lost_connection_on_which_a_vbucket_was_only_requested_changes_nothing
         stream.state = REQUESTED
         vbucket.requested(streamed.link, now := time.monotonic())
         streamed.transitions.cut_off(vbucket)
-        assert streamed.follower._queue.waiting() == []
+        assert streamed.rollbacks == []
         # The time until the next request is not the node's.
         assert vbucket.unanswered(now + 1000) < 500
 
@@ -288,4 +343,4 @@ def test_a_stream_that_resumes_is_resumed_where_its_connection_was_lost(streamed
     vbucket, stream = streamed.vbucket()
     streamed.transitions.cut_off(vbucket)
     assert (vbucket.link, vbucket.position.seqno) == (None, stream.last_seqno)
-    assert streamed.follower._queue.waiting() == []
+    assert streamed.rollbacks == []
