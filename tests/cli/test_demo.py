@@ -102,6 +102,7 @@ def test_a_copy_that_differs_from_the_cluster_is_reported(tmp_path: Path, capsys
             # A batch without rows, and then all of them.
             batches.mark_complete(0)
             assert scenario.compare()["differing"] == 3
+            assert scenario.compare()["restarts"] == 0
             copier._number = 1
             copier.read()
             found = scenario.compare()
@@ -111,7 +112,7 @@ def test_a_copy_that_differs_from_the_cluster_is_reported(tmp_path: Path, capsys
             3,
             batches.size,
         )
-    first, second = capsys.readouterr().out.splitlines()
+    first, _, second = capsys.readouterr().out.splitlines()
     assert "3 documents differ from the 3 of the cluster" in first
     assert "the copy has the 3 documents of the cluster, byte for byte" in second
 

@@ -434,6 +434,24 @@ def test_the_frame_that_a_search_finds_may_arrive_in_two_parts() -> None:
         assert [piece.raw for piece in pieces if piece.raw] == [frame]
 
 
+@pytest.mark.parametrize(("begin", "missing"), [(30, 5), (24, 1), (30, 20), (50, 4)])
+def test_a_gap_inside_a_frame_ends_with_that_frame(begin: int, missing: int) -> None:
+    """Its header says where the next one begins, so nothing is searched."""
+    fields = {"seqno": 1, "rev_seqno": 1, "flags": 0, "expiry": 0, "lock_time": 0, "nru": 0}
+    frame = encode(Frame("mutation", 0x80, fields=fields, key=b"key"))
+    assert len(frame) == 58
+    left = bytearray(frame[begin + missing :])
+    finder = FrameFinder(DCP, resumes=True)
+    pieces = [*finder.feed(noop(1) + frame[:begin]), *finder.skip(missing)]
+    for part in (left[:2], left[2:] + noop(7)):
+        pieces += finder.feed(bytes(part))
+    assert [(piece.offset, piece.raw, piece.missing, piece.skipped) for piece in [*pieces, *finder.end()]] == [
+        (0, noop(1), 0, 0),
+        (24 + begin, b"", missing, 0),
+        (24 + 58, noop(7), 0, 0),
+    ]
+
+
 @pytest.mark.parametrize(("size", "found"), [(MAX_FRAME, False), (MAX_FRAME + 1, True)])
 def test_a_header_of_a_frame_that_is_too_large_is_none(size: int, found: bool) -> None:
     """A search waits for the rest of a frame that may be one, and goes on after a header that is none."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 import pytest
 
@@ -14,6 +17,7 @@ from dcp.client.follow.backoff import FIRST_DELAY, LONGEST_DELAY
 from dcp.client.follow.disk_wait import DiskWait
 from dcp.client.follow.node_link import NodeLink
 from dcp.client.follow.node_pool import NodePool
+from dcp.client.follow.settings import BatchLimits
 from dcp.client.follow.vbucket import FollowedVbucket
 from dcp.cluster_map import Node, NodeAddress
 from dcp.embedded import Cluster
@@ -22,7 +26,8 @@ from dcp.session.events import Event, MapChanged, StreamAccepted, StreamEnded
 from dcp.session.session import Delivery
 from dcp.wire.dcp import StreamEnd
 from tests.client.consumer import PATIENCE, Consumer, catch_up, link_of
-from tests.client.links import ended_link, unconnected_link
+from tests.client.hostile import marker, mutation
+from tests.client.links import Unheard, ended_link, unconnected_link
 from tests.waiting import wakes
 
 
@@ -80,6 +85,48 @@ def test_what_a_closing_connection_delivers_is_dropped(stream: dcp.ChangeStream)
         follower.on_delivery(link, Delivery(dcp.Decoder().take(), {}, 0, 0))
         assert not vbucket.done
     assert stream.counters.batches == batches
+
+
+def test_what_a_connection_delivers_is_counted(stream: dcp.ChangeStream) -> None:
+    follower, link = stream._follower, link_of(stream)
+    decoder = dcp.Decoder(on_bad_value="quarantine")
+    decoder.feed(marker(1, 0, 9) + mutation(1, 1) + mutation(1, 2, b"{", datatype=2))
+    with follower._lock:
+        before = replace(follower.counters)
+        follower.on_delivery(link, Delivery(decoder.take(), {}, 70, 0))
+        now = follower.counters
+        assert (now.rows, now.bytes, now.batches) == (before.rows + 2, before.bytes + 70, before.batches + 1)
+        assert (now.bad_rows, now.unselected_rows) == (before.bad_rows + 1, before.unselected_rows)
+        # Nobody has processed it yet.
+        assert follower.windows()[link.name].used >= 70
+
+
+def test_a_connection_that_was_lost_before_its_purges_were_checked_is_left_alone(stream: dcp.ChangeStream) -> None:
+    follower = stream._follower
+    with follower._lock:
+        follower._links_to_check.append(link := ended_link())
+        follower._check_purges()
+    assert (follower._links_to_check, link.ready, follower.failed) == ([], False, False)
+
+
+def test_an_exception_in_the_thread_of_a_connection_is_reported() -> None:
+    bugs = list[Exception]()
+
+    class Heard(Unheard):
+        def on_bug(self, bug: Exception) -> None:
+            bugs.append(bug)
+
+    def fail(_: float) -> NoReturn:
+        raise ValueError("a bug")
+
+    near, far = socket.socketpair()
+    link = NodeLink("one:11210", lambda: near, fail, Heard(), BatchLimits(1, 1, 0.0))
+    link.start()
+    link.thread.join()
+    with far:
+        assert [str(bug) for bug in bugs] == ["a bug"]
+        # The connection is closed.
+        assert far.recv(1) == b""
 
 
 def test_the_supervisor_sleeps_no_longer_than_to_the_next_request(stream: dcp.ChangeStream) -> None:

@@ -461,6 +461,16 @@ def test_a_row_without_a_place_is_an_error_after_the_rows_before_it(what: str, t
         session.take()
 
 
+def test_rows_of_a_refused_stream_are_an_error_after_the_rows_before_them() -> None:
+    session = ready()
+    refused, other = (session.open(Progress(StreamPosition(vbucket))) for vbucket in (7, 8))
+    hear(session, answer(refused, Status.ENOMEM) + answer(other))
+    hear(session, marker(other, 0, 9) + row(other, 1) + marker(refused, 0, 9) + row(refused, 1))
+    assert session.take().batch.num_rows == 1
+    with pytest.raises(FrameError, match=NOWHERE):
+        session.take()
+
+
 def test_out_of_order_rows_need_no_order_but_a_place() -> None:
     session, stream = streaming()
     begins, ends = (message(stream, "oso_snapshot", flags=int(flag)) for flag in OsoSnapshot)
@@ -591,6 +601,13 @@ def test_the_history_that_a_node_names_is_delivered_before_any_row() -> None:
     hear(session, answer(stream))
     (position,) = session.take().positions.values()
     assert position.progress.position.failover_log == LOG
+
+
+def test_snapshots_that_arrived_whole_are_no_part_of_an_out_of_order_one() -> None:
+    _, stream = streaming()
+    stream.control_arrived(Frame("oso_snapshot", Magic.REQUEST, fields={"flags": int(OsoSnapshot.START)}))
+    with pytest.raises(RemoteProtocolError, match=r"out_of_order: expected .*, found snapshot_marker"):
+        stream.snapshots_passed([5], 6, 9)
 
 
 def test_a_stream_that_is_closed_without_rows_is_delivered_as_closed() -> None:
