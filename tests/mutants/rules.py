@@ -357,7 +357,7 @@ EQUIVALENTS: list[Equivalent] = [
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
     Equivalent(
         "session/handshake.py",
-        "return [str(each.name) for each in (OpenFlag if isinstance(features, OpenFlag) else features) if each in features]",
+        "known = OpenFlag if isinstance(features, OpenFlag) else features",
         "the other choice always",
         "from Python 3.11 on a combination of flags yields its flags",
     ),
