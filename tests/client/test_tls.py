@@ -211,6 +211,16 @@ def test_a_node_that_is_silent_in_the_handshake_is_not_awaited_for_long(
         TlsSocket(peer.near, contexts[1], NAME, 0.05)
 
 
+def test_the_time_of_the_handshake_may_be_over_when_bytes_arrive(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    peer = Peer(contexts[0])
+    with peer.socket, peer.near:
+        peer.socket.sendall(b"\x16")
+        with pytest.raises(TimeoutError):
+            TlsSocket(peer.near, contexts[1], NAME, -1.0)
+
+
 def test_a_node_that_closes_in_the_handshake_is_an_error(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     peer = Peer(contexts[0])
     with peer.near:

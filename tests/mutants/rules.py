@@ -362,6 +362,18 @@ EQUIVALENTS: list[Equivalent] = [
         "from Python 3.11 on a combination of flags yields its flags",
     ),
     Equivalent(
+        "cli/checkpoint.py",
+        "back_to = rollback_point(resume, log, high_seqno, 0)",
+        "one more",
+        "no position but the beginning is below it, of which nothing was purged",
+    ),
+    Equivalent(
+        "cli/inspect.py",
+        "first = list(islice(frames, _TABLE_FRAMES + 1))",
+        "one more",
+        "one frame more is read before the first is printed",
+    ),
+    Equivalent(
         "client/follow/node_link.py",
         "self._wake_receive.recv(4096)",
         "one more",
