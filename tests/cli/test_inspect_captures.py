@@ -399,6 +399,21 @@ def test_a_direction_ends_with_its_last_byte_and_only_once() -> None:
     ]
 
 
+def test_a_direction_ends_with_the_bytes_that_end_it() -> None:
+    packet = dpkt.ip.IP(tcp(noop(8), 1024).data)
+    packet.data.flags |= dpkt.tcp.TH_FIN
+    segments = streams(io.BytesIO(pcap([tcp(noop(7), 1000), Packet(2.0, bytes(packet))])))
+    assert [(segment.data, segment.last) for segment in segments] == [(noop(7), False), (noop(8), False), (b"", True)]
+    live = streams(
+        io.BytesIO(
+            pcap([tcp(noop(7), 1000), Packet(2.0, bytes(packet)), tcp(noop(9), 9000, source=CLIENT, target=SERVER)])
+        )
+    )
+    ends = [segment.last for segment in live]
+    # It does not wait for the end of the capture.
+    assert ends[:3] == [False, False, True]
+
+
 def test_a_syn_begins_a_new_connection_of_the_same_ports() -> None:
     """The sequence numbers of the first one say nothing about it."""
     first, second = noop(7), noop(8)

@@ -22,9 +22,11 @@ from dcp.client.follow.vbucket import FollowedVbucket
 from dcp.cluster_map import Node, NodeAddress
 from dcp.embedded import Cluster
 from dcp.position import StreamPosition
-from dcp.session.events import Event, MapChanged, StreamAccepted, StreamEnded
+from dcp.session.events import Event, MapChanged, SessionReady, StreamAccepted, StreamEnded
+from dcp.session.refusals import OPEN, refused
 from dcp.session.session import Delivery
 from dcp.wire.dcp import StreamEnd
+from dcp.wire.memcached import Status
 from tests.client.consumer import PATIENCE, Consumer, catch_up, link_of
 from tests.client.hostile import marker, mutation
 from tests.client.links import Unheard, ended_link, unconnected_link
@@ -99,6 +101,20 @@ def test_what_a_connection_delivers_is_counted(stream: dcp.ChangeStream) -> None
         assert (now.bad_rows, now.unselected_rows) == (before.bad_rows + 1, before.unselected_rows)
         # Nobody has processed it yet.
         assert follower.windows()[link.name].used >= 70
+
+
+def test_a_connection_that_is_ready_ends_the_refusals_of_its_node(stream: dcp.ChangeStream) -> None:
+    follower, link = stream._follower, link_of(stream)
+    assert link.session is not None
+    assert link.session.agreement is not None
+    busy = refused(OPEN, "busy", Status.ETMPFAIL)
+    with follower._lock:
+        link.ready = False
+        assert follower._patience.exhausted(link.name, link.name, busy, 0.0) is None
+        follower.on_events(link, [SessionReady(link.session.agreement)])
+        assert link.ready
+        # It would be the end of the series that began at 0.
+        assert follower._patience.exhausted(link.name, link.name, busy, 1e6) is None
 
 
 def test_a_connection_that_was_lost_before_its_purges_were_checked_is_left_alone(stream: dcp.ChangeStream) -> None:

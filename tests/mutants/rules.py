@@ -374,6 +374,12 @@ EQUIVALENTS: list[Equivalent] = [
         "one frame more is read before the first is printed",
     ),
     Equivalent(
+        "session/session.py",
+        "if stream is not None and stream.vbucket == vbucket and (stream.stream_id or 0) == sid:",
+        "!= in a comparison",
+        "the decoder refuses rows of other stream ids, and the stream is found in the longer way",
+    ),
+    Equivalent(
         "client/follow/node_link.py",
         "self._wake_receive.recv(4096)",
         "one more",
