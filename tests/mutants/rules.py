@@ -380,6 +380,12 @@ EQUIVALENTS: list[Equivalent] = [
         "the decoder refuses rows of other stream ids, and the stream is found in the longer way",
     ),
     Equivalent(
+        "session/stream.py",
+        "self.pass_snapshots(ends, start, end)",
+        "end for start",
+        "the snapshot before is complete, so that the window begins at its end in either case",
+    ),
+    Equivalent(
         "client/follow/node_link.py",
         "self._wake_receive.recv(4096)",
         "one more",
