@@ -106,6 +106,10 @@ def _change(**changes: Any) -> dcp.Frame:
         (_change(key=b"k" * (1 << 16)), "mutation: key length: expected at most 65535, found 65536"),
         (_change(magic=0x08, frame_info=(stream_id(1, counted=False),)), "nothing uncounted but the stream id of a"),
         (dcp.Frame("unknown", 0x80), "unknown: fields: expected {opcode: 0 to 255, extras: bytes}"),
+        (dcp.Frame("unknown", 0x80, fields={"opcode": b"", "extras": b""}), "unknown: fields: expected {opcode"),
+        (dcp.Frame("unknown", 0x80, fields={"opcode": 1, "extras": 1}), "unknown: fields: expected {opcode"),
+        (dcp.Frame("unknown", 0x80, fields={"opcode": -1, "extras": b""}), "unknown: fields: expected {opcode"),
+        (dcp.Frame("unknown", 0x80, fields={"opcode": 256, "extras": b""}), "unknown: fields: expected {opcode"),
         (dcp.Frame("get_failover_log", 0x81, value=b"x"), "value length: expected a multiple of 16, found 1"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
@@ -114,6 +118,12 @@ def test_a_frame_that_cannot_be_said_is_refused_with_the_reason(frame: dcp.Frame
     with pytest.raises(dcp.LocalProtocolError) as refused:
         encode(frame)
     assert problem in str(refused.value)
+
+
+def test_the_value_of_a_frame_is_shown_unless_it_has_credentials() -> None:
+    for name, shown in (("set", True), ("get", True), ("sasl_auth", False), ("sasl_step", False)):
+        frame = dcp.Frame(name, 0x80, key=b"key", value=b"value of it")
+        assert ("value of it" in repr(frame)) is shown
 
 
 def test_a_message_that_is_no_request_is_refused_as_one() -> None:

@@ -257,6 +257,8 @@ def test_a_terminal_shows_how_far_the_copy_is(tmp_path: Path, follow: bool) -> N
         os.close(ours)
     assert process.returncode == 0
     assert (b"20 of 20 seqnos" in output) is not follow
+    # Without an end there is no part of it that is done.
+    assert ("━".encode() in output) is not follow
     assert b"20 seqnos" in output
 
 

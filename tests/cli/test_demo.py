@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,12 +19,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+import dcp
 from dcp.cli.demo.chart import draw
+from dcp.cli.demo.command import _files, _summary
 from dcp.cli.demo.monitor import ProgressMonitor, ProgressSample, TimelineEvent
 from dcp.cli.demo.parquet_batches import COLUMNS, CopiedState, ParquetBatches, differences
 from dcp.cli.demo.python_copier import PythonCopier
-from dcp.cli.demo.scenario import run_scenario
+from dcp.cli.demo.scenario import _Scenario, run_scenario
 from dcp.cli.demo.screen import Screen
+from dcp.cli.demo.workload import OrderWriter
 from dcp.embedded import Cluster
 from tests.cli.commands import TIMEOUT, run, start
 from tests.waiting import until
@@ -83,6 +87,87 @@ def test_a_demo_tells_its_steps_and_leaves_the_chart(tmp_path: Path) -> None:
         assert words in ran.output
     (read,) = [line for line in ran.output.splitlines() if "changes into Parquet: " in line]
     assert int(read.split("changes")[0].split()[-1].replace(",", "")) >= 1000
+
+
+def test_a_copy_that_differs_from_the_cluster_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batches = ParquetBatches(tmp_path)
+    with Cluster(vbuckets=2) as cluster:
+        cluster.load(3)
+        copier = PythonCopier(cluster.url, batches)
+        monitor = ProgressMonitor(cluster, copier, 3)
+        monitor.start()
+        monitor.stop()
+        scenario = _Scenario(Screen(quiet=False), cluster, copier, batches, monitor, OrderWriter(cluster, 3, 1))
+        with closing(copier):
+            # A batch without rows, and then all of them.
+            batches.mark_complete(0)
+            assert scenario.compare()["differing"] == 3
+            assert scenario.compare()["restarts"] == 0
+            copier._number = 1
+            copier.read()
+            found = scenario.compare()
+        assert (found["documents"], found["differing"], found["rows"], found["bytes_parquet"]) == (
+            3,
+            0,
+            3,
+            batches.size,
+        )
+    first, _, second = capsys.readouterr().out.splitlines()
+    assert "3 documents differ from the 3 of the cluster" in first
+    assert "the copy has the 3 documents of the cluster, byte for byte" in second
+
+
+def test_a_closed_copier_has_no_thread(tmp_path: Path) -> None:
+    with Cluster(vbuckets=2) as cluster:
+        copier = PythonCopier(cluster.url, ParquetBatches(tmp_path))
+        copier.follow()
+        assert copier._thread.is_alive()
+        copier.close()
+        assert not copier._thread.is_alive()
+        with pytest.raises(dcp.ClosedError):
+            copier.read()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_files_of_a_demo_are_kept_if_that_is_wanted(tmp_path: Path, keep: bool) -> None:
+    out = tmp_path / "new" / "demo"
+    with _files(out, keep=keep) as directory:
+        assert directory == out
+        (directory / "changes").mkdir()
+        (directory / "demo.svg").write_text("")
+    assert {path.name for path in out.iterdir()} == {"demo.svg", *(["changes"] if keep else [])}
+    with pytest.raises(KeyError), _files(tmp_path / "failed", keep=keep):
+        raise KeyError
+    assert not (tmp_path / "failed").exists()
+
+
+def test_the_summary_has_the_facts_of_a_demo() -> None:
+    facts = {
+        "orders": [
+            {"status": "new", "orders": 1200, "total": "3500.25"},
+            {"status": "sent", "orders": 1, "total": "2"},
+        ],
+        "bytes_received": 7_600_000,
+        "bytes_parquet": 1_400_000,
+        "rows_per_second": 123_456,
+        "bytes_per_second": 5_000_000,
+        "rows": 1300,
+        "undone": 20,
+        "seconds": {"read": 1.25, "follow": 4.5},
+        "parquet": None,
+        "picture": "demo.svg",
+    }
+    lines = _summary(facts, Screen(quiet=True))
+    assert [(name, " ".join(text.split())) for name, text in lines if name != "time"] == [
+        ("orders", "new 1,200 3,500.25"),
+        ("", "sent 1 2"),
+        ("rows", "1,300, 20 of them undone by rollbacks"),
+        ("bytes", "8 MB received, 1 MB of Parquet"),
+        ("speed", "123,456 rows/s, 5 MB/s, during the first read"),
+        ("parquet", "removed; use --keep to keep it"),
+        ("chart", "demo.svg"),
+    ]
+    assert dict(_summary(facts | {"parquet": "changes"}, Screen(quiet=True)))["parquet"] == "changes"
 
 
 def test_rates_are_those_of_the_last_second_or_from_the_start(tmp_path: Path) -> None:

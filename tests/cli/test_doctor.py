@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 
 import pytest
 
 import dcp
-from dcp.cli.doctor_checks import CheckFailed, judge_clock
+from dcp.cli.doctor_checks import CheckFailed, DoctorContext, _addresses, judge_clock
 from dcp.embedded import Cluster
 from dcp.embedded.users import Privilege, User
 from tests.cli.commands import fill_two_collections, run
@@ -145,6 +146,10 @@ def test_a_node_that_does_not_answer_is_named() -> None:
 
 def test_a_cas_far_in_the_future_is_an_error() -> None:
     assert judge_clock(1_700_000_000 * 10**9, 1_700_000_000.0) == "the newest change is from 2023-11-14 22:13:20+00:00"
+    # Clocks may differ by a minute.
+    assert judge_clock(1_700_000_060 * 10**9, 1_700_000_000.0).startswith("the newest change is from 2023-")
+    with pytest.raises(CheckFailed, match="61 s in the future"):
+        judge_clock(1_700_000_061 * 10**9, 1_700_000_000.0)
     with pytest.raises(CheckFailed, match="3,600 s in the future"):
         judge_clock(1_700_003_600 * 10**9, 1_700_000_000.0)
     with pytest.raises(CheckFailed, match=f"CAS {2**64 - 1}|in the future"):
@@ -211,3 +216,20 @@ def test_the_hosts_of_an_srv_record_are_shown(monkeypatch: pytest.MonkeyPatch) -
             says = said(cluster.url.replace(f"{host}:{port}", "cloud.example"))
         assert says["dns"].startswith(f"_couchbase._tcp.cloud.example resolves to localhost:{port}; localhost is ")
         assert says["tcp"] == f"localhost:{port}"
+
+
+def test_the_addresses_that_are_used_are_shown() -> None:
+    with Cluster(vbuckets=1) as cluster, dcp.connect(cluster.url) as client:
+        context = DoctorContext(cluster.url, 1.0, client=client)
+        config = client._agent.ask("get_cluster_config").body()
+        outside = {"hostname": "db1.example.com", "ports": {"kv": 31210}}
+        config["nodesExt"][0] |= {"hostname": "10.0.0.1", "alternateAddresses": {"external": outside}}
+        for rev, (seed, expected) in enumerate(
+            (
+                ("10.0.0.1", r"default: 10\.0\.0\.1:\d+ \(external: db1\.example\.com:31210\)"),
+                ("db1.example.com", r"external: db1\.example\.com:31210"),
+            ),
+            1000,
+        ):
+            client._agent.learn_map(config | {"rev": rev}, f"{seed}:11210")
+            assert re.fullmatch(expected, _addresses(context))

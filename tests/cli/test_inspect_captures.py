@@ -18,7 +18,7 @@ from dcp.cli.capture import Flow, Segment, streams
 from dcp.cli.frame_finder import FrameFinder
 from dcp.cli.inspect import FrameReader, _counted_frames, _RowWriter, _Totals
 from dcp.wire.dcp import DCP
-from dcp.wire.frame import Frame, encode
+from dcp.wire.frame import UNKNOWN, Frame, encode
 from dcp.wire.memcached import MAX_FRAME
 from tests.cli.captures import (
     BSD_RAW,
@@ -352,6 +352,8 @@ def test_the_dialect_of_a_live_capture_is_found() -> None:
     packets = [tcp(talk.main.client[:1000], 1, source=CLIENT, target=SERVER), tcp(talk.main.server[:1000], 1)]
     output, _ = live().communicate(pcap(packets), timeout=60)
     assert b"frames of tap:" in output
+    output, _ = live("--dialect", "dcp").communicate(pcap(packets), timeout=60)
+    assert b"frames of dcp:" in output
 
 
 def test_a_live_capture_without_frames_is_one_line_of_explanation() -> None:
@@ -397,6 +399,21 @@ def test_a_direction_ends_with_its_last_byte_and_only_once() -> None:
     ]
 
 
+def test_a_direction_ends_with_the_bytes_that_end_it() -> None:
+    packet = dpkt.ip.IP(tcp(noop(8), 1024).data)
+    packet.data.flags |= dpkt.tcp.TH_FIN
+    segments = streams(io.BytesIO(pcap([tcp(noop(7), 1000), Packet(2.0, bytes(packet))])))
+    assert [(segment.data, segment.last) for segment in segments] == [(noop(7), False), (noop(8), False), (b"", True)]
+    live = streams(
+        io.BytesIO(
+            pcap([tcp(noop(7), 1000), Packet(2.0, bytes(packet)), tcp(noop(9), 9000, source=CLIENT, target=SERVER)])
+        )
+    )
+    ends = [segment.last for segment in live]
+    # It does not wait for the end of the capture.
+    assert ends[:3] == [False, False, True]
+
+
 def test_a_syn_begins_a_new_connection_of_the_same_ports() -> None:
     """The sequence numbers of the first one say nothing about it."""
     first, second = noop(7), noop(8)
@@ -432,6 +449,39 @@ def test_the_frame_that_a_search_finds_may_arrive_in_two_parts() -> None:
         finder = FrameFinder(DCP, resumes=True)
         pieces = [*finder.feed(bytes(24)), *finder.feed(frame[:size]), *finder.feed(frame[size:]), *finder.end()]
         assert [piece.raw for piece in pieces if piece.raw] == [frame]
+
+
+@pytest.mark.parametrize(("begin", "missing"), [(30, 5), (24, 1), (30, 20), (50, 4), (30, 28)])
+def test_a_gap_inside_a_frame_ends_with_that_frame(begin: int, missing: int) -> None:
+    """Its header says where the next one begins, so nothing is searched."""
+    fields = {"seqno": 1, "rev_seqno": 1, "flags": 0, "expiry": 0, "lock_time": 0, "nru": 0}
+    frame = encode(Frame("mutation", 0x80, fields=fields, key=b"key"))
+    assert len(frame) == 58
+    left = bytearray(frame[begin + missing :])
+    finder = FrameFinder(DCP, resumes=True)
+    pieces = [*finder.feed(noop(1) + frame[:begin]), *finder.skip(missing)]
+    # A search would pass over a frame of an unknown opcode.
+    unknown = encode(Frame(UNKNOWN, 0x80, fields={"opcode": 0x7A, "extras": b""}))
+    for part in (left[:2], left[2:] + unknown):
+        pieces += finder.feed(bytes(part))
+    assert [(piece.offset, piece.raw, piece.missing, piece.skipped) for piece in [*pieces, *finder.end()]] == [
+        (0, noop(1), 0, 0),
+        (24 + begin, b"", missing, 0),
+        (24 + 58, unknown, 0, 0),
+    ]
+    assert pieces[1].problem.endswith("missing, inside the frame at byte 24")
+
+
+def test_a_gap_during_a_search_or_between_frames_is_inside_none() -> None:
+    finder = FrameFinder(DCP, resumes=True)
+    # No frame, and the begin of one that may be.
+    pieces = [*finder.feed(bytes(24) + noop(1)[:20]), *finder.skip(10), *finder.feed(noop(2)), *finder.skip(5)]
+    found = [(piece.offset, piece.raw, piece.missing, piece.skipped) for piece in [*pieces, *finder.end()]]
+    assert found[1:] == [(0, b"", 0, 44), (44, b"", 10, 0), (54, noop(2), 0, 0), (78, b"", 5, 0)]
+    assert [piece.problem for piece in pieces if piece.missing] == [
+        "gap: 10 bytes of TCP are missing",
+        "gap: 5 bytes of TCP are missing",
+    ]
 
 
 @pytest.mark.parametrize(("size", "found"), [(MAX_FRAME, False), (MAX_FRAME + 1, True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,10 +12,14 @@ import pytest
 import dcp
 from dcp.cli.inspect import captured_frames, guess
 from dcp.cli.protocol_rules import ProtocolChecker
+from dcp.wire.frame import UNKNOWN
+from dcp.wire.framing import stream_id
 from tests.cli.commands import run
 from tests.conformance import MALFORMED, TRANSCRIPTS, transcript
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "couchbase-xattr.pcapng"
+END = dcp.Frame("stream_end", 0x80, opaque=5, fields={"reason": 0})
+OUT_OF_ORDER = dcp.Frame("oso_snapshot", 0x80, opaque=5, fields={"flags": 1})
 ACCEPTED = dcp.Frame("stream_request", 0x81, opaque=5, value=bytes(16))
 
 
@@ -28,6 +33,16 @@ def mutation(seqno: int) -> dcp.Frame:
     """Return a mutation."""
     fields = {"seqno": seqno, "rev_seqno": 1, "flags": 0, "expiry": 0, "lock_time": 0, "nru": 0}
     return dcp.Frame("mutation", 0x80, opaque=5, fields=fields, key=b"k")
+
+
+def advanced(seqno: int) -> dcp.Frame:
+    """Return the news that changes of other collections were left out."""
+    return dcp.Frame("seqno_advanced", 0x80, opaque=5, fields={"seqno": seqno})
+
+
+def of_stream(number: int, frame: dcp.Frame) -> dcp.Frame:
+    """Return a frame with a stream id."""
+    return replace(frame, magic=0x08, frame_info=(stream_id(number),))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -62,12 +77,72 @@ def test_a_rule_between_frames_is_named(tmp_path: Path, frames: tuple[dcp.Frame,
     assert run("inspect", tmp_path / "raw", "--dialect", "dcp").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("frames", "rule"),
+    [
+        ((marker(3, 5), mutation(3), mutation(5)), ""),
+        ((marker(3, 5), mutation(2)), "mutation: seqno: expected 3 to 5 of its snapshot, found 2"),
+        # A request with the same opaque begins a stream, and so does the end of the one before.
+        ((marker(0, 5), mutation(3), ACCEPTED, marker(0, 5), mutation(1)), ""),
+        ((marker(0, 5), mutation(3), ACCEPTED, mutation(4)), "mutation: expected a snapshot marker before it"),
+        ((marker(0, 5), mutation(3), END, marker(0, 5), mutation(1)), ""),
+        # Streams with ids share the opaque.
+        (
+            (of_stream(1, marker(0, 5)), of_stream(1, mutation(3)), ACCEPTED, of_stream(1, mutation(2))),
+            "mutation: seqno: expected more than 3, found 2",
+        ),
+        (
+            (
+                of_stream(1, marker(0, 5)),
+                of_stream(1, mutation(3)),
+                of_stream(2, marker(0, 5)),
+                of_stream(2, mutation(1)),
+            ),
+            "",
+        ),
+        ((OUT_OF_ORDER, mutation(5), mutation(2)), ""),
+        ((OUT_OF_ORDER, mutation(5), mutation(2), marker(0, 9), mutation(5)), "mutation: seqno: expected more than 5"),
+        ((advanced(4),), ""),
+        ((marker(0, 5), mutation(3), advanced(4), mutation(4)), "mutation: seqno: expected more than 4, found 4"),
+        ((marker(0, 5), mutation(3), advanced(2), mutation(4)), ""),
+    ],
+)
+def test_the_order_of_rows_is_judged_within_their_stream(frames: tuple[dcp.Frame, ...], rule: str) -> None:
+    checker = ProtocolChecker()
+    *before, last = [checker.violation(frame, "server") for frame in (ACCEPTED, *frames)]
+    assert {*before} <= {""}
+    assert last.startswith(rule)
+    assert bool(last) is bool(rule)
+
+
+@pytest.mark.parametrize(("incomplete", "judged"), [("client", False), ("server", True)])
+def test_what_may_answer_to_a_lost_frame_is_not_judged(incomplete: str, judged: bool) -> None:
+    checker = ProtocolChecker()
+    checker.violation(dcp.Frame("dcp_noop", 0x80, 1), "client")
+    for frame in (ACCEPTED, marker(0, 5)):
+        checker.violation(frame, "server")
+    checker.lose(incomplete)
+    assert bool(checker.violation(dcp.Frame("dcp_noop", 0x81, 2), "server")) is judged
+    # The marker of this row may be among what was lost, and so may the end of the stream that was accepted.
+    assert checker.violation(mutation(9), "server") == ""
+
+
+def test_a_response_of_an_unknown_kind_is_not_judged() -> None:
+    checker = ProtocolChecker()
+    checker.violation(dcp.Frame("dcp_noop", 0x80, 1), "client")
+    unknown = dcp.Frame(UNKNOWN, 0x81, 2, fields={"opcode": 0x7A, "extras": b""})
+    assert checker.violation(unknown, "server") == ""
+
+
 def test_rows_that_break_a_rule_between_frames_are_written(tmp_path: Path) -> None:
     frames = ACCEPTED, mutation(3)
     (tmp_path / "raw").write_bytes(b"".join(dcp.encode(frame) for frame in frames))
     result = run("inspect", tmp_path / "raw", "--check", "--dialect", "dcp", "--arrow", tmp_path / "out")
     assert result.exit_code == 3
-    assert pa.ipc.open_file(tmp_path / "out").read_all().column("seqno").to_pylist() == [3]
+    rows = pa.ipc.open_file(tmp_path / "out").read_all()
+    found = rows.select(["seqno", "key", "collection_id"]).to_pylist()
+    # Keys have no collection ids unless that was agreed on.
+    assert found == [{"seqno": 3, "key": b"k", "collection_id": None}]
 
 
 def test_a_response_needs_a_request_of_the_other_side() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -52,6 +53,13 @@ def test_a_position_without_rows_does_not_overtake_rows_that_are_queued() -> Non
     assert position(queue) == 0
     assert queue.next(PATIENCE) is not None
     assert position(queue) == 5
+
+
+def test_a_wait_lasts_as_long_as_it_may() -> None:
+    queue, begun = queue_of(), time.monotonic()
+    with pytest.raises(dcp.TimeoutError, match=r"no changes within 0\.3 s"):
+        queue.next(0.3)
+    assert time.monotonic() - begun >= 0.3
 
 
 def test_a_position_without_rows_waits_to_be_persisted_too() -> None:

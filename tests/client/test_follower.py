@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 import pytest
 
 import dcp
 from dcp.client.follow.backoff import FIRST_DELAY, LONGEST_DELAY
 from dcp.client.follow.disk_wait import DiskWait
+from dcp.client.follow.node_link import NodeLink
 from dcp.client.follow.node_pool import NodePool
+from dcp.client.follow.settings import BatchLimits
 from dcp.client.follow.vbucket import FollowedVbucket
 from dcp.cluster_map import Node, NodeAddress
 from dcp.embedded import Cluster
 from dcp.position import StreamPosition
-from dcp.session.events import Event, MapChanged, StreamAccepted, StreamEnded
+from dcp.session.events import Event, MapChanged, SessionReady, StreamAccepted, StreamEnded
+from dcp.session.refusals import OPEN, refused
 from dcp.session.session import Delivery
 from dcp.wire.dcp import StreamEnd
+from dcp.wire.memcached import Status
 from tests.client.consumer import PATIENCE, Consumer, catch_up, link_of
-from tests.client.links import ended_link, unconnected_link
+from tests.client.hostile import marker, mutation
+from tests.client.links import Unheard, ended_link, unconnected_link
 from tests.waiting import wakes
 
 
@@ -79,6 +87,63 @@ def test_what_a_closing_connection_delivers_is_dropped(stream: dcp.ChangeStream)
         follower.on_delivery(link, Delivery(dcp.Decoder().take(), {}, 0, 0))
         assert not vbucket.done
     assert stream.counters.batches == batches
+
+
+def test_what_a_connection_delivers_is_counted(stream: dcp.ChangeStream) -> None:
+    follower, link = stream._follower, link_of(stream)
+    decoder = dcp.Decoder(on_bad_value="quarantine")
+    decoder.feed(marker(1, 0, 9) + mutation(1, 1) + mutation(1, 2, b"{", datatype=2))
+    with follower._lock:
+        before = replace(follower.counters)
+        follower.on_delivery(link, Delivery(decoder.take(), {}, 70, 0))
+        now = follower.counters
+        assert (now.rows, now.bytes, now.batches) == (before.rows + 2, before.bytes + 70, before.batches + 1)
+        assert (now.bad_rows, now.unselected_rows) == (before.bad_rows + 1, before.unselected_rows)
+        # Nobody has processed it yet.
+        assert follower.windows()[link.name].used >= 70
+
+
+def test_a_connection_that_is_ready_ends_the_refusals_of_its_node(stream: dcp.ChangeStream) -> None:
+    follower, link = stream._follower, link_of(stream)
+    assert link.session is not None
+    assert link.session.agreement is not None
+    busy = refused(OPEN, "busy", Status.ETMPFAIL)
+    with follower._lock:
+        link.ready = False
+        for now in range(0, 600, 50):
+            assert follower._patience.exhausted(link.name, link.name, busy, now) is None
+        follower.on_events(link, [SessionReady(link.session.agreement)])
+        assert link.ready
+        # It would be the end of the series that began at 0.
+        assert follower._patience.exhausted(link.name, link.name, busy, 601.0) is None
+
+
+def test_a_connection_that_was_lost_before_its_purges_were_checked_is_left_alone(stream: dcp.ChangeStream) -> None:
+    follower = stream._follower
+    with follower._lock:
+        follower._links_to_check.append(link := ended_link())
+        follower._check_purges()
+    assert (follower._links_to_check, link.ready, follower.failed) == ([], False, False)
+
+
+def test_an_exception_in_the_thread_of_a_connection_is_reported() -> None:
+    bugs = list[Exception]()
+
+    class Heard(Unheard):
+        def on_bug(self, bug: Exception) -> None:
+            bugs.append(bug)
+
+    def fail(_: float) -> NoReturn:
+        raise ValueError("a bug")
+
+    near, far = socket.socketpair()
+    link = NodeLink("one:11210", lambda: near, fail, Heard(), BatchLimits(1, 1, 0.0))
+    link.start()
+    link.thread.join()
+    with far:
+        assert [str(bug) for bug in bugs] == ["a bug"]
+        # The connection is closed.
+        assert far.recv(1) == b""
 
 
 def test_the_supervisor_sleeps_no_longer_than_to_the_next_request(stream: dcp.ChangeStream) -> None:
@@ -172,6 +237,58 @@ def test_a_vbucket_is_warned_of_again_once_another_node_is_asked() -> None:
     vbucket.asked = "another:11210"
     vbucket.requested(link, 2.0)
     assert (vbucket.overdue, vbucket.asked, vbucket.unanswered(5.0)) == (False, link.name, 3.0)
+
+
+def test_what_was_processed_takes_no_room_of_the_window_any_more() -> None:
+    link = ended_link()
+    link.unprocessed, link.held = 10, 20
+    link.processed(3, 5)
+    assert (link.unprocessed, link.held) == (7, 15)
+
+
+ONE, OTHER = (Node(NodeAddress(name, 11210, None)) for name in ("one", "other"))
+
+
+def ready_link(pool: NodePool, node: Node, now: float = 0.0) -> NodeLink:
+    """Connect to a node, and return the link as if its handshake had succeeded."""
+    before = set[NodeLink](pool)
+    assert pool.link_to(node, now, []) is None
+    [link] = set[NodeLink](pool) - before
+    link.thread.join()
+    pool.mark_ready(link)
+    return link
+
+
+def test_a_connection_that_takes_no_more_requests_is_kept_for_its_streams() -> None:
+    pool = NodePool(lambda _: unconnected_link())
+    full = ready_link(pool, ONE)
+    assert pool.link_to(ONE, 0.0, []) is full
+    pool.mark_full(full)
+    assert (pool.serves(full, ONE), pool.serves(full, OTHER), pool.node_of(full)) == (True, False, ONE)
+    assert pool.by_node() == {ONE: full}
+    taking, of_other = ready_link(pool, ONE, LONGEST_DELAY), ready_link(pool, OTHER)
+    assert [*pool] == [taking, of_other, full]
+    assert [pool.serves(link, ONE) for link in pool] == [True, False, True]
+    assert pool.link_to(ONE, 0.0, []) is taking
+    pool.close_idle({full})
+    assert not full.closing
+    pool.close_idle({taking})
+    assert [link.closing for link in (full, taking, of_other)] == [True, False, False]
+    assert [*pool] == [taking, of_other]
+    assert pool.node_of(full) is None
+    pool.stop()
+    assert taking.closing
+    assert of_other.closing
+
+
+def test_the_last_error_of_a_node_is_known_until_it_is_ready_again() -> None:
+    pool = NodePool(lambda _: unconnected_link())
+    link = ready_link(pool, ONE)
+    assert pool.windows() == {link.name: (0, 0)}
+    pool.remove_lost(link, dcp.TransportError("lost"))
+    assert ([*pool], pool.last_errors, pool.windows()) == ([], {link.name: "lost"}, {})
+    ready_link(pool, ONE, LONGEST_DELAY)
+    assert pool.last_errors == {}
 
 
 def test_no_stream_is_requested_from_a_node_that_left() -> None:

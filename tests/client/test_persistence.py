@@ -17,6 +17,7 @@ from dcp.client.queries import persisted_seqno
 from dcp.cluster_map import ClusterMap, Node
 from dcp.embedded import Cluster
 from dcp.position import Progress, StreamPosition
+from dcp.wire.memcached import Status
 from tests.client.consumer import PATIENCE, Consumer, catch_up, truth
 from tests.client.hostile import HostileNode, marker, mutation
 from tests.client.test_linger import HOUR
@@ -248,6 +249,12 @@ def test_a_copy_has_of_an_ended_history_no_more_than_came_before_its_end(ended: 
     fields = {"vbucket_id": 0, "vbuuid": 0xB, "persisted_seqno": 100, "current_seqno": 100}
     answer = dcp.Frame("observe_seqno", 0x81, fields=fields | {"old_vbuuid": 0xA, "old_seqno": ended})
     assert persisted_seqno(answer) == persisted
+
+
+def test_a_copy_that_does_not_know_a_history_has_nothing_of_it() -> None:
+    assert persisted_seqno(dcp.Frame("observe_seqno", 0x81, status=Status.KEY_ENOENT)) is None
+    with pytest.raises(dcp.ServerError, match="persisted_only: the server does not report persisted seqnos"):
+        persisted_seqno(dcp.Frame("observe_seqno", 0x81, status=Status.UNKNOWN_COMMAND))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -35,6 +35,16 @@ def test_collections_have_their_paths(cluster: Cluster) -> None:
         assert client.collections() == {0: "_default._default", 9: "shop.order"}
 
 
+def test_a_node_that_has_not_loaded_its_collections_is_not_one_without(cluster: Cluster) -> None:
+    with dcp.connect(cluster.url) as client:
+        with (
+            cluster.fault("refuse", command="get_collections_manifest", status="NO_COLLECTIONS_MANIFEST"),
+            pytest.raises(dcp.TransportError, match="collections manifest not loaded yet"),
+        ):
+            client.collections()
+        assert len(client.collections()) == 2
+
+
 def test_high_seqnos_are_those_of_the_bucket_or_of_a_collection(cluster: Cluster) -> None:
     (one,) = cluster.truth("shop.order").values()
     with dcp.connect(cluster.url) as client:
@@ -66,6 +76,7 @@ def test_nodes_are_asked_at_the_same_time() -> None:
         found = ask_each({node: partial(barrier.wait, 10.0) for node in nodes})
         assert sorted(found.values()) == [0, 1, 2, 3]
         assert [*found] == [*nodes]
+        assert ask_each({}) == {}
 
 
 def test_histories_are_those_that_a_stream_is_told(cluster: Cluster) -> None:

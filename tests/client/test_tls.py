@@ -8,15 +8,27 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 
 import pytest
 
 pytest.importorskip("cryptography", reason="certificates are made with cryptography")
 
+from dcp.client.follow.node_link import NodeLink
+from dcp.client.follow.settings import BatchLimits
 from dcp.client.network_errors import untrusted
 from dcp.client.tls import TlsSettings, TlsSocket
 from dcp.embedded.certificate import Authority, _Library
+from dcp.errors import DcpError
+from dcp.position import Progress, StreamPosition
+from dcp.session.handshake import Agreement
+from dcp.session.session import Session
+from dcp.wire.frame import Frame, encode
+from dcp.wire.layout import Magic
+from tests.client.hostile import LOG, marker, mutation
+from tests.client.links import Unheard
+from tests.session.harness import MANY, decoder, ready_session
 
 NAME = "node.example"
 TIMEOUT = 30.0
@@ -199,6 +211,16 @@ def test_a_node_that_is_silent_in_the_handshake_is_not_awaited_for_long(
         TlsSocket(peer.near, contexts[1], NAME, 0.05)
 
 
+def test_the_time_of_the_handshake_may_be_over_when_bytes_arrive(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    peer = Peer(contexts[0])
+    with peer.socket, peer.near:
+        peer.socket.sendall(b"\x16")
+        with pytest.raises(TimeoutError):
+            TlsSocket(peer.near, contexts[1], NAME, -1.0)
+
+
 def test_a_node_that_closes_in_the_handshake_is_an_error(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     peer = Peer(contexts[0])
     with peer.near:
@@ -241,3 +263,28 @@ def test_a_certificate_without_what_python_demands_has_a_remedy(tmp_path: Path) 
             TlsSocket(peer.near, context, NAME, TIMEOUT)
     message = str(untrusted("node:11207", caught.value))
     assert message.endswith("Identifier; renew the cluster's certificates with what is missing, or use Python 3.12")
+
+
+def test_an_error_behind_a_full_batch_ends_the_connection_without_more_bytes(pair: tuple[Peer, TlsSocket]) -> None:
+    peer, mine = pair
+    lost = SimpleQueue[DcpError]()
+
+    class Heard(Unheard):
+        def on_lost(self, link: NodeLink, error: DcpError) -> None:
+            lost.put(error)
+
+    def open_session(now: float) -> Session:
+        session = ready_session(Agreement(), decoder)
+        session.open(Progress(StreamPosition(0)))
+        return session
+
+    accepted = encode(Frame("stream_request", Magic.RESPONSE, 1, value=LOG))
+    good = peer.encrypted(accepted + marker(1, 0, 9) + mutation(1, 1) + mutation(1, 2))
+    forged = bytearray(peer.encrypted(b"forged"))
+    forged[-1] ^= 1
+    peer.socket.sendall(good + forged)
+    # The batch of one row is delivered before the socket is read again, which has nothing to read then.
+    link = NodeLink("node:11207", lambda: mine, open_session, Heard(), BatchLimits(1, MANY, 0.0))
+    link.start()
+    assert "node:11207" in str(lost.get(timeout=TIMEOUT))
+    link.thread.join()

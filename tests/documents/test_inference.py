@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import dcp
+from dcp.client.schema_inference import _Seen
+from dcp.columns.document_schema import DEEPEST, document_type
 from dcp.embedded import Cluster
 from tests.cli.commands import run
 
@@ -77,6 +79,99 @@ def test_no_inferred_type_rounds_whole_numbers_below_39_digits(values: list[floa
         assert str(dcp.infer_schema(cluster.url)) == f"a {type}, m array<{type}>"
 
 
+def type_of(*values: Any) -> str:
+    """Return the type of some values at one path."""
+    seen = _Seen()
+    for value in values:
+        seen.add(value)
+    return seen.type()
+
+
+@pytest.mark.parametrize(
+    ("values", "type"),
+    [
+        ([None], "json"),
+        ([None, True], "boolean"),
+        ([True, 1], "json"),
+        ([-(1 << 63) - 1], "decimal(38,0)"),
+        ([1, 10**38 - 1, 1 - 10**38], "decimal(38,0)"),
+        ([1, 2.5, 10**38], "json"),
+        ([-(1 << 53), 2.5], "double"),
+        ([-(1 << 53) - 1, 2.5], "json"),
+        (["a", "2026-01-01"], "string"),
+        (["a", "2026-01-01", "2026-01-01T00:00Z"], "string"),
+        (["2026-01-01", "2026-01-01"], "date"),
+        (["a", 1], "json"),
+        ([{}], "json"),
+        ([{"a": 1}, []], "json"),
+        ([{"a": {}}, {"a": {}}], "struct<a json>"),
+        # A schema cannot name it.
+        ([{"": 1}], "json"),
+        ([{"": 1, "a": 1}], "struct<a bigint>"),
+        ([[], []], "array<json>"),
+        ([[1], [2.5, None]], "array<double>"),
+        ([[[1]], [["a"]]], "array<array<json>>"),
+    ],
+)
+def test_values_of_several_types_have_the_narrowest_for_all(values: list[Any], type: str) -> None:
+    assert type_of(*values) == type
+
+
+@pytest.mark.parametrize(
+    ("count", "repeated", "type"),
+    [
+        (101, 1, "map<string, bigint>"),
+        (100, 1, "struct"),
+        # A tenth of the objects, and one, may have a name of a map.
+        (1000, 101, "map<string, bigint>"),
+        (1000, 102, "struct"),
+    ],
+)
+def test_an_object_with_many_names_that_few_objects_have_is_a_map(count: int, repeated: int, type: str) -> None:
+    objects = [{f"n{number}": 1} for number in range(count - repeated + 1)] + [{"n0": 1}] * (repeated - 1)
+    assert type_of(*objects).partition("<n")[0] == type
+
+
+def test_a_map_is_wide_enough_for_large_numbers_of_any_member() -> None:
+    numbers = [0.5] * 100 + [(1 << 53) + 1]
+    assert type_of(*({f"n{number}": value} for number, value in enumerate(numbers))) == "map<string, json>"
+
+
+def test_documents_that_are_maps_themselves_have_the_type_of_their_members() -> None:
+    with Cluster(vbuckets=1) as cluster:
+        for number in range(101):
+            cluster.upsert(f"k{number}", json.dumps({f"n{number}": 1.5}))
+        found = dcp.infer_schema(cluster.url)
+        assert str(found) == "map<string, double>"
+        assert found.paths == {"document": {"object": 101}, "[*]": {"double": 101}}
+        with dcp.connect(cluster.url) as client, client.stream(end="now", document=str(found)) as stream:
+            assert [row["error"] for batch in stream for row in batch.to_arrow().to_pylist()] == [None] * 101
+
+
+def test_no_schema_is_deeper_than_schemas_may_be() -> None:
+    value: Any = 1
+    for _ in range(100):
+        value = {"a": value}
+    seen = _Seen()
+    seen.add(value)
+    assert str(document_type(seen.field_list())).count("struct<") == DEEPEST - 2
+    # What is below is not even kept.
+    assert len([*seen.paths()]) == DEEPEST + 2
+
+
+@pytest.mark.parametrize("sample", [0, -1])
+def test_an_empty_sample_is_refused(sample: int) -> None:
+    with pytest.raises(dcp.UsageError, match=f"sample: expected 1 or more documents, found {sample}"):
+        dcp.infer_schema("couchbase://host/bucket", sample=sample)
+
+
+def test_a_sample_of_one_document_is_enough() -> None:
+    with Cluster(vbuckets=1) as cluster:
+        for number in range(3):
+            cluster.upsert(f"k{number}", '{"x": 1}')
+        assert dcp.infer_schema(cluster.url, sample=1).documents == 1
+
+
 def test_what_was_seen_of_members_of_a_map_is_joined() -> None:
     """Objects with many names of their own are maps, whose values have what any of them has."""
     with Cluster(vbuckets=2) as cluster:
@@ -115,7 +210,7 @@ def test_documents_may_be_chosen_by_key_and_condition() -> None:
         assert str(dcp.infer_schema(cluster.url, only_keys="b*", where="type = 'b'")) == "type string, y bigint"
 
 
-@pytest.mark.parametrize("values", [[], [b"\x89PNG", b"[1]", b"{}"]])
+@pytest.mark.parametrize("values", [[], [b"\x89PNG", b"[1]", b"{}", b'{"": 1}']])
 def test_without_objects_there_is_no_schema(values: list[bytes]) -> None:
     with Cluster(vbuckets=4) as cluster:
         for number, value in enumerate(values):

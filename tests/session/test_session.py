@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import dcp
-from dcp.errors import FrameError, LocalProtocolError, RemoteProtocolError, SnapshotError, TransportError
+from dcp.errors import FrameError, LocalProtocolError, RemoteProtocolError, SnapshotError, TimeoutError, TransportError
 from dcp.position import FailoverLog, Progress, StreamPosition
 from dcp.session.events import (
     CommandAnswered,
     DeletionsPurged,
+    MessageIgnored,
     StreamAccepted,
     StreamEnded,
     StreamRefused,
@@ -27,12 +28,12 @@ from dcp.session.stream import ConsumerStream
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd, StreamFlag
 from dcp.wire.dcp_body import StreamFilter
-from dcp.wire.frame import Frame, encode
+from dcp.wire.frame import UNKNOWN, Frame, encode
 from dcp.wire.framing import stream_id
 from dcp.wire.layout import Magic
 from dcp.wire.memcached import Feature, Status
 from tests.conformance import cut
-from tests.session.harness import MANY, Peer, decoder, handshake, hear, ready_session
+from tests.session.harness import MANY, Peer, decoder, handshake, hear, ready_session, requested
 
 CLOSING = "send_stream_end_on_client_close_stream"
 AGREEMENT = Agreement(
@@ -172,6 +173,41 @@ def test_rows_that_arrive_as_the_token_expires_are_delivered_with_their_position
         session.take()
 
 
+@pytest.mark.parametrize(("max_rows", "max_bytes", "expected"), [(2, MANY, 2), (MANY, 120, 1)])
+def test_a_batch_is_full_at_its_rows_or_its_bytes(max_rows: int, max_bytes: int, expected: int) -> None:
+    session, stream = streaming()
+    data = marker(stream, 0, 9) + b"".join(row(stream, seqno) for seqno in (1, 2, 3))
+    session.buffer()[: len(data)] = data
+    assert session.received(len(data), 0.0, max_rows, max_bytes) == ([], True)
+    assert len(session.take().batch) == expected
+    assert session.advance(MANY, MANY) == ([], False)
+    assert len(session.take().batch) == 3 - expected
+
+
+def test_a_node_that_falls_silent_is_given_up_for_another_reason_than_one_that_never_answers() -> None:
+    session, _ = streaming()
+    session.check(239.0)
+    with pytest.raises(TransportError, match="no byte from the node for 240 s"):
+        session.check(240.0)
+    session = Session(requested(handshake_timeout=7.0), decoder, 100.0)
+    session.check(106.0)
+    with pytest.raises(TimeoutError, match="no answer within 7 s; check the host"):
+        session.check(107.0)
+
+
+def test_a_message_that_has_no_place_is_reported_and_one_that_waits_for_an_answer_is_refused() -> None:
+    session, _ = streaming()
+    odd = Frame(UNKNOWN, Magic.REQUEST, 4, vbucket=3, fields={"opcode": 0x7A, "extras": b""})
+    change = Frame("set_vbucket_state", Magic.REQUEST, 5, vbucket=7, fields={"state": 2})
+    assert hear(session, encode(odd) + encode(change)) == [
+        MessageIgnored(UNKNOWN, 0x7A, 3, None),
+        MessageIgnored("set_vbucket_state", 0x5B, 7, Status.NOT_SUPPORTED),
+    ]
+    (refusal,) = dcp.decode(session.outgoing())
+    assert (refusal.name, refusal.kind.answers, refusal.opaque) == ("set_vbucket_state", True, 5)
+    assert refusal.status == Status.NOT_SUPPORTED
+
+
 def test_a_known_purge_is_told_where_servers_understand_it() -> None:
     position = StreamPosition(7, 0xA, 50, 50, 50, purge_seqno=44)
     for controls, expected in ((AGREEMENT.controls, None), (AGREEMENT.controls | {"max_marker_version"}, 44)):
@@ -193,6 +229,17 @@ def test_only_what_can_be_asked_for_is() -> None:
     with pytest.raises(LocalProtocolError, match="stream id"):
         ready(WITH_IDS).open(Progress(StreamPosition(8)))
     assert dcp.decode(session.outgoing()) == []
+    with pytest.raises(LocalProtocolError, match="expected a session that is ready"):
+        Session(requested(), decoder, 0.0).open(Progress(StreamPosition(7)))
+
+
+def test_a_position_of_collections_is_not_resumed_without_them() -> None:
+    position = StreamPosition(7, 0xA, 50, 50, 50, manifest_uid=3)
+    ready().open(Progress(position))
+    session = ready(replace(AGREEMENT, features=frozenset()))
+    session.open(Progress(replace(position, vbucket=8, manifest_uid=0)))
+    with pytest.raises(TransportError, match="vbucket 7: the checkpoint is of a stream with collections"):
+        session.open(Progress(position))
 
 
 def test_refusals_and_rollbacks_end_a_request() -> None:
@@ -222,6 +269,9 @@ def test_a_second_answer_and_answers_to_nothing_are_counted_and_dropped() -> Non
 def test_a_closed_stream_ends_when_the_server_says_so() -> None:
     session, stream = streaming()
     session.close_stream(stream)
+    (closing,) = dcp.decode(session.outgoing())
+    # Servers before 6.5 know no frame infos.
+    assert (closing.name, closing.magic, closing.opaque) == ("close_stream", Magic.REQUEST, stream.opaque)
     closed = encode(Frame("close_stream", Magic.RESPONSE, stream.opaque))
     assert hear(session, marker(stream, 0, 9) + row(stream, 1) + closed) == []
     (event,) = hear(session, message(stream, "stream_end", reason=int(StreamEnd.CLOSED)))
@@ -411,6 +461,16 @@ def test_a_row_without_a_place_is_an_error_after_the_rows_before_it(what: str, t
         session.take()
 
 
+def test_rows_of_a_refused_stream_are_an_error_after_the_rows_before_them() -> None:
+    session = ready()
+    refused, other = (session.open(Progress(StreamPosition(vbucket))) for vbucket in (7, 8))
+    hear(session, answer(refused, Status.ENOMEM) + answer(other))
+    hear(session, marker(other, 0, 9) + row(other, 1) + marker(refused, 0, 9) + row(refused, 1))
+    assert session.take().batch.num_rows == 1
+    with pytest.raises(FrameError, match=NOWHERE):
+        session.take()
+
+
 def test_out_of_order_rows_need_no_order_but_a_place() -> None:
     session, stream = streaming()
     begins, ends = (message(stream, "oso_snapshot", flags=int(flag)) for flag in OsoSnapshot)
@@ -541,6 +601,13 @@ def test_the_history_that_a_node_names_is_delivered_before_any_row() -> None:
     hear(session, answer(stream))
     (position,) = session.take().positions.values()
     assert position.progress.position.failover_log == LOG
+
+
+def test_snapshots_that_arrived_whole_are_no_part_of_an_out_of_order_one() -> None:
+    _, stream = streaming()
+    stream.control_arrived(Frame("oso_snapshot", Magic.REQUEST, fields={"flags": int(OsoSnapshot.START)}))
+    with pytest.raises(RemoteProtocolError, match=r"out_of_order: expected .*, found snapshot_marker"):
+        stream.snapshots_passed([5], 6, 9)
 
 
 def test_a_stream_that_is_closed_without_rows_is_delivered_as_closed() -> None:

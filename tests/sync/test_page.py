@@ -74,6 +74,23 @@ def test_a_schema_is_inferred_once(tmp_path: Path) -> None:
     assert "more" not in rows[0]
 
 
+def test_a_schema_is_inferred_from_the_documents_of_the_table(tmp_path: Path) -> None:
+    with Cluster(vbuckets=1) as cluster:
+        cluster.create_scope("shop")
+        for name in ("order", "item"):
+            cluster.create_collection("shop", name)
+            cluster.upsert("a", {name: 1}, collection=f"shop.{name}")
+        cluster.upsert("a", {"other": 1})
+        for options, expected in (
+            (["--scope", "shop"], "order bigint, item bigint"),
+            (["--scope", "shop", "--collection", "item"], "item bigint"),
+            (["--collection", "shop.item"], "item bigint"),
+        ):
+            out = tmp_path / f"{'-'.join(options)}.parquet"
+            found = run("sync", cluster.url, out, "--infer", *options)
+            assert f"schema: {expected}\n" in found.output
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_command_that_is_asked_to_end_applies_what_has_arrived(tmp_path: Path, number: signal.Signals) -> None:
     table = TableOf("parquet", tmp_path)

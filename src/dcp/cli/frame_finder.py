@@ -83,7 +83,7 @@ class FrameFinder:
         if not self._searching and len(self._buffer) >= _HEADER_SIZE:
             left = self._size() - len(self._buffer)
         if self._searching:
-            self._skipped += len(self._buffer)
+            self._skipped += self._drop(len(self._buffer))
             yield from self._report_skipped()
         self._drop(len(self._buffer))
         yield Piece(self._start, b"", f"gap: {counted(missing, 'byte')} of TCP are missing{inside}", missing)

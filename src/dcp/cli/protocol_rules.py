@@ -33,7 +33,7 @@ class ProtocolChecker:
     """Checks the frames of one connection, both directions, in the order of a capture."""
 
     # Requests by sender, as name and opaque. Empty for a direction that was not captured.
-    _requests: dict[str, dict[tuple[str, int], None]] = field(default_factory=lambda: defaultdict(dict))
+    _requests: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
     _accepted: set[int] = field(default_factory=set)
     # By opaque, vbucket and stream id.
     _streams: dict[tuple[int, int, int | None], _StreamState] = field(default_factory=dict)
@@ -67,13 +67,11 @@ class ProtocolChecker:
         return ""
 
     def _remember(self, sender: str, request: tuple[str, int]) -> None:
-        """Remember a request for its response; of many, only the newest."""
+        """Remember a request for its response. Of a side that sends too many, none is judged any more."""
         requests = self._requests[sender]
-        # Moved to the end, since dicts keep the order of insertion.
-        requests.pop(request, None)
-        requests[request] = None
+        requests.add(request)
         if len(requests) > _MAX_REQUESTS:
-            del requests[next(iter(requests))]
+            requests.clear()
             self._incomplete.add(sender)
 
     def _check_message(self, frame: Frame) -> str:

@@ -23,14 +23,15 @@ from dcp.cli.stop_signals import stop_signals
 from dcp.cli.terminal import console, counted
 from dcp.errors import DcpError, UsageError
 from dcp.sync import Sync, SyncProgress, open_target
+from dcp.sync.engine import next_pause
 from dcp.sync.state import TableContent
 from dcp.sync.target import SyncTarget
 from dcp.sync.targets import FORMATS
 
 log = logging.getLogger("dcp.sync")
 
-# Seconds between two attempts to connect, at first and at most, and between two looks for signals.
-_FIRST_PAUSE, _LONGEST_PAUSE, _WAIT = 1.0, 60.0, 0.2
+# Seconds between two looks for signals.
+_WAIT = 0.2
 
 
 @click.command()
@@ -157,7 +158,7 @@ def _connected(url: str, signals: list[int], *, follow: bool) -> dcp.Client:
             if not follow or not error.retriable or signals:
                 raise
             log.warning("%s; trying again", error)
-        pause = min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+        pause = next_pause(pause)
         until = time.monotonic() + pause
         while not signals and time.monotonic() < until:
             time.sleep(_WAIT)

@@ -69,7 +69,7 @@ class _Seen:
         return "string" if kinds <= {"string", "timestamp", "date"} else "json"
 
     def _object_type(self, depth: int) -> str:
-        if not self.fields:
+        if not self.has_names:
             return "json"
         if self._is_map():
             values = _Seen()
@@ -81,6 +81,11 @@ class _Seen:
     def field_list(self, depth: int = 0) -> str:
         """Return the fields of an object as DDL, in the order in which they were seen first."""
         return ", ".join(f"{quoted_path((name,))} {seen.type(depth + 1)}" for name, seen in self.fields.items() if name)
+
+    @property
+    def has_names(self) -> bool:
+        """True if an object has a name that a schema can have, which is not empty."""
+        return any(self.fields)
 
     def _is_map(self) -> bool:
         objects = self.types["object"]
@@ -186,7 +191,7 @@ def infer_schema(
                     not_json += 1
             if documents >= sample:
                 break
-    if not seen.fields:
+    if not seen.has_names:
         found = "none" if not documents else f"{documents} of which none is a JSON object with fields"
         raise UsageError(f"sample: expected documents to infer a schema from, found {found}")
     objects = _Seen(Counter({"object": seen.types["object"]}), seen.fields)

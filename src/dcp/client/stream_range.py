@@ -175,7 +175,7 @@ def _tap_range(vbuckets: Sequence[int], start: Bound, end: Bound | None) -> Stre
 
 
 def _described(value: object) -> str:
-    return repr(value)[:40] if isinstance(value, str) else f"a {type(value).__name__}"
+    return f"{value!r:.40}" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _after(vbucket: int, seqno: int, log: FailoverLog | None) -> StreamPosition:

@@ -181,7 +181,9 @@ def _wanted(settings: ConnectionSettings) -> list[Feature]:
 
 
 def _names(features: Iterable[Feature] | OpenFlag) -> list[str]:
-    return [str(each.name) for each in (OpenFlag if isinstance(features, OpenFlag) else features) if each in features]
+    # Before Python 3.11, a combination of flags yields none of them.
+    known = OpenFlag if isinstance(features, OpenFlag) else features
+    return [str(each.name) for each in known if each in features]
 
 
 def _after_hello(settings: ConnectionSettings, features: frozenset[Feature]) -> Dialogue:

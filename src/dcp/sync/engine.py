@@ -46,6 +46,11 @@ _MANIFEST_ATTEMPTS, _MANIFEST_PAUSE = 20, 0.5
 _NO_COLLECTIONS = {DEFAULT_COLLECTION: "_default._default"}
 
 
+def next_pause(before: float) -> float:
+    """Return the seconds to wait after a failed attempt. before: those after the one before it; 0 for the first."""
+    return min(max(2 * before, _FIRST_PAUSE), _LONGEST_PAUSE)
+
+
 @dataclass
 class SyncProgress:
     """Counts of a run, and where it stands.
@@ -126,7 +131,7 @@ class Sync:
                     raise
                 self._report(error)
                 before = 0.0 if self.progress.transactions > transactions else pause
-                pause = min(max(2 * before, _FIRST_PAUSE), _LONGEST_PAUSE)
+                pause = next_pause(before)
                 self._recover(pause)
         return self.progress
 

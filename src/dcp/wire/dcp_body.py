@@ -178,7 +178,7 @@ class CachedDocuments(Body):
 
     def _encode(self, document: CachedDocument) -> bytes:
         lengths = {"key_length": len(document.key), "value_length": len(document.value)}
-        head = (lengths.get(f.name, getattr(document, f.name, 0)) for f in self._fields)
+        head = (lengths[f.name] if f.name in lengths else getattr(document, f.name) for f in self._fields)
         return self._head.pack(*head) + document.key + document.value
 
     @staticmethod

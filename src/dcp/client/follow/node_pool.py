@@ -33,7 +33,7 @@ class NodePool:
         return iter([*self._links.values(), *self._full])
 
     def by_node(self) -> dict[Node, NodeLink]:
-        """Return one link for each node, those that take requests first."""
+        """Return one link for each node: one that has streams and takes no more requests, if there is such a one."""
         return self._links | {node: link for link, node in self._full.items()}
 
     def windows(self) -> dict[str, Window]:
