@@ -14,6 +14,7 @@ from dcp.client.commands import CommandConnection, CommandPool
 from dcp.client.connection_string import HostPort
 from dcp.client.transport import connect
 from dcp.embedded import Cluster
+from dcp.session.handshake import ConnectionSettings
 from tests.client.consumer import PATIENCE, hasty_threads
 from tests.waiting import until
 
@@ -85,6 +86,12 @@ def test_a_connection_that_was_idle_for_too_long_is_not_used_again(
             assert pool.ask(client._agent._map_source, lambda connection: connection.ask("version")).status == 0
         pool.close()
         assert len(addresses) == opened
+
+
+def test_no_time_is_left_after_the_timeout() -> None:
+    far, near = socket.socketpair()
+    with far, pytest.raises(dcp.TimeoutError, match="no answer within 0 s"):
+        CommandConnection(near, ConnectionSettings("test", "default"), HostPort("localhost", 11210), 0.0)
 
 
 def test_statistics_come_one_by_one(cluster: Cluster) -> None:

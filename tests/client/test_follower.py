@@ -89,6 +89,16 @@ def test_what_a_closing_connection_delivers_is_dropped(stream: dcp.ChangeStream)
     assert stream.counters.batches == batches
 
 
+def test_a_connection_that_ends_after_its_stream_is_no_loss(
+    stream: dcp.ChangeStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, link = stream._follower, link_of(stream)
+    stream.close()
+    follower.on_lost(link, dcp.TransportError("lost"))
+    assert follower.counters.reconnects == 0
+    assert "reconnecting" not in caplog.text
+
+
 def test_what_a_connection_delivers_is_counted(stream: dcp.ChangeStream) -> None:
     follower, link = stream._follower, link_of(stream)
     decoder = dcp.Decoder(on_bad_value="quarantine")

@@ -628,6 +628,13 @@ def test_a_transaction_has_only_what_changed_since_the_one_before(
     assert sync.progress.rows == 2
 
 
+def test_a_file_that_is_no_database_is_not_waited_for(tmp_path: Path) -> None:
+    table = TableOf("duckdb", tmp_path)
+    Path(table.name).write_bytes(b"no database" * 9000)
+    with pytest.raises(TargetError, match="not a valid DuckDB database"):
+        table.open().load()
+
+
 def test_a_transaction_begins_a_new_interval(cluster: Cluster, client: dcp.Client, duckdb_table: TableOf) -> None:
     """The clock advances by a second each time that the run asks whether to stop, and rows come until the last."""
     time = 0.0
