@@ -152,6 +152,12 @@ EQUIVALENTS: list[Equivalent] = [
         "requests are written in the longer way, to the same bytes",
     ),
     Equivalent(
+        "client/stream.py",
+        "before = dict(self._follower.positions) if self._names is not None else {}",
+        "the first choice always",
+        "positions are copied that nothing reads",
+    ),
+    Equivalent(
         "../codec/columns.pxi",
         "while i + 64 <= rows:",
         "< for <=",

@@ -112,6 +112,11 @@ def test_whatever_fails_the_reader_ends_with_the_state_of_the_producer(losses: t
         assert not query.observe().has_work(query.vbucket.high)
 
 
+def test_a_vbucket_without_changes_stays_at_its_beginning() -> None:
+    here, empty = LoggedPosition(0), ObservedVbucket(0, FailoverLog.of([(7, 0)]))
+    assert position_after(start_at(here, empty), 0, empty, 0) == here
+
+
 def test_a_repeated_batch_starts_where_its_offset_says_although_the_driver_forgot_why() -> None:
     log = FailoverLog.of([(7, 0)])
     logged = LoggedPosition(0, 7, 100, UNKNOWN_END, (Floor(60, 70),))
