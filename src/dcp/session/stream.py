@@ -110,7 +110,9 @@ class ConsumerStream(MovingStream):
         """Bring `progress` up to the last row, of this seqno. Necessary before a control message is applied."""
         self.settle_passed()
         self.rows_arrived(last_seqno)
-        self.progress = self.progress.with_rows(self.last_seqno)
+        moved = self.progress.with_rows(self.last_seqno)
+        if moved is not self.progress:
+            self.progress = moved
 
     def misses_snapshot_end(self, frame: Frame) -> bool:
         """Return whether a message shows that the node skipped the end of the announced snapshot.

@@ -11,7 +11,7 @@ from dcp.wire.layout import HEADER_STRUCT, Dialect, Kind, Layout, Magic, Message
 
 Fields = dict[str, "int | bytes"]
 
-# Expected lengths in messages: (if there are no bytes, if there are some); "" if that is right.
+# Expected lengths, in messages: (if there are no bytes, if there are some); "" if that is right.
 _WANTED = {Presence.NONE: ("", "0"), Presence.MAY: ("", ""), Presence.MUST: ("at least 1", "")}
 # A status for which no table has an answer.
 _UNDECLARED = -1
@@ -81,7 +81,8 @@ class Form:
         self.plain = not (self.measured or self.content.fields or layout.when)
         # Header and extras of a plain request.
         self.request = Struct(HEADER_STRUCT.format + self.extras.format)
-        self.key, self.value = _WANTED[layout.key], _WANTED[layout.value]
+        # What the length of key and value should be instead, if there are no bytes and if there are some; "" if right.
+        self.wrong_key, self._wrong_value = _WANTED[layout.key], _WANTED[layout.value]
         self.when = tuple(layout.when.items())
         # Numbers of `when` as bytes, with their offsets in the extras.
         self._opening = tuple(self.extras.bytes_of(name, number) for name, number in self.when)
@@ -95,13 +96,9 @@ class Form:
                 return False
         return True
 
-    def key_problem(self, length: int) -> str:
-        """Return what the length of the key should be instead, or "" if it is right."""
-        return self.key[length > 0]
-
     def value_problem(self, length: int) -> str:
         """Return what the length of a value without fields should be instead, or "" if it is right."""
-        return self.value[length > 0] or (self.layout.body.problem(length) if self.layout.body else "")
+        return self._wrong_value[length > 0] or (self.layout.body.problem(length) if self.layout.body else "")
 
 
 class Family:

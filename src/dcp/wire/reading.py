@@ -129,7 +129,7 @@ def _read_form(form: Form, raw: bytes, start: int, key_length: int) -> tuple[Fie
     # The splitter has checked that key and value lie inside the frame.
     value_at = key_at + key_length
     key, value = raw[key_at:value_at], raw[value_at:end]
-    if wrong := form.key_problem(len(key)):
+    if wrong := form.wrong_key[len(key) > 0]:
         return _Mismatch(_KEY, "key length", wrong, len(key))
     if form.content.fields:
         if len(value) != form.content.size:

@@ -132,7 +132,7 @@ def _fields_problem(frame: Frame, form: Form) -> str:
 
 
 def _shape_problem(frame: Frame, form: Form) -> str:
-    if wrong := form.key_problem(len(frame.key)):
+    if wrong := form.wrong_key[len(frame.key) > 0]:
         return f"key length: expected {wrong}, found {len(frame.key)}"
     if wrong := form.value_problem(len(frame.value)):
         return f"value length: expected {wrong}, found {len(frame.value)}"
