@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from tests.mutants.choice import Choice
 from tests.mutants.known import KNOWN, KnownMutant
-from tests.mutants.rules import EQUIVALENTS, Mutant, codec_mutants, mutants
+from tests.mutants.rules import EQUIVALENTS, ROOMS, Mutant, codec_mutants, mutants
 from tests.mutants.running import (
     ALL_TESTS,
     LONGEST,
@@ -88,7 +88,7 @@ def run_codec(source: Path, mutant: Mutant) -> tuple[bool, str]:
     """Return whether a test of the extension notices a drawn mutant of it, and a line of the report."""
     path = source / "dcp" / mutant.module
     with changed(path, mutant.applied(path.read_text("utf-8"))):
-        found = run_tests(source, CODEC_TESTS) if build(source) else Result(True, 0.0, "it does not compile")
+        found = Result(True, 0.0, "it does not compile") if build(source) else run_tests(source, CODEC_TESTS)
     where = f"{path.name}:{mutant.number}: {mutant.line}  ({mutant.rule})"
     return (
         found.noticed,
@@ -134,7 +134,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--known", action="store_true", help="run the known mutants instead of drawn ones")
     parser.add_argument("--codec", action="store_true", help="draw from the extension: a minute for each mutant")
-    parser.add_argument("--only", default="", help="only mutants whose module or test has this text")
+    parser.add_argument("--only", default="", help="only mutants whose module, or known ones whose test, has this text")
+    parser.add_argument(
+        "--tests",
+        nargs="+",
+        type=Path,
+        default=[ROOT / "tests"],
+        help="files or directories of tests that may notice drawn mutants: of fewer, it is noted sooner what they run",
+    )
     parser.add_argument("--count", type=int, default=40, help="number of drawn mutants")
     parser.add_argument("--seed", default=token_hex(4), help="text that decides which are drawn, such as a commit")
     parser.add_argument("--within", type=float, default=1e9, help="seconds after which no other mutant is begun")
@@ -144,20 +151,27 @@ def main() -> int:
     print(f"--seed {arguments.seed} draws the same again", flush=True)
     if arguments.known:
         known = [one for one in KNOWN if arguments.only in one.module + one.test]
+        if not known:
+            parser.error(f"--only: expected a part of a module or of a test, found {arguments.only!r}")
         Random(arguments.seed).shuffle(known)
         results = report(run_known, known, arguments.jobs, arguments.within)
     elif arguments.codec:
         with copied_source() as source:
-            if not build(source):
-                raise SystemExit("the extension cannot be built without a mutant: run setup.py build_ext to see why")
+            if problem := build(source):
+                raise SystemExit(f"the extension cannot be built even without a mutant:\n{problem}")
         chosen = Random(arguments.seed).sample(codec_mutants(ROOT / "src"), arguments.count)
         results = report(run_codec, chosen, arguments.jobs, arguments.within)
     else:
         possible = [one for one in mutants(ROOT / "src") if arguments.only in one.module]
+        if not possible:
+            parser.error(f"--only: expected a part of a module of {', '.join(ROOMS)}, found {arguments.only!r}")
         drawn = Random(arguments.seed).sample(possible, min(arguments.count, len(possible)))
         print(f"{len(drawn)} of {len(possible)} mutants; {len(EQUIVALENTS)} equivalents are left out", flush=True)
         results = report(
-            partial(run_drawn, Choice(arguments.most, arguments.jobs)), drawn, arguments.jobs, arguments.within
+            partial(run_drawn, Choice(arguments.most, arguments.jobs, arguments.tests)),
+            drawn,
+            arguments.jobs,
+            arguments.within,
         )
     return 0 if results and all(results) else 1
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -52,13 +52,14 @@ class Choice:
     """Tests by the line that they run, the fastest first.
 
     most: seconds that the first tests of one mutant may take on the code. jobs: number of processes that note it.
+    among: files and directories of the tests to choose from.
     """
 
-    def __init__(self, most: float, jobs: int) -> None:
+    def __init__(self, most: float, jobs: int, among: Sequence[Path]) -> None:
         self.most = most, _SLOWER * most
         self._seconds: dict[str, float] = {}
         self._data = list[tuple[CoverageData, set[str]]]()
-        for directory, files in _noted(_test_files(), jobs):
+        for directory, files in _noted(_test_files(among), jobs):
             tests = set[str]()
             for path in directory.glob("*.json"):
                 seconds: dict[str, float] = json.loads(path.read_text("utf-8"))
@@ -110,13 +111,14 @@ class Choice:
         return chosen
 
 
-def _test_files() -> dict[str, str]:
+def _test_files(among: Sequence[Path]) -> dict[str, str]:
     """Return the files of tests, and a digest of each."""
     left_out = {ROOT / "tests" / name for name in NOT}
+    wanted = {path.resolve() for path in among}
     return {
         path.relative_to(ROOT).as_posix(): _digest(path)
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if not left_out.intersection((path, *path.parents))
+        if not left_out.intersection((path, *path.parents)) and wanted.intersection((path, *path.parents))
     }
 
 

@@ -77,15 +77,14 @@ def changed(path: Path, code: str) -> Iterator[None]:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def build(source: Path) -> bool:
-    """Build the extension of a copy of the code, without optimisation; return whether it is valid code."""
+def build(source: Path) -> str:
+    """Build the extension of a copy of the code, without optimisation. Return what the build says if it fails."""
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source.parent)
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--force", "--inplace"]
-    done = subprocess.run(
-        command, cwd=source.parent, env={**os.environ, "DCP_BUILD": "debug"}, capture_output=True, check=False
-    )
-    return done.returncode == 0
+    environment = {**os.environ, "DCP_BUILD": "debug"}
+    done = subprocess.run(command, cwd=source.parent, env=environment, capture_output=True, text=True, check=False)
+    return (done.stderr[-2000:] or "it says nothing") if done.returncode else ""
 
 
 def run_tests(source: Path, tests: Sequence[str], limit: float = ALL_TESTS, each: float = ONE_TEST) -> Result:

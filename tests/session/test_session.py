@@ -24,6 +24,7 @@ from dcp.session.events import (
 from dcp.session.handshake import Agreement
 from dcp.session.sasl import BearerToken
 from dcp.session.session import Session
+from dcp.session.states import OVER
 from dcp.session.stream import ConsumerStream
 from dcp.wire.body import FAILOVER_LOG
 from dcp.wire.dcp import MarkerFlag, OsoSnapshot, StreamEnd, StreamFlag
@@ -459,6 +460,34 @@ def test_a_row_without_a_place_is_an_error_after_the_rows_before_it(what: str, t
     assert delivery.positions[7, None].position.seqno == (15 if what == "below an advance" else 12)
     with pytest.raises(FrameError, match=problem):
         session.take()
+
+
+@pytest.mark.parametrize("seqno", [11, 21])
+def test_a_stream_holds_rows_against_its_snapshot_as_well_as_the_decoder(seqno: int) -> None:
+    _, stream = streaming()
+    (begins,) = dcp.decode(marker(stream, 0, 20))
+    stream.control_arrived(begins)
+    stream.rows_arrived(12)
+    with pytest.raises(RemoteProtocolError, match=f"expected a row from seqno 13 to 20, found {seqno}"):
+        stream.rows_arrived(seqno)
+
+
+@pytest.mark.parametrize(("start", "skipped"), [(20, False), (21, True)])
+def test_a_marker_that_begins_at_the_end_of_a_snapshot_continues_it(start: int, skipped: bool) -> None:
+    _, stream = streaming()
+    begins, following = dcp.decode(marker(stream, 0, 20) + marker(stream, start, 30))
+    stream.control_arrived(begins)
+    stream.settle(12)
+    assert stream.misses_snapshot_end(following) is skipped
+
+
+def test_no_position_covers_rows_that_were_lost_with_an_error() -> None:
+    session, stream = streaming()
+    hear(session, marker(stream, 0, 20) + row(stream, 12))
+    stream.state = OVER
+    for _ in range(2):
+        with pytest.raises(RemoteProtocolError):
+            session.take()
 
 
 def test_rows_of_a_refused_stream_are_an_error_after_the_rows_before_them() -> None:

@@ -30,6 +30,9 @@ def replay(file: BinaryIO, host: str, port: int, raw: bool) -> None:
     that answer. A cluster map is sent as it was recorded, with the addresses that the nodes had then. The command
     runs until Ctrl-C.
 
+    A client has to send the requests of the recorded one, in any order. A recorded SCRAM login fails with every other
+    client, since its proof is of that login only.
+
     \b
     Example:
       dcp replay capture.pcapng --port 11210
