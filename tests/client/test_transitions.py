@@ -1,4 +1,4 @@
-"""What becomes of a vbucket when its node accepts, ends or refuses its stream, one event at a time."""
+"""States of a vbucket after its node accepts, ends or refuses its stream, one event at a time."""
 
 from __future__ import annotations
 
