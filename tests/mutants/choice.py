@@ -59,7 +59,7 @@ class Choice:
         self.most = most, _SLOWER * most
         self._seconds: dict[str, float] = {}
         self._data = list[tuple[CoverageData, set[str]]]()
-        for directory, files in _noted(_test_files(among), jobs):
+        for directory, files in _noted(_test_files(), among, jobs):
             tests = set[str]()
             for path in directory.glob("*.json"):
                 seconds: dict[str, float] = json.loads(path.read_text("utf-8"))
@@ -111,14 +111,13 @@ class Choice:
         return chosen
 
 
-def _test_files(among: Sequence[Path]) -> dict[str, str]:
+def _test_files() -> dict[str, str]:
     """Return the files of tests, and a digest of each."""
     left_out = {ROOT / "tests" / name for name in NOT}
-    wanted = {path.resolve() for path in among}
     return {
         path.relative_to(ROOT).as_posix(): _digest(path)
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if not left_out.intersection((path, *path.parents)) and wanted.intersection((path, *path.parents))
+        if not left_out.intersection((path, *path.parents))
     }
 
 
@@ -126,9 +125,13 @@ def _digest(path: Path) -> str:
     return sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
-def _noted(files: dict[str, str], jobs: int) -> Iterator[tuple[Path, set[str]]]:
+def _noted(files: dict[str, str], among: Sequence[Path], jobs: int) -> Iterator[tuple[Path, set[str]]]:
     """Yield directories of notes, and the files of tests that each is to be believed of. Runs the tests that lack."""
-    left = dict(files)
+    wanted = {path.resolve() for path in among}
+    left = {path: state for path, state in files.items() if wanted.intersection((ROOT / path, *(ROOT / path).parents))}
+    if not left:
+        raise SystemExit(f"--tests: expected files or directories of tests, found {', '.join(map(str, among))}")
+    chosen = frozenset(left)
     digest = cache(_digest)
     for directory in KEPT.glob("*/"):
         if directory.suffix == _UNFINISHED:
@@ -140,11 +143,11 @@ def _noted(files: dict[str, str], jobs: int) -> Iterator[tuple[Path, set[str]]]:
         those = {
             path
             for path, (state, modules) in known.items()
-            if left.get(path) == state and all(digest(SOURCE / name) == each for name, each in modules.items())
+            if files.get(path) == state and all(digest(SOURCE / name) == each for name, each in modules.items())
         }
         if those:
             left = {path: state for path, state in left.items() if path not in those}
-            yield directory, those
+            yield directory, those & chosen
         else:
             shutil.rmtree(directory)
     # By room, so that an interruption loses one of them.

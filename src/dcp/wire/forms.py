@@ -81,7 +81,6 @@ class Form:
         self.plain = not (self.measured or self.content.fields or layout.when)
         # Header and extras of a plain request.
         self.request = Struct(HEADER_STRUCT.format + self.extras.format)
-        # What the length of key and value should be instead, if there are no bytes and if there are some; "" if right.
         self.wrong_key, self._wrong_value = _WANTED[layout.key], _WANTED[layout.value]
         self.when = tuple(layout.when.items())
         # Numbers of `when` as bytes, with their offsets in the extras.
